@@ -1,0 +1,16 @@
+"""compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that stays at n sites."""
+
+from importlib.metadata import version
+
+from compfed import algorithms, data, engines, losses, regularisers
+from compfed.engines import grid, simulate
+from compfed.errors import Divergence, InputError
+from compfed.problem import Problem
+from compfed.solve import Solution, solve
+from compfed.trace import Trace
+
+__version__ = version("compfed")
+__all__ = [
+    "Divergence", "InputError", "Problem", "Solution", "Trace", "algorithms", "data", "engines", "grid", "losses",
+    "regularisers", "simulate", "solve",
+]  # fmt: skip

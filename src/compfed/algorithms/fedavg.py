@@ -1,0 +1,56 @@
+r"""FedAvg: local gradient steps, then an average.
+
+Solves min_x sum_i p_i f_i(x) (smooth only). With tau > 1 and different f_i it stops at a point away from the minimiser.
+
+    w   global model      z   local model
+
+Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
+Deviations: a server step eta_g (1 in the paper).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Global(NamedTuple):
+    w: Array
+
+
+class Up(NamedTuple):
+    delta: Array  # z_tau - w
+
+
+@record
+class FedAvg(Algorithm[Global, None, Global, Up]):
+    eta: float = positive()
+    eta_g: float = positive(1.0)
+    tau: int = count(5)
+
+    def init(self, x0):
+        return Global(w=x0), None
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        def step(z, key):
+            return z - self.eta * f.grad(z, key), None
+
+        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        return Up(delta=z - d.w), c
+
+    def server(self, g, s, mean, share):
+        return Global(w=s.w + self.eta_g * mean.delta)
+
+    def solution(self, g, s):
+        return s.w
+
+    def local(self, g, d, u, c):
+        return d.w + u.delta

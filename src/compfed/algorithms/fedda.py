@@ -1,0 +1,63 @@
+r"""FedDA: federated dual averaging (FedDualAvg) with the Euclidean mirror map.
+
+Solves min_x sum_i p_i f_i(x) + g(x). Clients add up gradients in the dual variable z; the regulariser acts only when
+a primal point is read off, w = prox_{a g}(z), with a the step length spent so far. No primal averaging, but client
+drift leaves a floor.
+
+    z   dual model      a   step length spent, eta eta_g tau r after r rounds      w   primal model
+
+Reference: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
+Deviations: none (Euclidean mirror map, last iterate as output, as in the authors' code). Rounds and steps count from 0,
+so the first prox parameter of a run is 0.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Global(NamedTuple):
+    z: Array
+    a: Array
+
+
+class Up(NamedTuple):
+    delta: Array  # z_tau - z
+
+
+@record
+class FedDA(Algorithm[Global, None, Global, Up]):
+    eta: float = positive()
+    eta_g: float = positive(1.0)
+    tau: int = count(5)
+
+    def init(self, x0):
+        return Global(z=x0, a=jnp.zeros((), x0.dtype)), None
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        def step(z, k_key):
+            k, key = k_key
+            w = g.prox(z, d.a + k * self.eta)
+            return z - self.eta * f.grad(w, key), None
+
+        z, _ = jax.lax.scan(step, d.z, (jnp.arange(self.tau), jax.random.split(key, self.tau)))
+        return Up(delta=z - d.z), c
+
+    def server(self, g, s, mean, share):
+        return Global(z=s.z + self.eta_g * mean.delta, a=s.a + self.eta_g * self.eta * self.tau)
+
+    def solution(self, g, s):
+        return g.prox(s.z, s.a)
+
+    def local(self, g, d, u, c):
+        return g.prox(d.z + u.delta, d.a + self.tau * self.eta)

@@ -1,0 +1,48 @@
+r"""ProximalGradient: the centralised method, one gradient per client and round.
+
+    x+ = prox_{eta g}(x - eta sum_i p_i grad f_i(x))
+
+Exact for eta < 2/L; with eta = 1/L, ||x_k - x*||^2 <= (1 - mu/L)^k ||x_0 - x*||^2.
+
+Reference: Beck, "First-Order Methods in Optimization", SIAM 2017, chapter 10. Deviations: none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import positive, record
+
+
+class Global(NamedTuple):
+    x: Array
+
+
+class Up(NamedTuple):
+    gradient: Array
+
+
+@record
+class ProximalGradient(Algorithm[Global, None, Global, Up]):
+    eta: float = positive()
+
+    def init(self, x0):
+        return Global(x=x0), None
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        return Up(gradient=f.grad(d.x, key)), c
+
+    def server(self, g, s, mean, share):
+        return Global(x=g.prox(s.x - self.eta * mean.gradient, self.eta))
+
+    def solution(self, g, s):
+        return s.x
+
+    def local(self, g, d, u, c):
+        return d.x

@@ -1,0 +1,155 @@
+"""A federation is one feature matrix and one label vector per site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from compfed.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The data of n sites. Build one with `from_arrays`, `from_table` or `synthetic`.
+
+    `ids` is each site's identity: all its random draws follow from it, so a site keeps its draws when the order of
+    the sites changes.
+    """
+
+    features: tuple[np.ndarray, ...]
+    labels: tuple[np.ndarray, ...]
+    names: tuple[str, ...]
+    ids: tuple[int, ...]
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """m_i: rows at each site."""
+        return np.array([len(y) for y in self.labels])
+
+    @property
+    def shares(self) -> np.ndarray:
+        """m_i / sum_j m_j: the weights with which the federation's loss is that of the pooled table."""
+        return self.sizes / self.sizes.sum()
+
+    @property
+    def width(self) -> int:
+        """d: number of features."""
+        return self.features[0].shape[1]
+
+    def permuted(self, order: Sequence[int] | np.ndarray) -> Sites:
+        """The same sites in another order; each keeps its name and its id."""
+        if sorted(order) != list(range(len(self))):
+            raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
+        pick = [tuple(column[i] for i in order) for column in (self.features, self.labels, self.names, self.ids)]
+        return Sites(*pick, source={**self.source, "order": [int(i) for i in order]})
+
+    def pooled(self) -> tuple[np.ndarray, np.ndarray]:
+        """All rows in one table: what nobody may do with real sites, and what a test compares with."""
+        return np.concatenate(self.features), np.concatenate(self.labels)
+
+
+def _dense(values: Any, what: str) -> np.ndarray:
+    if hasattr(values, "toarray"):  # scipy.sparse
+        values = values.toarray()
+    try:
+        return np.asarray(values, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"{what} must be numbers; got {type(values).__name__} that cannot be read as floats.") from None
+
+
+def _finite(array: np.ndarray, what: str) -> None:
+    bad = ~np.isfinite(array)
+    if bad.any():
+        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        where = f"row {first[0]}" + (f", column {first[1]}" if len(first) > 1 else "")
+        raise InputError(
+            f"{what} has {int(bad.sum())} value(s) that are NaN or infinite, the first at {where}. "
+            "Drop those rows or impute them before building the federation."
+        )
+
+
+def from_arrays(
+    features: Iterable[Any], labels: Iterable[Any], names: Sequence[str] | None = None, source: dict | None = None
+) -> Sites:
+    """A federation from one feature matrix and one label vector per site.
+
+    >>> import numpy as np
+    >>> sites = from_arrays([np.ones((3, 2)), np.zeros((5, 2))], [[1, 0, 1], [0, 0, 1, 1, 0]])
+    >>> len(sites), sites.sizes.tolist(), sites.width
+    (2, [3, 5], 2)
+    """
+    feature_list, label_list = list(features), list(labels)
+    if len(feature_list) != len(label_list):
+        raise InputError(f"got {len(feature_list)} feature matrices and {len(label_list)} label vectors; one of each per site.")
+    if not feature_list:
+        raise InputError("a federation needs at least one site; got none.")
+    names = [str(i) for i in range(len(feature_list))] if names is None else [str(name) for name in names]
+    if len(names) != len(feature_list):
+        raise InputError(f"got {len(names)} names for {len(feature_list)} sites; give one name per site.")
+
+    X, Y = [], []
+    for name, raw_x, raw_y in zip(names, feature_list, label_list, strict=True):
+        x, y = _dense(raw_x, f"features of site {name!r}"), _dense(raw_y, f"labels of site {name!r}")
+        if x.ndim != 2 or y.ndim != 1:
+            raise InputError(
+                f"site {name!r}: features must have shape (rows, columns) and labels (rows,); got {x.shape} and {y.shape}."
+            )
+        if len(x) == 0:
+            raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
+        if len(x) != len(y):
+            raise InputError(f"site {name!r} has {len(x)} rows of features and {len(y)} labels; they must match.")
+        if X and x.shape[1] != X[0].shape[1]:
+            raise InputError(
+                f"site {name!r} has {x.shape[1]} columns, site {names[0]!r} has {X[0].shape[1]}; "
+                "all sites need the same columns in the same order."
+            )
+        if x.shape[1] == 0:
+            raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
+        _finite(x, f"features of site {name!r}")
+        _finite(y, f"labels of site {name!r}")
+        X.append(x)
+        Y.append(y)
+    return Sites(tuple(X), tuple(Y), tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"})
+
+
+def from_table(X: Any, y: Any, sites: Any) -> Sites:
+    """A federation from one table and a column that says at which site each row lives.
+
+    With a pandas DataFrame, `y` and `sites` may be names of its columns. Sites are ordered by their sorted label.
+
+    >>> import numpy as np
+    >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
+    ('north', 'south')
+    """
+    if hasattr(X, "columns"):
+        named = [c for c in (y, sites) if isinstance(c, str)]
+        for c in named:
+            if c not in X.columns:
+                raise InputError(f"the table has no column {c!r}; it has {', '.join(map(str, X.columns))}.")
+        y = X[y] if isinstance(y, str) else y
+        sites = X[sites] if isinstance(sites, str) else sites
+        X = X.drop(columns=named)
+    features, labels, where = _dense(X, "features"), _dense(y, "labels"), np.asarray(sites)
+    if where.ndim != 1 or not len(features) == len(labels) == len(where):
+        raise InputError(
+            f"features, labels and sites must have one entry per row; got {len(features)}, {len(labels)} and "
+            f"{len(where) if where.ndim == 1 else f'shape {where.shape}'}."
+        )
+    missing = np.array([value is None or value != value for value in where.tolist()], dtype=bool)
+    if missing.any():
+        raise InputError(f"{int(missing.sum())} row(s) have no site, the first is row {int(missing.argmax())}; name a site or drop them.")
+    names = np.unique(where)
+    rows = [where == name for name in names]
+    return from_arrays(
+        [features[r] for r in rows],
+        [labels[r] for r in rows],
+        names=[str(name) for name in names],
+        source={"name": "from_table"},
+    )

@@ -1,0 +1,6 @@
+"""Engines run the rounds: `reference` as a Python loop, `simulate` as one XLA program, `grid` as many at once."""
+
+from compfed.engines.reference import reference
+from compfed.engines.simulate import grid, simulate
+
+__all__ = ["grid", "reference", "simulate"]

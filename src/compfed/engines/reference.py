@@ -1,0 +1,126 @@
+"""The reference engine: rounds as a Python loop over clients, each on its own rows. Short, slow, obviously right."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from compfed.algorithms.base import Algorithm, correction
+from compfed.engines.run import Progress, Recorder, checked, first_state
+from compfed.oracles import FullGradient, MiniBatch
+from compfed.precision import precision
+from compfed.problem import Problem
+from compfed.randomness import client_key, participation_scores, run_key
+from compfed.trace import Trace
+
+_down = jax.jit(lambda a, g, s: a.down(g, s))
+_server = jax.jit(lambda a, g, s, mean, share: a.server(g, s, mean, share))
+_close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
+_local = jax.jit(lambda a, g, d, u, c: a.local(g, d, u, c))
+_solution = jax.jit(lambda a, g, s: a.solution(g, s))
+
+
+@jax.jit(static_argnames="batch_size")
+def _client(a, loss, g, A, y, d, c, key, batch_size):
+    size = jnp.asarray(float(A.shape[0]), A.dtype)
+    f = FullGradient(loss, A, y, size)
+    if batch_size is not None:
+        f = MiniBatch(loss, A, y, jnp.int32(0), jnp.int32(A.shape[0]), A.shape[0], batch_size)
+    return a.client(f, g, d, c, key)
+
+
+def reference(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    record_every: int = 1,
+    seed: int = 0,
+    x0: Any = None,
+    reference: Any = None,
+    resume: Trace | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Run `rounds` rounds one client at a time. Takes and returns what `simulate` does.
+
+    A stage that yields a number that is not finite stops the run and names round, client and stage.
+    """
+    run = checked(
+        problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
+        seed=seed, x0=x0, reference=reference, resume=resume,
+    )  # fmt: skip
+    recorder = Recorder(run, "reference")
+    a, g, n = run.algorithm, problem.regulariser, problem.n
+    p = problem.weights
+    with precision(problem.dtype):
+        labels = [np.asarray(problem.loss.encode(y), problem.dtype) for y in problem.sites.labels]
+        rows = [(jnp.asarray(A, problem.dtype), jnp.asarray(y)) for A, y in zip(problem.sites.features, labels, strict=True)]
+        ids, key = np.array(problem.sites.ids), run_key(seed)
+        server, stacked = first_state(run)
+        clients = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(n)]
+
+        def stack() -> Any:
+            return jax.tree.map(lambda *leaves: np.stack(leaves), *clients)
+
+        def record(r: int, drift: float, seconds: float) -> None:
+            seen = {"drift": np.array([drift])}
+            c = [correction(client) for client in clients]
+            if c[0] is not None:
+                seen["correction"] = np.array([np.linalg.norm(p @ np.array(c))])
+            model = np.asarray(_solution(a, g, server))[None]
+            recorder.add(np.array([r]), model, seen, seconds)
+            if recorder.blown:
+                raise recorder.diverged(r)
+
+        marks = set(run.recorded())
+        if run.resume is None:
+            record(0, 0.0, 0.0)
+        worked = 0.0
+        for r in range(run.start, run.start + run.rounds):
+            began = time.perf_counter()
+            scores = np.asarray(participation_scores(key, r, jnp.asarray(ids)))
+            chosen = sorted(np.argsort(scores, kind="stable")[: run.participants])
+            d = _down(a, g, server)
+            ups, local = [], []
+            for i in chosen:
+                A, y = rows[i]
+                u, c = _client(a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i]), batch_size)
+                if not _finite((u, c)):
+                    where = f", client {problem.sites.names[i]!r}, stage client"
+                    raise recorder.diverged(r + 1, where)
+                clients[i] = c
+                ups.append(u)
+                local.append(_local(a, g, d, u, c))
+            share = p[chosen].sum()
+            mean = jax.tree.map(lambda *us: sum(w * u for w, u in zip(p[chosen] / share, us, strict=True)), *ups)  # noqa: B023
+            server = _server(a, g, server, mean, jnp.asarray(share, problem.dtype))
+            if not _finite(server):
+                raise recorder.diverged(r + 1, ", stage server")
+            if a.closes():
+                d = _down(a, g, server)
+                for i in chosen:
+                    clients[i] = _close(a, g, d, clients[i])
+            worked += time.perf_counter() - began
+            if r + 1 in marks:
+                record(r + 1, _drift(local, p[chosen] / share), worked)
+                worked = 0.0
+            if progress is not None:
+                progress(r + 1 - run.start, run.rounds)
+    return recorder.trace(server, stack())
+
+
+def _finite(tree: Any) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+def _drift(local: list[Any], weight: np.ndarray) -> float:
+    if local[0] is None:
+        return float("nan")
+    z = np.array(local)
+    return float(weight @ np.linalg.norm(z - weight @ z, axis=1))

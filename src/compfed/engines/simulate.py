@@ -1,0 +1,369 @@
+"""The simulator: all rounds as one XLA program, for one setting or for a whole grid of settings at once."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from compfed.algorithms.base import Algorithm, correction
+from compfed.engines.run import Progress, Recorder, Run, checked, first_state
+from compfed.errors import Divergence, InputError
+from compfed.losses import Loss
+from compfed.oracles import FullGradient, MiniBatch
+from compfed.precision import precision
+from compfed.problem import Problem, Store
+from compfed.randomness import client_key, participation_scores, run_key
+from compfed.records import has_leaf, leaf_names, with_leaf
+from compfed.regularisers import Regulariser
+from compfed.trace import Trace
+
+Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
+BUFFER = 64  # recorded rounds a program holds before it hands them back
+
+
+class Plan(NamedTuple):
+    """What shapes the program: changing one of these compiles anew."""
+
+    participants: int
+    batch_size: int | None
+    one_by_one: bool  # visit clients one after another instead of all at once
+    measure: Measure | None
+
+
+class Setting(NamedTuple):
+    """What may differ between the members of a grid: all leaves."""
+
+    algorithm: Algorithm
+    loss: Loss
+    g: Regulariser
+    run: Array  # key
+
+
+class Carry(NamedTuple):
+    server: Any
+    clients: Any  # stacked, in the order of the store
+    drift: Array
+    r: Array  # rounds done
+    bad: Array  # the first round whose server state was not finite; 0 while there is none
+
+
+# --- one round ---
+
+
+def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
+    """Positions of the participants of round r, in the order of the store."""
+    scores = participation_scores(setting.run, r, data.ids)
+    return jnp.sort(jnp.argsort(scores, stable=True)[:k])
+
+
+def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, d: Any, clients: Any, who: Array, r: Array):
+    """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
+    capacity = max(rows for _, rows in data.buckets)
+    assert plan.batch_size is not None
+    size = plan.batch_size
+
+    def work(i, c):
+        m = data.size[i].astype(jnp.int32)
+        f = MiniBatch(setting.loss, data.A, data.y, data.offset[i], m, capacity, size)
+        return setting.algorithm.client(f, setting.g, d, c, client_key(setting.run, r, data.ids[i]))
+
+    return jax.vmap(work)(who, jax.tree.map(lambda leaf: leaf[who], clients))
+
+
+def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, d: Any, clients: Any, takes_part: Array, r: Array):
+    """Every client's work, bucket by bucket; who does not take part is skipped (one by one) or masked later."""
+    sampled = plan.participants < len(data.weight)
+
+    def work(client):
+        A, y, m, i, on, c = client
+
+        def active():
+            f = FullGradient(setting.loss, A, y, m)
+            return setting.algorithm.client(f, setting.g, d, c, client_key(setting.run, r, i))
+
+        if not (sampled and plan.one_by_one):
+            return active()
+        idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
+        return jax.lax.cond(on, active, lambda: idle)
+
+    visit = partial(jax.lax.map, work) if plan.one_by_one else jax.vmap(work)
+    per_client = zip(*(data.parts(a) for a in (data.size, data.ids, takes_part)), strict=True)
+    memory = _split_tree(clients, data)
+    blocks = zip(data.blocks(data.A), data.blocks(data.y), per_client, memory, strict=True)
+    done = [visit((A, y, *rest, c)) for A, y, rest, c in blocks]
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+
+
+def _split_tree(tree: Any, data: Store) -> list[Any]:
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [data.parts(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
+
+
+def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
+    a, g, r = setting.algorithm, setting.g, carry.r
+    n = len(data.weight)
+    everyone = plan.participants == n
+    d = a.down(g, carry.server)
+    who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
+    if plan.batch_size is None:
+        takes_part = jnp.zeros(n, bool).at[who].set(True)
+        u, c = _full_gradient_clients(setting, data, plan, d, carry.clients, takes_part, r)
+        if not everyone:
+            u, c = jax.tree.map(lambda leaf: leaf[who], (u, c))
+    else:
+        u, c = _mini_batch_clients(setting, data, plan, d, carry.clients, who, r)
+
+    weight = data.weight[who]
+    share = weight.sum()
+    weight = weight / share
+    server = a.server(g, carry.server, jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), u), share)
+    drift = _drift(a, g, d, u, c, weight)
+    if a.closes():
+        result = a.down(g, server)
+        c = jax.vmap(lambda c: a.close(g, result, c))(c)
+    clients = c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), carry.clients, c)
+    finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
+    bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
+    return Carry(server, clients, drift, r + 1, bad)
+
+
+def _drift(a: Algorithm, g: Regulariser, d: Any, u: Any, c: Any, weight: Array) -> Array:
+    z = jax.vmap(lambda u, c: a.local(g, d, u, c))(u, c)
+    if z is None:
+        return jnp.full((), jnp.nan, weight.dtype)
+    return weight @ jnp.linalg.norm(z - weight @ z, axis=1)
+
+
+# --- many rounds ---
+
+
+def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, Array]:
+    seen = {"drift": carry.drift}
+    c = correction(carry.clients)
+    if c is not None:
+        seen["correction"] = jnp.linalg.norm(data.weight @ c)
+    if plan.measure is not None:
+        seen |= plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients)
+    return seen
+
+
+def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: Array, every: Array):
+    """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows."""
+
+    def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
+        return setting.algorithm.solution(setting.g, carry.server), _seen(setting, data, plan, carry)
+
+    def record(loop):
+        k, carry, buffers = loop
+        carry = jax.lax.fori_loop(0, every, lambda _, c: _round(setting, data, plan, c), carry)
+        noted = look(carry)
+        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
+        return k + 1, carry, buffers
+
+    blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
+    buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
+    _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & (loop[1].bad == 0), record, (0, carry, buffers))
+    return carry, buffers, look(carry)
+
+
+_single = jax.jit(_rounds, static_argnames="plan")
+
+
+@partial(jax.jit, static_argnames=("plan", "varies"))
+def _many(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int, varies: tuple[bool, ...]):
+    """`_rounds` for every member of a grid; leaves of `setting` that do not vary are shared."""
+    axes = jax.tree.unflatten(jax.tree.structure(setting), [0 if v else None for v in varies])
+    member = partial(_rounds, plan=plan, records=records, every=every)
+    return jax.vmap(lambda setting, carry: member(setting, data, carry=carry), in_axes=(axes, 0))(setting, carry)
+
+
+def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
+    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
+    run = recorders[0].run
+    _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
+    if run.resume is None:
+        for i, recorder in enumerate(recorders):
+            recorder.add(np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0)
+    whole, rest = divmod(run.rounds, run.record_every)
+    todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
+    done = 0
+    for records, every in todo:
+        batch = 1
+        while records > 0 and not all(recorder.blown for recorder in recorders):
+            batch = min(batch, records)
+            began = time.perf_counter()
+            carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
+            seconds = time.perf_counter() - began
+            rounds, models, seen = jax.tree.map(np.asarray, buffers)
+            for i, recorder in enumerate(recorders):
+                noted = np.flatnonzero(rounds[i] > recorder.last_round)
+                columns = {k: v[i][noted] for k, v in seen.items()}
+                recorder.add(rounds[i][noted], models[i][noted], columns, seconds, first_bad=int(carry.bad[i]))
+            records, done = records - batch, done + batch * every
+            # about half a second of work between two looks, so that progress and divergence show in time
+            batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+            if progress is not None:
+                progress(done, run.rounds)
+    return carry
+
+
+def _visit_one_by_one(problem: Problem, batch_size: int | None) -> bool:
+    """On a CPU, tau full-gradient steps on one client keep its rows in cache; small data and batches gain from vmap."""
+    cpu = jax.devices()[0].platform == "cpu"
+    return cpu and batch_size is None and problem.store.A.nbytes > 2**20
+
+
+def _first_carry(run: Run) -> Carry:
+    server, clients = first_state(run)
+    order = run.problem.order
+    clients = jax.tree.map(lambda leaf: leaf[order], clients)
+    zero = jnp.zeros((), run.problem.dtype)
+    return Carry(server, clients, zero, jnp.asarray(run.start, jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def simulate(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    record_every: int = 1,
+    seed: int = 0,
+    x0: Any = None,
+    reference: Any = None,
+    resume: Trace | None = None,
+    progress: Progress | None = None,
+    measure: Measure | None = None,
+) -> Trace:
+    """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
+
+    - `batch_size`: rows per local gradient, drawn without replacement; None for full gradients.
+    - `participants`: clients per round, drawn uniformly without replacement; None for all.
+    - `record_every`: measure every k-th round (and the last).
+    - `seed`: of mini-batches and participation; the data has its own.
+    - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
+    - `reference`: x*, from `solve`; adds the optimality column.
+    - `progress`: called with (rounds done, rounds in all).
+    - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars (JAX code).
+
+    Raises `Divergence`, which carries the trace so far, when the model stops being finite.
+    """
+    run = checked(
+        problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
+        seed=seed, x0=x0, reference=reference, resume=resume,
+    )  # fmt: skip
+    plan = Plan(run.participants, batch_size, _visit_one_by_one(problem, batch_size), measure)
+    recorder = Recorder(run, "simulate")
+    with precision(problem.dtype):
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed))
+
+        def program(carry: Carry, records: int, every: int):
+            one = jax.tree.map(lambda leaf: leaf[0], carry)
+            return jax.tree.map(lambda leaf: leaf[None], _single(setting, problem.store, plan, one, records, every))
+
+        carry = _drive(program, jax.tree.map(lambda leaf: leaf[None], _first_carry(run)), [recorder], progress)
+        trace = _finished(recorder, carry, 0)
+    if recorder.blown:
+        raise Divergence(trace.provenance["diverged"], trace)
+    return trace
+
+
+def _finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
+    back = np.argsort(recorder.run.problem.order)
+    server = jax.tree.map(lambda leaf: np.asarray(leaf[member]), carry.server)
+    clients = jax.tree.map(lambda leaf: np.asarray(leaf[member])[back], carry.clients)
+    return recorder.trace(server, clients)
+
+
+def grid(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    record_every: int = 1,
+    seed: int = 0,
+    x0: Any = None,
+    reference: Any = None,
+    progress: Progress | None = None,
+    measure: Measure | None = None,
+) -> list[Trace]:
+    """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
+
+    `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
+    loss ("ridge"), or "seed". `reference` is one point for all, or a function from a member's problem to its x*.
+    A member that diverges does not stop the others: its trace ends early and `provenance["diverged"]` says why.
+
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> traces = cf.grid(problem, cf.algorithms.FedDA(eta=1.0), 5, {"eta": [0.5, 1.0], "seed": [0, 1]})
+    >>> [t.provenance["grid"] for t in traces][1]
+    {'eta': 0.5, 'seed': 1}
+    """
+    members = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
+    if not members or not over:
+        raise InputError(f"over={dict(over)!r} names no setting; give at least one name with at least one value.")
+    runs = []
+    for values in members:
+        a, p, s = _with_values(algorithm, problem, seed, values)
+        x_star = reference(p) if callable(reference) else reference
+        runs.append(
+            checked(
+                p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
+                x0=x0, reference=x_star, resume=None,
+            )
+        )  # fmt: skip
+    plan = Plan(runs[0].participants, batch_size, _visit_one_by_one(problem, batch_size), measure)
+    recorders = [Recorder(run, "simulate") for run in runs]
+    with precision(problem.dtype):
+        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed)) for r in runs]
+        setting, varies = _stacked(settings)
+
+        def program(carry: Carry, records: int, every: int):
+            return _many(setting, problem.store, plan, carry, records, every, varies)
+
+        carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_first_carry(run) for run in runs))
+        carry = _drive(program, carry, recorders, progress)
+        for recorder, values in zip(recorders, members, strict=True):
+            recorder.more["grid"] = values
+        return [_finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
+
+
+def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
+    """The algorithm, problem and seed of one member."""
+    owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
+    for name, value in values.items():
+        if name == "seed":
+            seed = value
+            continue
+        owner = next((o for o, r in owners.items() if has_leaf(r, name)), None)
+        if owner is None:
+            known = ", ".join([*(f for r in owners.values() for f in leaf_names(r)), "seed"])
+            raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
+        owners[owner] = with_leaf(owners[owner], name, value)
+    return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
+
+
+def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
+    """One setting whose varying leaves have a leading member axis, and which leaves those are."""
+    leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
+    out, varies = [], []
+    for column in zip(*leaves, strict=True):
+        plain = [jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column]
+        differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
+        out.append(jnp.stack([jnp.asarray(v) for v in column]) if differs else column[0])
+        varies.append(differs)
+    return jax.tree.unflatten(structures[0], out), tuple(varies)

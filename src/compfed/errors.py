@@ -1,0 +1,27 @@
+"""The two ways a run can end early, each with a message a person can act on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from compfed.trace import Trace
+
+
+class InputError(ValueError):
+    """Something the caller gave cannot be used: the message names the value, the requirement and the way out."""
+
+
+class MissingExtra(ImportError):
+    """An optional dependency is not installed; the message says what to install."""
+
+    def __init__(self, module: str, extra: str, purpose: str):
+        super().__init__(f"{purpose} needs {module}, which is not installed. Run: pip install 'compfed[{extra}]'")
+
+
+class Divergence(ArithmeticError):
+    """A run produced a model that is not finite. `trace` holds every round recorded before that."""
+
+    def __init__(self, message: str, trace: Trace):
+        super().__init__(message)
+        self.trace = trace

@@ -1,0 +1,110 @@
+"""What is measured at a recorded round, and what a round costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.precision import precision
+from compfed.problem import Problem, gradient_mappings, objectives
+
+COLUMNS = {
+    "round": "communication rounds done; row 0 is the start",
+    "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when a reference is given)",
+    "objective": "F(x) = sum_i p_i f_i(x) + g(x)",
+    "gradient_mapping": "||(x - prox(x - grad f(x)/L)) L||, zero exactly at the minimiser",
+    "nonzeros": "coefficients that are not exactly zero",
+    "drift": "weighted mean distance of the participants' local models from their mean, at the end of the round",
+    "correction": "||sum_i p_i c_i||, for algorithms with a drift correction c_i",
+    "vectors_up": "d-vectors sent by a client, cumulative, averaged over clients; scalars are not counted",
+    "vectors_down": "d-vectors sent to a client, likewise",
+    "bytes_up": "bytes sent by a client, cumulative, averaged over clients; everything in the message counts",
+    "bytes_down": "bytes sent to a client, likewise",
+    "gradients": "gradient evaluations of a client (full or mini-batch), cumulative, averaged over clients",
+    "client_proxes": "prox evaluations of a client, likewise",
+    "server_proxes": "prox evaluations of the server, cumulative",
+    "seconds": "wall-clock time of the rounds, without compilation and without measuring",
+}
+
+
+def at_models(problem: Problem, X: np.ndarray, reference: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The columns that depend on the model alone, at each row of X: two passes over the data for all rows together."""
+    out: dict[str, np.ndarray] = {}
+    if reference is not None:
+        scale = np.linalg.norm(reference)
+        out["optimality"] = np.linalg.norm(X - reference, axis=1) / (scale if scale > 0 else 1.0)
+    with precision(problem.dtype):
+        g, data, step = problem.regulariser, problem.store, 1.0 / problem.lipschitz
+        out["objective"] = np.asarray(objectives(problem.loss, g, data, X))
+        mapping = np.asarray(gradient_mappings(problem.loss, g, data, X, step), float)
+    with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
+        out["gradient_mapping"] = np.linalg.norm(mapping, axis=1)
+    out["nonzeros"] = np.count_nonzero(X, axis=1)
+    return out
+
+
+class _CountingLoss:
+    """A loss with zero gradient that counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def grad(self, x: Array, key: Array) -> Array:
+        self.calls += 1
+        return jnp.zeros_like(x)
+
+
+class _CountingRegulariser:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: Array) -> Array:
+        return jnp.zeros((), x.dtype)
+
+    def prox(self, x: Array, t: Array | float) -> Array:
+        self.calls += 1
+        return x
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One round of one participating client (and of the server, for server_proxes)."""
+
+    vectors_up: float
+    vectors_down: float
+    bytes_up: float
+    bytes_down: float
+    gradients: float
+    client_proxes: float
+    server_proxes: float
+
+
+def _weight(message: Any, d: int) -> tuple[float, int]:
+    """(d-vectors, bytes) of a message."""
+    leaves = jax.tree.leaves(message)
+    return sum(leaf.size for leaf in leaves if leaf.ndim) / d, sum(leaf.nbytes for leaf in leaves)
+
+
+def cost_of_a_round(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cost:
+    """Counted, not declared: one round is run on a zero loss with every loop as a Python loop."""
+    f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
+    with precision(dtype), jax.disable_jit():
+        s, c = algorithm.init(jnp.zeros(d, dtype))
+        message = algorithm.down(server_g, s)
+        u, c = algorithm.client(f, g, message, c, jax.random.key(0))
+        algorithm.server(server_g, s, u, jnp.ones((), dtype))
+        if algorithm.closes():
+            algorithm.close(g, message, c)
+    vectors_up, bytes_up = _weight(u, d)
+    vectors_down, bytes_down = _weight(message, d)
+    # With everyone present the closing message is the next round's opening one.
+    messages = 2 if algorithm.closes() and not everyone else 1
+    return Cost(
+        vectors_up, messages * vectors_down, bytes_up, messages * bytes_down, f.calls, g.calls, server_g.calls
+    )

@@ -1,0 +1,269 @@
+"""Problem: min_x F(x) = sum_i p_i f_i(x) + g(x), and everything one may want to know about it at a point."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from compfed.data import Sites
+from compfed.errors import InputError
+from compfed.losses import Loss
+from compfed.precision import checked_dtype, precision
+from compfed.records import describe
+from compfed.regularisers import Regulariser
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Store:
+    """The rows of all clients, one client after another, in arrays that live on the device.
+
+    Clients of similar size form a bucket and are padded with zero rows to its largest, so memory stays within twice
+    the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
+    """
+
+    A: Array  # (rows, d)
+    y: Array  # (rows,)
+    row_weight: Array  # p_i / m_i for a row of client i, 0 for padding
+    offset: Array  # first row of each client
+    size: Array  # m_i
+    weight: Array  # p_i
+    ids: Array
+    buckets: tuple[tuple[int, int], ...] = field(metadata={"static": True})  # (clients, rows each)
+
+    def blocks(self, rows: Array) -> list[Array]:
+        """An array over rows, cut into one (clients, rows each, ...) block per bucket."""
+        cuts = np.cumsum([k * m for k, m in self.buckets])[:-1]
+        parts = jnp.split(rows, cuts)
+        return [a.reshape(k, m, *a.shape[1:]) for a, (k, m) in zip(parts, self.buckets, strict=True)]
+
+    def parts(self, clients: Array) -> list[Array]:
+        """An array over clients, cut into one part per bucket."""
+        return jnp.split(clients, np.cumsum([k for k, _ in self.buckets])[:-1])
+
+
+def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
+    """The store of a federation, and `order`: the site at each position of the store."""
+    sizes = sites.sizes
+    order = np.argsort(-sizes, kind="stable")
+    buckets: list[tuple[int, int]] = []
+    for m in sizes[order]:
+        if buckets and 2 * m > buckets[-1][1]:
+            buckets[-1] = (buckets[-1][0] + 1, buckets[-1][1])
+        else:
+            buckets.append((1, int(m)))
+    padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
+    offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
+    A = np.zeros((padded.sum(), sites.width), dtype)
+    y = np.ones(len(A), dtype)  # any valid label will do for padding
+    row_weight = np.zeros(len(A), dtype)
+    for start, i in zip(offset, order, strict=True):
+        rows = slice(start, start + sizes[i])
+        A[rows], y[rows], row_weight[rows] = sites.features[i], labels[i], weights[i] / sizes[i]
+    with precision(dtype):
+        arrays = (A, y, row_weight, offset.astype(np.int32), sizes[order].astype(dtype), weights[order].astype(dtype))
+        ids = np.asarray(sites.ids, np.int32)[order]
+        return Store(*map(jnp.asarray, arrays), jnp.asarray(ids), tuple(buckets)), order
+
+
+class Problem:
+    """min_x sum_i p_i f_i(x) + g(x), with f_i the mean loss over the rows of site i (plus the loss's ridge).
+
+    - `weights`: p_i, 1/n unless given; `sites.shares` makes the problem that of the pooled table.
+    - `dtype`: "float64" (default) or "float32": the precision of every run on this problem.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        regulariser: Regulariser,
+        sites: Sites,
+        weights: Any = None,
+        dtype: Any = "float64",
+    ):
+        self.dtype = checked_dtype(dtype)
+        if not isinstance(sites, Sites):
+            raise InputError(f"sites must come from compfed.data (from_arrays, from_table, ...); got {type(sites).__name__}.")
+        if not (hasattr(loss, "slope") and hasattr(regulariser, "prox")):
+            raise InputError("Problem(loss, regulariser, sites): the loss comes first, then the regulariser.")
+        self.loss, self.regulariser, self.sites = loss, regulariser, sites
+        self.weights = _checked_weights(weights, len(sites))
+        encoded = loss.encode(np.concatenate(sites.labels))
+        labels = np.split(encoded, np.cumsum(sites.sizes)[:-1])
+        self.store, self.order = store(sites, labels, self.weights, self.dtype)
+
+    @property
+    def n(self) -> int:
+        """Number of clients."""
+        return len(self.sites)
+
+    @property
+    def d(self) -> int:
+        """Number of coefficients."""
+        return self.sites.width
+
+    def replace(self, loss: Loss | None = None, regulariser: Regulariser | None = None) -> Problem:
+        """The same data with another loss or regulariser; nothing is copied, and equal shapes compile once."""
+        loss, regulariser = loss or self.loss, regulariser or self.regulariser
+        if type(loss) is not type(self.loss):  # it may read the labels differently
+            return Problem(loss, regulariser, self.sites, self.weights, self.dtype)
+        new = copy.copy(self)
+        new.loss, new.regulariser = loss, regulariser
+        return new
+
+    def astype(self, dtype: Any) -> Problem:
+        """The same problem in another precision."""
+        if checked_dtype(dtype) == self.dtype:
+            return self
+        return Problem(self.loss, self.regulariser, self.sites, self.weights, dtype)
+
+    def point(self, x: Any, name: str = "x") -> np.ndarray:
+        """x as a vector of this problem, checked."""
+        array = np.asarray(x, dtype=self.dtype)
+        if array.shape != (self.d,):
+            raise InputError(f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},).")
+        if not np.isfinite(array).all():
+            raise InputError(f"{name} has NaN or infinite entries; it must be finite.")
+        return array
+
+    def objective(self, x: Any) -> float:
+        """F(x) = sum_i p_i f_i(x) + g(x)."""
+        with precision(self.dtype):
+            return float(objectives(self.loss, self.regulariser, self.store, self.point(x)[None])[0])
+
+    def gradient(self, x: Any) -> np.ndarray:
+        """sum_i p_i grad f_i(x)."""
+        with precision(self.dtype):
+            return np.asarray(gradients(self.loss, self.store, self.point(x)[None])[0])
+
+    def client_gradients(self, x: Any) -> np.ndarray:
+        """grad f_i(x), one row per site."""
+        with precision(self.dtype):
+            return np.asarray(client_gradients(self.loss, self.store, self.point(x)))[np.argsort(self.order)]
+
+    def gradient_mapping(self, x: Any, step: float | None = None) -> np.ndarray:
+        """(x - prox_{step g}(x - step grad f(x))) / step, zero exactly at the minimiser; step is 1/L unless given."""
+        if step is not None and not (np.isfinite(step) and step > 0):
+            raise InputError(f"step={step!r} must be a finite number > 0.")
+        with precision(self.dtype):
+            t = 1.0 / self.lipschitz if step is None else step
+            return np.asarray(gradient_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[0])
+
+    @property
+    def lipschitz(self) -> float:
+        """L: Lipschitz constant of the gradient of f = sum_i p_i f_i, by power iteration."""
+        return self._top_eigenvalue * self.loss.curvature + float(self.loss.ridge)
+
+    @property
+    def client_lipschitz(self) -> np.ndarray:
+        """L_i of every site, by power iteration."""
+        return self._client_top_eigenvalues * self.loss.curvature + float(self.loss.ridge)
+
+    # Of the data alone, so `replace` keeps them.
+    @cached_property
+    def _top_eigenvalue(self) -> float:
+        with precision(self.dtype):
+            return float(_largest_eigenvalue(self.store.A, self.store.row_weight))
+
+    @cached_property
+    def _client_top_eigenvalues(self) -> np.ndarray:
+        with precision(self.dtype):
+            return np.asarray(_client_eigenvalues(self.store), float)[np.argsort(self.order)]
+
+    @property
+    def strong_convexity(self) -> float:
+        """mu: what the ridge guarantees to every f_i."""
+        return float(self.loss.ridge)
+
+    def describe(self) -> dict[str, Any]:
+        """The problem in a few plain values, for provenance."""
+        sizes = self.sites.sizes
+        return {
+            "loss": describe(self.loss),
+            "regulariser": describe(self.regulariser),
+            "clients": self.n,
+            "samples": {"total": int(sizes.sum()), "smallest": int(sizes.min()), "largest": int(sizes.max())},
+            "features": self.d,
+            "uniform_weights": bool(np.ptp(self.weights) == 0),
+            "source": self.sites.source,
+        }
+
+
+def _checked_weights(weights: Any, n: int) -> np.ndarray:
+    if weights is None:
+        return np.full(n, 1.0 / n)
+    p = np.asarray(weights, dtype=float)
+    if p.shape != (n,):
+        raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
+    if not (np.isfinite(p).all() and (p > 0).all()):
+        raise InputError(f"weights must be finite and > 0; the smallest is {p.min()!r}. Leave out sites that should not count.")
+    if abs(p.sum() - 1.0) > 1e-8:
+        raise InputError(f"weights sum to {p.sum():.6g}; they must sum to 1. Divide them by their sum.")
+    return p
+
+
+# --- the same quantities as pure functions of pytrees: jitted once, shared by everything that measures ---
+
+
+@jax.jit
+def objectives(loss: Loss, g: Regulariser, s: Store, X: Array) -> Array:
+    """F at each row of X."""
+    values = loss.value(s.A @ X.T, s.y[:, None])
+    return s.row_weight @ values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
+
+
+@jax.jit
+def gradients(loss: Loss, s: Store, X: Array) -> Array:
+    """grad f at each row of X."""
+    slopes = loss.slope(s.A @ X.T, s.y[:, None]) * s.row_weight[:, None]
+    return slopes.T @ s.A + loss.ridge * X
+
+
+@jax.jit
+def gradient_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> Array:
+    """The gradient mapping at each row of X."""
+    forward = X - step * gradients(loss, s, X)
+    return (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
+
+
+@jax.jit
+def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
+    """grad f_i(x) for every client, in the order of the store."""
+    slopes = loss.slope(s.A @ x, s.y)
+    sums = [jnp.einsum("km,kmd->kd", q, A) for q, A in zip(s.blocks(slopes), s.blocks(s.A), strict=True)]
+    return jnp.concatenate(sums) / s.size[:, None] + loss.ridge * x
+
+
+@jax.jit
+def _largest_eigenvalue(A: Array, row_weight: Array) -> Array:
+    """The largest eigenvalue of A^T diag(row_weight) A by power iteration, to a relative change of 1e-10."""
+    tol = jnp.maximum(1e-10, 4 * jnp.finfo(A.dtype).eps)
+
+    def step(carry):
+        v, top, _, k = carry
+        Av = A @ v
+        w = (row_weight * Av) @ A
+        new = Av @ (row_weight * Av)  # Rayleigh quotient of the unit vector v
+        norm = jnp.linalg.norm(w)
+        return w / jnp.where(norm > 0, norm, 1.0), new, jnp.abs(new - top) > tol * new, k + 1
+
+    v = jax.random.normal(jax.random.key(0), (A.shape[1],), A.dtype)
+    start = (v / jnp.linalg.norm(v), jnp.zeros((), A.dtype), True, 0)
+    return jax.lax.while_loop(lambda c: c[2] & (c[3] < 5000), step, start)[1]
+
+
+@jax.jit
+def _client_eigenvalues(s: Store) -> Array:
+    def top(client):
+        A, size = client
+        return _largest_eigenvalue(A, jnp.full(A.shape[0], 1.0 / size))
+
+    return jnp.concatenate([jax.lax.map(top, b) for b in zip(s.blocks(s.A), s.parts(s.size), strict=True)])

@@ -1,0 +1,125 @@
+"""Frozen records whose numbers are JAX leaves.
+
+A `record` is a frozen dataclass that is also a pytree. Fields made with `positive`, `nonnegative` or `number` are
+leaves: changing them does not recompile, and a grid over them is one `vmap`. Fields made with `count` or `choice`
+shape the program and are static. Each field says what it accepts, and the constructor checks it once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+
+from compfed.errors import InputError
+
+T = TypeVar("T")
+_REQUIRED: Any = dataclasses.MISSING
+
+
+def _field(default: Any, check: Callable[[Any], tuple[Any, str | None]], static: bool) -> Any:
+    return dataclasses.field(default=default, metadata={"check": check, "static": static})
+
+
+def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[Any], tuple[Any, str | None]]:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, (bool, str)):
+            return value, requirement
+        if isinstance(value, (int, float, np.number, np.ndarray, list, tuple)):
+            array = np.asarray(value, dtype=float)
+            bad = not np.all(accepts(array))
+            return (float(array) if array.ndim == 0 else array), requirement if bad else None
+        return value, None  # tracers and the placeholders that JAX puts in leaves while it rebuilds a tree
+
+    return check
+
+
+def positive(default: Any = _REQUIRED) -> Any:
+    """A leaf: a finite number > 0."""
+    return _field(default, _leaf("a finite number > 0", lambda v: np.isfinite(v) & (v > 0)), static=False)
+
+
+def nonnegative(default: Any = _REQUIRED) -> Any:
+    """A leaf: a finite number >= 0 (or an array of them)."""
+    return _field(default, _leaf("finite and >= 0", lambda v: np.isfinite(v) & (v >= 0)), static=False)
+
+
+def number(default: Any = _REQUIRED) -> Any:
+    """A leaf: a number or an array, infinities allowed."""
+    return _field(default, _leaf("a number that is not NaN", lambda v: ~np.isnan(v)), static=False)
+
+
+def count(default: Any = _REQUIRED) -> Any:
+    """Static: a whole number >= 1."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
+        return (int(value) if whole else value), None if whole else "a whole number >= 1"
+
+    return _field(default, check, static=True)
+
+
+def choice(*options: str, default: Any = _REQUIRED) -> Any:
+    """Static: one of a few words."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        return value, None if value in options else "one of " + ", ".join(map(repr, options))
+
+    return _field(default, check, static=True)
+
+
+def part(default: Any = _REQUIRED) -> Any:
+    """A leaf that is itself a record (a schedule, a momentum rule)."""
+    return _field(default, lambda value: (value, None), static=False)
+
+
+def _check_fields(self: Any) -> None:
+    for f in dataclasses.fields(self):
+        value, requirement = f.metadata["check"](getattr(self, f.name))
+        if requirement is not None:
+            raise InputError(f"{type(self).__name__}({f.name}={value!r}): {f.name} must be {requirement}.")
+        object.__setattr__(self, f.name, value)
+    if hasattr(self, "check"):  # a condition between fields, where a record has one
+        self.check()
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(positive, nonnegative, number, count, choice, part))
+def record(cls: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""
+    cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
+    frozen = dataclasses.dataclass(frozen=True)(cls)
+    return jax.tree_util.register_dataclass(frozen)
+
+
+def describe(value: Any) -> Any:
+    """The record as plain data: {"name": class, field: value, ...}; used for provenance."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"name": type(value).__name__, **fields}
+    if isinstance(value, (np.ndarray, np.number)) or isinstance(value, jax.Array):
+        return np.asarray(value).tolist()
+    return value
+
+
+def leaf_names(value: Any) -> list[str]:
+    """Names of the numbers in a record, nested ones dotted: ["eta", "schedule.gamma"]."""
+    names = []
+    for f in dataclasses.fields(value):
+        inner = getattr(value, f.name)
+        if f.metadata["static"]:
+            continue
+        names += [f"{f.name}.{sub}" for sub in leaf_names(inner)] if dataclasses.is_dataclass(inner) else [f.name]
+    return names
+
+
+def has_leaf(value: Any, name: str) -> bool:
+    return name in leaf_names(value)
+
+
+def with_leaf(value: Any, name: str, new: Any) -> Any:
+    """The record with one number changed; checked like any other."""
+    head, _, tail = name.partition(".")
+    return dataclasses.replace(value, **{head: with_leaf(getattr(value, head), tail, new) if tail else new})

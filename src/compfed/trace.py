@@ -1,0 +1,97 @@
+"""Trace: what a run measured, as named columns, with the model, its provenance and the state to go on from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compfed.errors import InputError, MissingExtra
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a run needs to go on: rounds done, and the leaves of the server's and the clients' memory."""
+
+    rounds: int
+    server: list[np.ndarray]
+    clients: list[np.ndarray]  # each with one row per site, in the order of the sites
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One row per recorded round; row 0 is the start.
+
+    `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
+    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.metrics.COLUMNS`.
+    """
+
+    columns: dict[str, np.ndarray]
+    x: np.ndarray
+    provenance: dict[str, Any] = field(default_factory=dict)
+    state: State | None = None
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        if column not in self.columns:
+            hint = " Give reference=x_star to record it." if column == "optimality" else ""
+            raise InputError(f"this trace has no column {column!r}; it has {', '.join(self.columns)}.{hint}")
+        return self.columns[column]
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def __len__(self) -> int:
+        return len(self.columns["round"])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.columns)
+
+    def first(self, column: str, below: float) -> int | None:
+        """The first recorded round whose `column` is at most `below`; None if there is none."""
+        hits = np.flatnonzero(self[column] <= below)
+        return int(self["round"][hits[0]]) if hits.size else None
+
+    def to_pandas(self) -> Any:
+        """The columns as a pandas DataFrame, indexed by round."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("pandas", "pandas", "Trace.to_pandas()") from None
+        return pandas.DataFrame(self.columns).set_index("round")
+
+    def save(self, path: str | Path) -> Path:
+        """Write one .npz file (the suffix is added if missing); `Trace.load` reads it back exactly."""
+        target = Path(path)
+        target = target if target.suffix == ".npz" else target.with_name(target.name + ".npz")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {f"column/{name}": values for name, values in self.columns.items()} | {"x": self.x}
+        head: dict[str, Any] = {"provenance": self.provenance, "columns": list(self.columns), "rounds": None}
+        if self.state is not None:
+            head["rounds"] = self.state.rounds
+            arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(self.state.server)}
+            arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(self.state.clients)}
+        with target.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head)), **arrays)
+        return target
+
+    @staticmethod
+    def load(path: str | Path) -> Trace:
+        """Read what `save` wrote."""
+        source = Path(path)
+        source = source if source.suffix == ".npz" else source.with_name(source.name + ".npz")
+        if not source.exists():
+            raise InputError(f"there is no trace at {source}.")
+        with np.load(source, allow_pickle=False) as stored:
+            if "head" not in stored:
+                raise InputError(f"{source} is not a trace: it was not written by Trace.save.")
+            head = json.loads(str(stored["head"]))
+            columns = {name: stored[f"column/{name}"] for name in head["columns"]}
+            leaves = {part: [stored[k] for k in sorted(stored) if k.startswith(part)] for part in ("server/", "clients/")}
+            state = None
+            if head["rounds"] is not None:
+                state = State(head["rounds"], leaves["server/"], leaves["clients/"])
+            return Trace(columns, stored["x"], head["provenance"], state)
