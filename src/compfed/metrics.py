@@ -12,7 +12,7 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm
 from compfed.precision import precision
-from compfed.problem import Problem, gradient_mappings, objectives
+from compfed.problem import Problem, objectives_and_mappings
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
@@ -32,6 +32,8 @@ COLUMNS = {
     "seconds": "wall-clock time of the rounds, without compilation and without measuring",
 }
 
+BLOCK = 64  # models measured together
+
 
 def at_models(problem: Problem, X: np.ndarray, reference: np.ndarray | None) -> dict[str, np.ndarray]:
     """The columns that depend on the model alone, at each row of X: two passes over the data for all rows together."""
@@ -39,12 +41,18 @@ def at_models(problem: Problem, X: np.ndarray, reference: np.ndarray | None) -> 
     if reference is not None:
         scale = np.linalg.norm(reference)
         out["optimality"] = np.linalg.norm(X - reference, axis=1) / (scale if scale > 0 else 1.0)
+    step = 1.0 / problem.lipschitz
+    parts = []
     with precision(problem.dtype):
-        g, data, step = problem.regulariser, problem.store, 1.0 / problem.lipschitz
-        out["objective"] = np.asarray(objectives(problem.loss, g, data, X))
-        mapping = np.asarray(gradient_mappings(problem.loss, g, data, X, step), float)
+        for start in range(0, len(X), BLOCK):
+            rows = X[start : start + BLOCK]
+            # two shapes only, one model or a whole block, so that nothing is compiled twice
+            padded = rows if len(rows) == 1 else np.resize(rows, (BLOCK, X.shape[1]))
+            values, mappings = objectives_and_mappings(problem.loss, problem.regulariser, problem.store, padded, step)
+            parts.append((np.asarray(values)[: len(rows)], np.asarray(mappings, float)[: len(rows)]))
+    out["objective"] = np.concatenate([values for values, _ in parts])
     with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
-        out["gradient_mapping"] = np.linalg.norm(mapping, axis=1)
+        out["gradient_mapping"] = np.linalg.norm(np.concatenate([m for _, m in parts]), axis=1)
     out["nonzeros"] = np.count_nonzero(X, axis=1)
     return out
 

@@ -43,5 +43,6 @@ class MiniBatch(NamedTuple):
 
     def grad(self, x: Array, key: Array) -> Array:
         rows = self.offset + sample_rows(key, self.count, self.capacity, self.size)
-        A = self.A[rows]
-        return self.loss.slope(A @ x, self.y[rows]) @ A / self.size + self.loss.ridge * x
+        A = self.A.at[rows].get(mode="promise_in_bounds")
+        y = self.y.at[rows].get(mode="promise_in_bounds")
+        return self.loss.slope(A @ x, y) @ A / self.size + self.loss.ridge * x

@@ -137,7 +137,7 @@ class Problem:
     def objective(self, x: Any) -> float:
         """F(x) = sum_i p_i f_i(x) + g(x)."""
         with precision(self.dtype):
-            return float(objectives(self.loss, self.regulariser, self.store, self.point(x)[None])[0])
+            return float(objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], 1.0)[0][0])
 
     def gradient(self, x: Any) -> np.ndarray:
         """sum_i p_i grad f_i(x)."""
@@ -155,7 +155,7 @@ class Problem:
             raise InputError(f"step={step!r} must be a finite number > 0.")
         with precision(self.dtype):
             t = 1.0 / self.lipschitz if step is None else step
-            return np.asarray(gradient_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[0])
+            return np.asarray(objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0])
 
     @property
     def lipschitz(self) -> float:
@@ -214,13 +214,6 @@ def _checked_weights(weights: Any, n: int) -> np.ndarray:
 
 
 @jax.jit
-def objectives(loss: Loss, g: Regulariser, s: Store, X: Array) -> Array:
-    """F at each row of X."""
-    values = loss.value(s.A @ X.T, s.y[:, None])
-    return s.row_weight @ values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
-
-
-@jax.jit
 def gradients(loss: Loss, s: Store, X: Array) -> Array:
     """grad f at each row of X."""
     slopes = loss.slope(s.A @ X.T, s.y[:, None]) * s.row_weight[:, None]
@@ -228,10 +221,14 @@ def gradients(loss: Loss, s: Store, X: Array) -> Array:
 
 
 @jax.jit
-def gradient_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> Array:
-    """The gradient mapping at each row of X."""
+def objectives_and_mappings(
+    loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float
+) -> tuple[Array, Array]:
+    """F and the gradient mapping at each row of X."""
+    values = loss.value(s.A @ X.T, s.y[:, None])
+    objectives = s.row_weight @ values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
     forward = X - step * gradients(loss, s, X)
-    return (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
+    return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
 
 
 @jax.jit

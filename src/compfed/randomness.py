@@ -29,19 +29,60 @@ def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:
 def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Array:
     """`size` distinct rows of 0..rows-1, uniformly: every subset has the same probability.
 
-    `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, O(size^2) and
-    free of the number of rows; larger ones take the `size` smallest of one random number per row.
+    `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, whose work does
+    not depend on the number of rows; larger ones take the `size` smallest of one random number per row.
     """
     if size * size > 8 * capacity:
         score = jax.random.uniform(key, (capacity,), dtype=jnp.float32)
         # ties among 2^-23 grid points are broken by position: a bias below 1e-7 per row
         return jax.lax.top_k(jnp.where(jnp.arange(capacity) < rows, -score, -2.0), size)[1]
 
-    last = (rows - size + jnp.arange(size)).astype(jnp.int32)  # Floyd: step k draws from 0..last[k]
-    draw = jax.random.randint(key, (size,), 0, last + 1, dtype=jnp.int32)
+    # Floyd: step k draws t_k from 0..last_k and takes it, or last_k if t_k is taken already. A draw is taken if it was
+    # drawn before, or if it is the last_j of an earlier step j that fell back. The second kind is rare, so instead of
+    # `size` steps one after another: mark the first kind, then repeat for the second until nothing changes.
+    last = (rows - size + jnp.arange(size)).astype(jnp.int32)
+    draw = _integers(key, last + 1, capacity)
+    earlier = jnp.tri(size, k=-1, dtype=bool)
 
-    def place(k, chosen):
-        taken = (chosen == draw[k]).any()
-        return chosen.at[k].set(jnp.where(taken, last[k], draw[k]))
+    def settle(state):
+        taken, _ = state
+        more = taken | ((draw[:, None] == jnp.where(taken, last, -1)) & earlier).any(axis=1)
+        return more, (more != taken).any()
 
-    return jax.lax.fori_loop(0, size, place, jnp.full(size, -1, dtype=jnp.int32))
+    repeated = _seen_earlier(draw)
+    possible = repeated.any() & (draw >= last[0]).any()
+    taken, _ = jax.lax.while_loop(lambda state: state[1], settle, (repeated, possible))
+    # without the barrier XLA works the draws out again inside every consumer of the rows
+    return jax.lax.optimization_barrier(jnp.where(taken, last, draw))
+
+
+def _seen_earlier(draw: Array) -> Array:
+    """For each entry: does an earlier one have the same value?"""
+    size = len(draw)
+    if size > 64:
+        return ((draw[:, None] == draw) & jnp.tri(size, k=-1, dtype=bool)).any(axis=1)
+    seen = jnp.zeros(size, bool)
+    for shift in range(1, size):  # short and flat: several times faster on a CPU than the square comparison
+        seen |= jnp.concatenate([jnp.zeros(shift, bool), draw[shift:] == draw[:-shift]])
+    return seen
+
+
+def _integers(key: Array, limit: Array, capacity: int) -> Array:
+    """One integer in 0..limit_j - 1 for each j, uniform up to 2^-16 relative.
+
+    JAX's own generator takes three passes of threefry here, which on a CPU cost more than the gradient of the batch.
+    The key is a threefry key already; two rounds of the MurmurHash3 finaliser spread it over the entries.
+    """
+    if capacity >= 2**16:  # the two-limb product below would overflow
+        return jax.random.randint(key, limit.shape, 0, limit, dtype=jnp.int32)
+    high, low = jax.random.key_data(key)
+    position = jnp.arange(len(limit), dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+    word = _mix(_mix(position ^ high) + low)
+    n = limit.astype(jnp.uint32)
+    return (((word >> 16) * n + (((word & 0xFFFF) * n) >> 16)) >> 16).astype(jnp.int32)  # floor(word * n / 2^32)
+
+
+def _mix(x: Array) -> Array:
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

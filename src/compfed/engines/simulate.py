@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -34,7 +35,7 @@ class Plan(NamedTuple):
 
     participants: int
     batch_size: int | None
-    one_by_one: bool  # visit clients one after another instead of all at once
+    at_once: int | None  # full gradients: clients worked on side by side; None for all
     measure: Measure | None
 
 
@@ -79,8 +80,8 @@ def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, d: Any, clien
 
 
 def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, d: Any, clients: Any, takes_part: Array, r: Array):
-    """Every client's work, bucket by bucket; who does not take part is skipped (one by one) or masked later."""
-    sampled = plan.participants < len(data.weight)
+    """Every client's work, bucket by bucket; who does not take part is skipped or masked later."""
+    skips = plan.participants < len(data.weight) and plan.at_once is not None
 
     def work(client):
         A, y, m, i, on, c = client
@@ -89,12 +90,13 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, d: Any, cl
             f = FullGradient(setting.loss, A, y, m)
             return setting.algorithm.client(f, setting.g, d, c, client_key(setting.run, r, i))
 
-        if not (sampled and plan.one_by_one):
+        if not skips:
             return active()
         idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
         return jax.lax.cond(on, active, lambda: idle)
 
-    visit = partial(jax.lax.map, work) if plan.one_by_one else jax.vmap(work)
+    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
+    visit = jax.vmap(work) if plan.at_once is None else partial(jax.lax.map, work, batch_size=None if skips else plan.at_once)
     per_client = zip(*(data.parts(a) for a in (data.size, data.ids, takes_part)), strict=True)
     memory = _split_tree(clients, data)
     blocks = zip(data.blocks(data.A), data.blocks(data.y), per_client, memory, strict=True)
@@ -216,10 +218,15 @@ def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progr
     return carry
 
 
-def _visit_one_by_one(problem: Problem, batch_size: int | None) -> bool:
-    """On a CPU, tau full-gradient steps on one client keep its rows in cache; small data and batches gain from vmap."""
-    cpu = jax.devices()[0].platform == "cpu"
-    return cpu and batch_size is None and problem.store.A.nbytes > 2**20
+def _clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
+    """How many clients to work on side by side.
+
+    On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
+    once on other devices, for data that fits the cache anyway, and for mini-batches.
+    """
+    if jax.devices()[0].platform != "cpu" or batch_size is not None or problem.store.A.nbytes <= 2**20:
+        return None
+    return os.cpu_count() or 1
 
 
 def _first_carry(run: Run) -> Carry:
@@ -262,7 +269,7 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume,
     )  # fmt: skip
-    plan = Plan(run.participants, batch_size, _visit_one_by_one(problem, batch_size), measure)
+    plan = Plan(run.participants, batch_size, _clients_at_once(problem, batch_size), measure)
     recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed))
@@ -326,7 +333,7 @@ def grid(
                 x0=x0, reference=x_star, resume=None,
             )
         )  # fmt: skip
-    plan = Plan(runs[0].participants, batch_size, _visit_one_by_one(problem, batch_size), measure)
+    plan = Plan(runs[0].participants, batch_size, _clients_at_once(problem, batch_size), measure)
     recorders = [Recorder(run, "simulate") for run in runs]
     with precision(problem.dtype):
         settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed)) for r in runs]
