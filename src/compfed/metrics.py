@@ -64,6 +64,9 @@ class _CountingLoss:
         self.calls = 0
 
     def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x)
+
+    def full_grad(self, x: Array) -> Array:
         self.calls += 1
         return jnp.zeros_like(x)
 
@@ -93,26 +96,36 @@ class Cost:
     server_proxes: float
 
 
-def _weight(message: Any, d: int) -> tuple[float, int]:
-    """(d-vectors, bytes) of a message."""
-    leaves = jax.tree.leaves(message)
-    return sum(leaf.size for leaf in leaves if leaf.ndim) / d, sum(leaf.nbytes for leaf in leaves)
-
-
 def cost_of_a_round(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cost:
-    """Counted, not declared: one round is run on a zero loss with every loop as a Python loop."""
+    """Counted, not declared: rounds are run on a zero loss with every loop as a Python loop.
+
+    One round is enough, unless the algorithm says that its rounds differ in length; then it is an average.
+    """
     f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
+    up, down = [], []  # every message of the counted rounds
     with precision(dtype), jax.disable_jit():
+        share, key = jnp.ones((), dtype), jax.random.key(0)
         s, c = algorithm.init(jnp.zeros(d, dtype))
-        message = algorithm.down(server_g, s)
-        u, c = algorithm.client(f, g, message, c, jax.random.key(0))
-        algorithm.server(server_g, s, u, jnp.ones((), dtype))
-        if algorithm.closes():
-            algorithm.close(g, message, c)
-    vectors_up, bytes_up = _weight(u, d)
-    vectors_down, bytes_down = _weight(message, d)
-    # With everyone present the closing message is the next round's opening one.
-    messages = 2 if algorithm.closes() and not everyone else 1
-    return Cost(
-        vectors_up, messages * vectors_down, bytes_up, messages * bytes_down, f.calls, g.calls, server_g.calls
-    )
+        for _ in range(algorithm.rounds_to_count):
+            if algorithm.asks():
+                down.append(algorithm.ask(server_g, s))
+                u, c = algorithm.answer(f, g, down[-1], c, key)
+                s = algorithm.digest(server_g, s, u, share)
+                up.append(u)
+            down.append(algorithm.down(server_g, s))
+            u, c = algorithm.client(f, g, down[-1], c, key)
+            up.append(u)
+            s = algorithm.server(server_g, s, algorithm.decode(u, d), share)
+            if algorithm.closes():
+                if not everyone:  # with everyone present the closing message is the next round's opening one
+                    down.append(algorithm.down(_CountingRegulariser(), s))
+                c = algorithm.close(g, algorithm.down(_CountingRegulariser(), s), c)
+    totals = (*_size(up, d), *_size(down, d), f.calls, g.calls, server_g.calls)
+    vectors_up, bytes_up, vectors_down, bytes_down, *calls = (t / algorithm.rounds_to_count for t in totals)
+    return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls)
+
+
+def _size(messages: list[Any], d: int) -> tuple[float, int]:
+    """(d-vectors, bytes) of some messages. Scalars and counters are bytes, but not vectors."""
+    leaves = jax.tree.leaves(messages)
+    return sum(leaf.size for leaf in leaves if leaf.ndim) / d, sum(leaf.nbytes for leaf in leaves)

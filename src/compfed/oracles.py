@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
 from compfed.losses import Loss
@@ -17,6 +19,10 @@ class LocalLoss(Protocol):
         """The gradient of f_i at x; `key` decides the mini-batch, where there is one."""
         ...
 
+    def full_grad(self, x: Array) -> Array:
+        """The gradient of f_i at x over all rows, whatever the batch size."""
+        ...
+
 
 class FullGradient(NamedTuple):
     """grad f_i(x) = (1/m) A^T slope(A x, y) + ridge x."""
@@ -27,6 +33,9 @@ class FullGradient(NamedTuple):
     count: Array
 
     def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x)
+
+    def full_grad(self, x: Array) -> Array:
         return self.loss.slope(self.A @ x, self.y) @ self.A / self.count + self.loss.ridge * x
 
 
@@ -46,3 +55,12 @@ class MiniBatch(NamedTuple):
         A = self.A.at[rows].get(mode="promise_in_bounds")
         y = self.y.at[rows].get(mode="promise_in_bounds")
         return self.loss.slope(A @ x, y) @ A / self.size + self.loss.ridge * x
+
+    def full_grad(self, x: Array) -> Array:
+        # A window of `capacity` rows that holds all of this client's; the last clients' window starts early.
+        start = jnp.minimum(self.offset, self.A.shape[0] - self.capacity)
+        A = jax.lax.dynamic_slice_in_dim(self.A, start, self.capacity)
+        y = jax.lax.dynamic_slice_in_dim(self.y, start, self.capacity)
+        row = start + jnp.arange(self.capacity)
+        mine = (row >= self.offset) & (row < self.offset + self.count)
+        return jnp.where(mine, self.loss.slope(A @ x, y), 0.0) @ A / self.count + self.loss.ridge * x

@@ -1,15 +1,19 @@
 """The contract of an algorithm: a frozen record of hyper-parameters with a few pure methods.
 
-An engine does five things and no mathematics: it draws the participants, derives their keys, maps `client` over
-them, averages what they send, and stores what they remember. One round is
+An engine draws the participants, derives their keys, maps `client` over them, averages what they send, and stores
+what they remember; it does no mathematics. One round is
 
     d = down(g, s)                      the server sends d
     u_i, c_i = client(f_i, g, d, c_i)   each participant works and answers u_i
     s = server(g, s, mean, share)       mean = sum_S p_i u_i / sum_S p_i,  share = sum_S p_i
-    c_i = close(g, down(g, s), c_i)     the participants hear the result (only for algorithms that define `close`)
 
-S and C are what server and client remember; D and U are what travels. With all clients in every round the message
-that closes round r is the one that opens round r + 1, so it is counted once; with sampling it is counted on its own.
+S and C are what server and client remember; D and U are what travels. Three hooks exist for the methods that need
+them, and cost nothing to the others:
+
+- `close(g, d, c)`: a participant hears the result of its round (the message that opens the next one). With all
+  clients in every round that message is sent anyway; with sampling it is counted on its own.
+- `ask`, `answer`, `digest`: a first exchange before the one above, with the same participants (Mime).
+- `decode(u, d)`: turns a compressed message into what is averaged. What is counted is the message itself.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.oracles import LocalLoss
-from compfed.regularisers import Regulariser
+from compfed.regularisers import Regulariser, Zero
 
 if TYPE_CHECKING:
     from compfed.problem import Problem
@@ -34,7 +38,9 @@ U = TypeVar("U")
 class Algorithm(Generic[S, C, D, U]):
     """One federated method. Subclasses are records (see `compfed.records`) and define the five methods below."""
 
+    composite: ClassVar[bool] = True  # does it handle a non-smooth g?
     sampling: ClassVar[bool] = True  # may a round use only some of the clients?
+    rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
 
     def init(self, x0: Array) -> tuple[S, C]:
         """What the server and each client know before round 0."""
@@ -60,6 +66,22 @@ class Algorithm(Generic[S, C, D, U]):
         """A participant's last act in a round, once it has heard the result. Most algorithms need none."""
         return c
 
+    def ask(self, g: Regulariser, s: S) -> Any:
+        """The message that opens the first of two exchanges."""
+        raise NotImplementedError
+
+    def answer(self, f: LocalLoss, g: Regulariser, d: Any, c: C, key: Array) -> tuple[Any, C]:
+        """A participant's reply to `ask`."""
+        raise NotImplementedError
+
+    def digest(self, g: Regulariser, s: S, mean: Any, share: Array) -> S:
+        """The server's step on the average of the answers, before `down`."""
+        raise NotImplementedError
+
+    def decode(self, u: U, d: int) -> Any:
+        """The content of an upload, as it enters the mean; d is the number of coefficients."""
+        return u
+
     def local(self, g: Regulariser, d: D, u: U, c: C) -> Array | None:
         """The local model a participant ended with, before `close`. Only for looking: it feeds the drift column."""
         return None
@@ -71,12 +93,23 @@ class Algorithm(Generic[S, C, D, U]):
                 f"{type(self).__name__} needs every client in every round; got participants={participants} of "
                 f"{problem.n}. Leave participants out, or use an algorithm that allows sampling."
             )
+        if not self.composite and not isinstance(problem.regulariser, Zero):
+            raise InputError(
+                f"{type(self).__name__} is for smooth problems and has no place for the regulariser "
+                f"{type(problem.regulariser).__name__}. Use regularisers.Zero(), or a composite method such as "
+                "DecoupledProx, FedDR or Scaffnew."
+            )
         return self
 
     @classmethod
     def closes(cls) -> bool:
         """Does a participant need the result of its round?"""
         return cls.close is not Algorithm.close
+
+    @classmethod
+    def asks(cls) -> bool:
+        """Does a round have two exchanges?"""
+        return cls.ask is not Algorithm.ask
 
 
 def correction(c: Any) -> Array | None:

@@ -29,6 +29,7 @@ class Up(NamedTuple):
 
 @record
 class FedAvg(Algorithm[Global, None, Global, Up]):
+    composite = False
     eta: float = positive()
     eta_g: float = positive(1.0)
     tau: int = count(5)

@@ -17,20 +17,23 @@ from compfed.problem import Problem
 from compfed.randomness import client_key, participation_scores, run_key
 from compfed.trace import Trace
 
+# Each stage of a round, compiled on its own.
+_ask = jax.jit(lambda a, g, s: a.ask(g, s))
+_digest = jax.jit(lambda a, g, s, mean, share: a.digest(g, s, mean, share))
 _down = jax.jit(lambda a, g, s: a.down(g, s))
 _server = jax.jit(lambda a, g, s, mean, share: a.server(g, s, mean, share))
+_decode = jax.jit(lambda a, u, d: a.decode(u, d), static_argnums=2)
 _close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
 _local = jax.jit(lambda a, g, d, u, c: a.local(g, d, u, c))
 _solution = jax.jit(lambda a, g, s: a.solution(g, s))
 
 
-@jax.jit(static_argnames="batch_size")
-def _client(a, loss, g, A, y, d, c, key, batch_size):
-    size = jnp.asarray(float(A.shape[0]), A.dtype)
-    f = FullGradient(loss, A, y, size)
+@jax.jit(static_argnames=("stage", "batch_size"))
+def _client(stage, batch_size, a, loss, g, A, y, d, c, key):
+    f = FullGradient(loss, A, y, jnp.asarray(float(A.shape[0]), A.dtype))
     if batch_size is not None:
         f = MiniBatch(loss, A, y, jnp.int32(0), jnp.int32(A.shape[0]), A.shape[0], batch_size)
-    return a.client(f, g, d, c, key)
+    return getattr(a, stage)(f, g, d, c, key)
 
 
 def reference(
@@ -78,6 +81,19 @@ def reference(
             if recorder.blown:
                 raise recorder.diverged(r)
 
+        def at_clients(stage: str, d: Any, r: int, chosen: list[int]) -> list[Any]:
+            """What the chosen clients answer to d; what they remember is stored."""
+            ups = []
+            for i in chosen:
+                A, y = rows[i]
+                u, clients[i] = _client(
+                    stage, batch_size, a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i])
+                )
+                if not _finite((u, clients[i])):
+                    raise recorder.diverged(r + 1, f", client {problem.sites.names[i]!r}, stage {stage}")
+                ups.append(u)
+            return ups
+
         marks = set(run.recorded())
         if run.resume is None:
             record(0, 0.0, 0.0)
@@ -85,21 +101,15 @@ def reference(
         for r in range(run.start, run.start + run.rounds):
             began = time.perf_counter()
             scores = np.asarray(participation_scores(key, r, jnp.asarray(ids)))
-            chosen = sorted(np.argsort(scores, kind="stable")[: run.participants])
+            chosen = sorted(int(i) for i in np.argsort(scores, kind="stable")[: run.participants])
+            weight, share = p[chosen] / p[chosen].sum(), jnp.asarray(p[chosen].sum(), problem.dtype)
+            if a.asks():
+                answers = at_clients("answer", _ask(a, g, server), r, chosen)
+                server = _digest(a, g, server, _mean(weight, answers), share)
             d = _down(a, g, server)
-            ups, local = [], []
-            for i in chosen:
-                A, y = rows[i]
-                u, c = _client(a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i]), batch_size)
-                if not _finite((u, c)):
-                    where = f", client {problem.sites.names[i]!r}, stage client"
-                    raise recorder.diverged(r + 1, where)
-                clients[i] = c
-                ups.append(u)
-                local.append(_local(a, g, d, u, c))
-            share = p[chosen].sum()
-            mean = jax.tree.map(lambda *us: sum(w * u for w, u in zip(p[chosen] / share, us, strict=True)), *ups)  # noqa: B023
-            server = _server(a, g, server, mean, jnp.asarray(share, problem.dtype))
+            ups = at_clients("client", d, r, chosen)
+            local = [_local(a, g, d, u, clients[i]) for i, u in zip(chosen, ups, strict=True)]
+            server = _server(a, g, server, _mean(weight, [_decode(a, u, problem.d) for u in ups]), share)
             if not _finite(server):
                 raise recorder.diverged(r + 1, ", stage server")
             if a.closes():
@@ -108,11 +118,18 @@ def reference(
                     clients[i] = _close(a, g, d, clients[i])
             worked += time.perf_counter() - began
             if r + 1 in marks:
-                record(r + 1, _drift(local, p[chosen] / share), worked)
+                record(r + 1, _drift(local, weight), worked)
                 worked = 0.0
             if progress is not None:
                 progress(r + 1 - run.start, run.rounds)
     return recorder.trace(server, stack())
+
+
+def _mean(weight: np.ndarray, trees: list[Any]) -> Any:
+    def leaf_mean(*leaves):
+        return sum(w * leaf for w, leaf in zip(weight.astype(leaves[0].dtype), leaves, strict=True))
+
+    return jax.tree.map(leaf_mean, *trees)
 
 
 def _finite(tree: Any) -> bool:

@@ -18,7 +18,7 @@ from compfed.algorithms.base import Algorithm, correction
 from compfed.engines.run import Progress, Recorder, Run, checked, first_state
 from compfed.errors import Divergence, InputError
 from compfed.losses import Loss
-from compfed.oracles import FullGradient, MiniBatch
+from compfed.oracles import FullGradient, LocalLoss, MiniBatch
 from compfed.precision import precision
 from compfed.problem import Problem, Store
 from compfed.randomness import client_key, participation_scores, run_key
@@ -27,6 +27,7 @@ from compfed.regularisers import Regulariser
 from compfed.trace import Trace
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
+Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any]]  # (f_i, c_i, key) -> (u_i, c_i)
 BUFFER = 64  # recorded rounds a program holds before it hands them back
 
 
@@ -65,30 +66,32 @@ def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
     return jnp.sort(jnp.argsort(scores, stable=True)[:k])
 
 
-def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, d: Any, clients: Any, who: Array, r: Array):
+def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
     """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
     capacity = max(rows for _, rows in data.buckets)
     assert plan.batch_size is not None
     size = plan.batch_size
 
-    def work(i, c):
+    def one(i, c):
         m = data.size[i].astype(jnp.int32)
         f = MiniBatch(setting.loss, data.A, data.y, data.offset[i], m, capacity, size)
-        return setting.algorithm.client(f, setting.g, d, c, client_key(setting.run, r, data.ids[i]))
+        return work(f, c, client_key(setting.run, r, data.ids[i]))
 
-    return jax.vmap(work)(who, jax.tree.map(lambda leaf: leaf[who], clients))
+    return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
 
 
-def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, d: Any, clients: Any, takes_part: Array, r: Array):
-    """Every client's work, bucket by bucket; who does not take part is skipped or masked later."""
-    skips = plan.participants < len(data.weight) and plan.at_once is not None
+def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+    """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
+    n = len(data.weight)
+    everyone = plan.participants == n
+    skips = not everyone and plan.at_once is not None
+    takes_part = jnp.zeros(n, bool).at[who].set(True)
 
-    def work(client):
+    def one(client):
         A, y, m, i, on, c = client
 
         def active():
-            f = FullGradient(setting.loss, A, y, m)
-            return setting.algorithm.client(f, setting.g, d, c, client_key(setting.run, r, i))
+            return work(FullGradient(setting.loss, A, y, m), c, client_key(setting.run, r, i))
 
         if not skips:
             return active()
@@ -96,12 +99,13 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, d: Any, cl
         return jax.lax.cond(on, active, lambda: idle)
 
     # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    visit = jax.vmap(work) if plan.at_once is None else partial(jax.lax.map, work, batch_size=None if skips else plan.at_once)
+    at_once = None if skips else plan.at_once
+    visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     per_client = zip(*(data.parts(a) for a in (data.size, data.ids, takes_part)), strict=True)
-    memory = _split_tree(clients, data)
-    blocks = zip(data.blocks(data.A), data.blocks(data.y), per_client, memory, strict=True)
+    blocks = zip(data.blocks(data.A), data.blocks(data.y), per_client, _split_tree(clients, data), strict=True)
     done = [visit((A, y, *rest, c)) for A, y, rest, c in blocks]
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
 
 
 def _split_tree(tree: Any, data: Store) -> list[Any]:
@@ -111,31 +115,38 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
 
 
 def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
-    a, g, r = setting.algorithm, setting.g, carry.r
-    n = len(data.weight)
+    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
+    n, size = len(data.weight), data.A.shape[1]
     everyone = plan.participants == n
-    d = a.down(g, carry.server)
     who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
-    if plan.batch_size is None:
-        takes_part = jnp.zeros(n, bool).at[who].set(True)
-        u, c = _full_gradient_clients(setting, data, plan, d, carry.clients, takes_part, r)
-        if not everyone:
-            u, c = jax.tree.map(lambda leaf: leaf[who], (u, c))
-    else:
-        u, c = _mini_batch_clients(setting, data, plan, d, carry.clients, who, r)
-
     weight = data.weight[who]
     share = weight.sum()
     weight = weight / share
-    server = a.server(g, carry.server, jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), u), share)
+    visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+
+    def at_clients(work: Work, clients: Any):
+        return visit(setting, data, plan, work, clients, who, r)
+
+    def stored(clients: Any, c: Any) -> Any:
+        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
+
+    def mean(u: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), u)
+
+    if a.asks():
+        question = a.ask(g, server)
+        u, c = at_clients(lambda f, c, key: a.answer(f, g, question, c, key), clients)
+        server, clients = a.digest(g, server, mean(u), share), stored(clients, c)
+    d = a.down(g, server)
+    u, c = at_clients(lambda f, c, key: a.client(f, g, d, c, key), clients)
+    server = a.server(g, server, mean(jax.vmap(lambda u: a.decode(u, size))(u)), share)
     drift = _drift(a, g, d, u, c, weight)
     if a.closes():
         result = a.down(g, server)
         c = jax.vmap(lambda c: a.close(g, result, c))(c)
-    clients = c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), carry.clients, c)
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
     bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
-    return Carry(server, clients, drift, r + 1, bad)
+    return Carry(server, stored(clients, c), drift, r + 1, bad)
 
 
 def _drift(a: Algorithm, g: Regulariser, d: Any, u: Any, c: Any, weight: Array) -> Array:
