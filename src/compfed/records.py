@@ -8,11 +8,13 @@ shape the program and are static. Each field says what it accepts, and the const
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+from jax.core import Tracer
+from jax.tree_util import GetAttrKey
 
 from compfed.errors import InputError
 
@@ -26,13 +28,15 @@ def _field(default: Any, check: Callable[[Any], tuple[Any, str | None]], static:
 
 def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[Any], tuple[Any, str | None]]:
     def check(value: Any) -> tuple[Any, str | None]:
-        if isinstance(value, (bool, str)):
+        if isinstance(value, Tracer):  # has no value yet
+            return value, None
+        if isinstance(value, (bool, str)) or value is None:
             return value, requirement
-        if isinstance(value, (int, float, np.number, np.ndarray, list, tuple)):
+        try:
             array = np.asarray(value, dtype=float)
-            bad = not np.all(accepts(array))
-            return (float(array) if array.ndim == 0 else array), requirement if bad else None
-        return value, None  # tracers and the placeholders that JAX puts in leaves while it rebuilds a tree
+        except (TypeError, ValueError):
+            return value, requirement
+        return (float(array) if array.ndim == 0 else array), None if np.all(accepts(array)) else requirement
 
     return check
 
@@ -91,7 +95,23 @@ def record(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""
     cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
     frozen = dataclasses.dataclass(frozen=True)(cls)
-    return jax.tree_util.register_dataclass(frozen)
+    fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
+    leaves = [f.name for f in fields if not f.metadata["static"]]
+    fixed = [f.name for f in fields if f.metadata["static"]]
+
+    def flatten(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        keyed = [(GetAttrKey(name), getattr(self, name)) for name in leaves]
+        return keyed, tuple(getattr(self, name) for name in fixed)
+
+    def unflatten(static: tuple[Any, ...], values: Iterable[Any]) -> Any:
+        # JAX rebuilds trees with placeholders in the leaves (axes of vmap, None, ...): these must not be checked
+        new = object.__new__(frozen)
+        for name, value in zip([*leaves, *fixed], [*values, *static], strict=True):
+            object.__setattr__(new, name, value)
+        return new
+
+    jax.tree_util.register_pytree_with_keys(frozen, flatten, unflatten)
+    return frozen
 
 
 def describe(value: Any) -> Any:
@@ -99,7 +119,7 @@ def describe(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"name": type(value).__name__, **fields}
-    if isinstance(value, (np.ndarray, np.number)) or isinstance(value, jax.Array):
+    if isinstance(value, (np.ndarray, np.number, jax.Array)):
         return np.asarray(value).tolist()
     return value
 

@@ -1,0 +1,238 @@
+"""Every run behind the paper's figures and claims, and a few beyond the paper. Runs become traces; nothing is judged here.
+
+Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, section 4.
+The paper does not state the dimension, the label rule or the scaling of the rows; `compfed.data.synthetic` says what
+was inferred and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import compfed.algorithms as alg
+from compfed import regularisers
+from compfed.data import synthetic
+from compfed.engines import grid, simulate
+from compfed.engines.run import Progress
+from compfed.losses import Logistic
+from compfed.problem import Problem, client_gradients
+from compfed.solve import Solution, solve
+from compfed.trace import State, Trace
+
+RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the reproduction is. The full size is the paper's."""
+
+    samples: int = 2000
+    rounds: int = 600  # full gradients
+    stochastic_rounds: int = 400  # Figure 1, right
+    long_rounds: int = 2000  # Figure 2: until the slower settings reach their floor
+    slowest_rounds: int = 8000  # Figure 2, left, eta = 0.02
+    draws: int = 5  # of the data, for claims that depend on it
+    theory_rounds: int = 6000
+    seeds: int = 5
+
+
+QUICK = Size(
+    samples=200, rounds=600, stochastic_rounds=300, long_rounds=1200, slowest_rounds=6000, draws=3, theory_rounds=3000
+)
+
+
+def paper_problem(samples: int, lam: float = L1, seed: int = 0) -> Problem:
+    """n = 30, (alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i."""
+    sites = synthetic(alpha=10, beta=10, clients=30, samples=samples, features=60, seed=seed)
+    return Problem(Logistic(ridge=RIDGE), regularisers.L1(lam), sites)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A named group of runs: `run(progress)` gives one list of traces (one per seed) for each line of a figure."""
+
+    name: str
+    run: Callable[[Progress], dict[str, list[Trace]]]
+
+
+def experiments(size: Size) -> Iterator[Experiment]:
+    """All of them, in the order of the report. Problems and minimisers are shared and made when first needed."""
+    problem = paper_problem(size.samples)
+    sparse = problem.replace(regulariser=regularisers.L1(SPARSE_L1))
+    known: dict[str, Solution] = {}
+
+    def x_star(name: str, p: Problem) -> Solution:
+        if name not in known:
+            known[name] = solve(p)
+        return known[name]
+
+    def one(p: Problem, star: str, algorithm: alg.Algorithm, rounds: int, **options: Any):
+        return lambda progress: [simulate(p, algorithm, rounds, reference=x_star(star, p), progress=progress, **options)]
+
+    def seeds(algorithm: alg.Algorithm, rounds: int, batch_size: int, every: int = 2, **over: Any):
+        over = {**over, "seed": range(size.seeds)}
+        return lambda progress: grid(
+            problem, algorithm, rounds, over, batch_size=batch_size, record_every=every,
+            reference=x_star("paper", problem), progress=progress,
+        )  # fmt: skip
+
+    A1 = alg.DecoupledProx(eta=1.0, eta_g=1.0, tau=5)
+    L = problem.lipschitz
+    fast = {
+        "FastFedDA (quadratic)": alg.FastFedDA(RIDGE, alg.fast_fedda.Quadratic(L), tau=5),
+        "FastFedDA (linear)": alg.FastFedDA(RIDGE, alg.fast_fedda.Linear(L), tau=5),
+        "FastFedDA (constant)": alg.FastFedDA(RIDGE, alg.fast_fedda.Constant(L), tau=5),
+    }
+    full = {
+        "DecoupledProx": A1,
+        "FedMid": alg.FedMid(eta=1.0, tau=5),
+        "FedMid (no server prox)": alg.FedMid(eta=1.0, tau=5, server_prox="none"),
+        "FedDA": alg.FedDA(eta=1.0, tau=5),
+        **fast,
+        "ProximalGradient": alg.ProximalGradient(eta=1.0 / L),
+        "FISTA": alg.FISTA(eta=1.0 / L),
+    }
+    for name, a in full.items():
+        yield _group("full", name, one(problem, "paper", a, size.rounds))
+    for name in ("DecoupledProx", "FedMid", "FedDA", "FastFedDA (quadratic)"):
+        yield _group("stochastic", name, seeds(full[name], size.stochastic_rounds, 20))
+
+    for rule in ("eta", "eta-tilde", "none"):
+        yield _group("ablation", f"local prox: {rule}", one(problem, "paper", replace(A1, local_prox=rule), size.rounds))
+    for name, a in [("DecoupledProx", A1), ("FedMid", full["FedMid"]), ("FedDA", full["FedDA"])]:
+        yield _group("sparse", name, one(sparse, "sparse", a, size.rounds))
+    for rule in ("eta", "eta-tilde", "none"):
+        yield _group("sparse", f"local prox: {rule}", one(sparse, "sparse", replace(A1, local_prox=rule), size.rounds))
+
+    for eta, rounds in ((1.0, size.long_rounds), (0.2, size.long_rounds), (0.02, size.slowest_rounds)):
+        a = alg.DecoupledProx(eta=eta, tau=10)
+        yield _group("impact of eta", f"eta = {eta:g}", seeds(a, rounds, 50, every=rounds // 400))
+    for tau in (2, 5, 10):
+        a = alg.DecoupledProx(eta=0.2, tau=tau)
+        yield _group("impact of tau", f"tau = {tau}", seeds(a, size.long_rounds, 50, every=size.long_rounds // 400))
+
+    yield _group("equation 2", "DecoupledProx, upload zhat", one(problem, "paper", replace(A1, upload="model"), 60, measure=eq2_gap))
+    yield Experiment("draws", lambda progress: other_draws(size, progress))
+    yield Experiment("fixed point", lambda progress: fixed_points(problem, x_star("paper", problem), progress))
+    yield Experiment("theory", lambda progress: theory(size, progress))
+
+
+def _group(group: str, name: str, run: Callable[[Progress], list[Trace]]) -> Experiment:
+    return Experiment(f"{group}: {name}", lambda progress: {f"{group}: {name}": run(progress)})
+
+
+def eq2_gap(loss, g, data, algorithm, server, clients):
+    """||x - (p - eta_g eta sum_i p_i S_i)||: how far a round was from the averaged-gradient form of equation (2)."""
+    mean_sum = jnp.tensordot(data.weight, clients.S, 1)
+    moved = clients.p[0] - algorithm.eta_g * algorithm.eta * mean_sum
+    return {"eq2_gap": jnp.linalg.norm(server.x - moved)}
+
+
+def other_draws(size: Size, progress: Progress) -> dict[str, list[Trace]]:
+    """FedMid and FedDA on other draws of the data: which of the two is better depends on the draw."""
+    found: dict[str, list[Trace]] = {"draws: FedMid": [], "draws: FedDA": []}
+    for draw in range(1, size.draws + 1):
+        problem = paper_problem(min(size.samples, 500), seed=draw)
+        star = solve(problem)
+        for name, a in (("FedMid", alg.FedMid(eta=1.0, tau=5)), ("FedDA", alg.FedDA(eta=1.0, tau=5))):
+            found[f"draws: {name}"].append(simulate(problem, a, 200, reference=star, record_every=50))
+        progress(draw, size.draws)
+    return found
+
+
+def fixed_points(problem: Problem, star: Solution, progress: Progress) -> dict[str, list[Trace]]:
+    """Algorithm 1 started at its fixed point, for one worker with tau = 2 (the appendix) and for all of them."""
+    alone = _first_client(problem)
+    cases = {
+        "fixed point: n = 1, tau = 2": (alone, solve(alone), alg.DecoupledProx(eta=1.0, tau=2)),
+        "fixed point: n = 30, tau = 5": (problem, star, alg.DecoupledProx(eta=1.0, tau=5)),
+        "fixed point: n = 30, tau = 3, eta_g = 2": (problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=3)),
+    }
+    found = {}
+    for name, (p, x, a) in cases.items():
+        found[name] = [from_fixed_point(p, x, a, rounds=30)]
+        progress(len(found), len(cases))
+    return found
+
+
+def _first_client(problem: Problem) -> Problem:
+    from compfed.data import from_arrays
+
+    sites = problem.sites
+    return Problem(problem.loss, problem.regulariser, from_arrays(sites.features[:1], sites.labels[:1]))
+
+
+def from_fixed_point(problem: Problem, star: Solution, algorithm: alg.DecoupledProx, rounds: int) -> Trace:
+    """Run from x = x* - eta~ grad f(x*), c_i = grad f(x*) - grad f_i(x*)."""
+    gradient = problem.gradient(star.x)
+    start = simulate(problem, algorithm, 0, reference=star)
+    assert start.state is not None
+    c = gradient - problem.client_gradients(star.x)
+    _, p, S = start.state.clients
+    state = State(0, [star.x - algorithm.eta_tilde * gradient], [c, p, S])
+    return simulate(problem, algorithm, rounds, reference=star, resume=replace(start, state=state))
+
+
+def theory(size: Size, progress: Progress) -> dict[str, list[Trace]]:
+    """Runs with Theorem 1's own step sizes, with the Lyapunov function as a column.
+
+    With ridge 0.01 the theorem's step is so small that its bound does not move in any run one can wait for, so a
+    second, well-conditioned problem (ridge 1) shows the bound at work down to its residual.
+    """
+    found: dict[str, list[Trace]] = {}
+    paper = paper_problem(200)
+    well = paper.replace(loss=Logistic(ridge=1.0), regulariser=regularisers.L1(1e-3))
+    ball = well.replace(regulariser=regularisers.L2Ball(1.0))  # far larger than x*: the minimiser is inside
+    cases: list[tuple[str, Problem, int, int | None]] = [
+        ("theorem 1: the paper's problem", paper, 500, None),
+        ("theorem 1: ridge 1", well, size.theory_rounds, None),
+        ("theorem 1: ridge 1, b = 20", well, size.theory_rounds, 20),
+        ("corollary 1: ball, ridge 1", ball, size.theory_rounds, None),
+        ("corollary 1: ball, ridge 1, b = 20", ball, size.theory_rounds, 20),
+    ]
+    for name, problem, rounds, batch in cases:
+        star = solve(problem)
+        largest = float(problem.client_lipschitz.max())
+        eta_tilde, eta_g, tau = problem.strong_convexity / (150 * largest**2), np.sqrt(problem.n), 5
+        algorithm = alg.DecoupledProx(eta=eta_tilde / (eta_g * tau), eta_g=eta_g, tau=tau)
+        traces = grid(
+            problem, algorithm, rounds, {"seed": range(1 if batch is None else size.seeds)}, batch_size=batch,
+            record_every=1, reference=star, measure=lyapunov(star.x),
+        )  # fmt: skip
+        constants = {
+            "mu": problem.strong_convexity,
+            "L": largest,
+            "eta_tilde": eta_tilde,
+            "sigma2": 0.0 if batch is None else gradient_variance(problem, [np.zeros(problem.d), star.x, traces[0].x]),
+            "B_g": float(getattr(problem.regulariser, "lam", 0.0)) * np.sqrt(problem.d),
+        }
+        found[name] = [replace(t, provenance={**t.provenance, "theorem": constants}) for t in traces]
+        progress(len(found), len(cases))
+    return found
+
+
+def lyapunov(star: np.ndarray):
+    """Omega = ||p - x*||^2 + (1/n) sum_i ||Lambda_i - mean Lambda||^2, Lambda_i = eta tau (grad f_i(p) + c_i)."""
+
+    def measure(loss, g, data, algorithm, server, clients):
+        p = algorithm.solution(g, server)
+        Lambda = algorithm.eta * algorithm.tau * (client_gradients(loss, data, p) + clients.c)
+        spread = Lambda - Lambda.mean(axis=0)
+        return {"lyapunov": ((p - star) ** 2).sum() + (spread**2).sum(axis=1).mean()}
+
+    return measure
+
+
+def gradient_variance(problem: Problem, points: list[np.ndarray]) -> float:
+    """sigma^2: the largest, over clients and the given points, variance of one example's gradient."""
+    worst = 0.0
+    for x in points:
+        for A, y in zip(problem.sites.features, problem.sites.labels, strict=True):
+            gradients = (-y / (1.0 + np.exp(y * (A @ x))))[:, None] * A
+            worst = max(worst, float(((gradients - gradients.mean(axis=0)) ** 2).sum(axis=1).mean()))
+    return worst
