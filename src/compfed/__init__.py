@@ -6,11 +6,12 @@ from compfed import algorithms, data, engines, losses, regularisers
 from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError
 from compfed.problem import Problem
+from compfed.progress import progress_bar
 from compfed.solve import Solution, solve
 from compfed.trace import Trace
 
 __version__ = version("compfed")
 __all__ = [
-    "Divergence", "InputError", "Problem", "Solution", "Trace", "algorithms", "data", "engines", "grid", "losses",
+    "Divergence", "InputError", "Problem", "Solution", "Trace", "algorithms", "data", "engines", "grid", "losses", "progress_bar",
     "regularisers", "simulate", "solve",
 ]  # fmt: skip

@@ -33,7 +33,7 @@ class Loss(Protocol):
 class Logistic:
     """loss(z, y) = log(1 + exp(-y z)), labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
 
-    ridge: float = nonnegative(0.0)
+    ridge: float = nonnegative(default=0.0)
     curvature: ClassVar[float] = 0.25
 
     def value(self, z: Array, y: Array) -> Array:
@@ -59,7 +59,7 @@ class Logistic:
 class Squared:
     """loss(z, y) = (z - y)^2 / 2."""
 
-    ridge: float = nonnegative(0.0)
+    ridge: float = nonnegative(default=0.0)
     curvature: ClassVar[float] = 1.0
 
     def value(self, z: Array, y: Array) -> Array:

@@ -69,9 +69,17 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
         rows = slice(start, start + sizes[i])
         A[rows], y[rows], row_weight[rows] = sites.features[i], labels[i], weights[i] / sizes[i]
     with precision(dtype):
-        arrays = (A, y, row_weight, offset.astype(np.int32), sizes[order].astype(dtype), weights[order].astype(dtype))
-        ids = np.asarray(sites.ids, np.int32)[order]
-        return Store(*map(jnp.asarray, arrays), jnp.asarray(ids), tuple(buckets)), order
+        made = Store(
+            A=jnp.asarray(A),
+            y=jnp.asarray(y),
+            row_weight=jnp.asarray(row_weight),
+            offset=jnp.asarray(offset.astype(np.int32)),
+            size=jnp.asarray(sizes[order].astype(dtype)),
+            weight=jnp.asarray(weights[order].astype(dtype)),
+            ids=jnp.asarray(np.asarray(sites.ids, np.int32)[order]),
+            buckets=tuple(buckets),
+        )
+    return made, order
 
 
 class Problem:
@@ -91,9 +99,18 @@ class Problem:
     ):
         self.dtype = checked_dtype(dtype)
         if not isinstance(sites, Sites):
-            raise InputError(f"sites must come from compfed.data (from_arrays, from_table, ...); got {type(sites).__name__}.")
+            raise InputError(
+                f"sites must come from compfed.data (from_arrays, from_table, ...); got {type(sites).__name__}."
+            )
+        for part in (loss, regulariser):
+            if isinstance(part, type):
+                raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
         if not (hasattr(loss, "slope") and hasattr(regulariser, "prox")):
-            raise InputError("Problem(loss, regulariser, sites): the loss comes first, then the regulariser.")
+            raise InputError(
+                f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
+                "the loss comes first, then the regulariser."
+            )
+        _check_fits(regulariser, sites.width)
         self.loss, self.regulariser, self.sites = loss, regulariser, sites
         self.weights = _checked_weights(weights, len(sites))
         encoded = loss.encode(np.concatenate(sites.labels))
@@ -115,6 +132,7 @@ class Problem:
         loss, regulariser = loss or self.loss, regulariser or self.regulariser
         if type(loss) is not type(self.loss):  # it may read the labels differently
             return Problem(loss, regulariser, self.sites, self.weights, self.dtype)
+        _check_fits(regulariser, self.d)
         new = copy.copy(self)
         new.loss, new.regulariser = loss, regulariser
         return new
@@ -127,9 +145,11 @@ class Problem:
 
     def point(self, x: Any, name: str = "x") -> np.ndarray:
         """x as a vector of this problem, checked."""
-        array = np.asarray(x, dtype=self.dtype)
+        array = _numbers(x, name, self.dtype)
         if array.shape != (self.d,):
-            raise InputError(f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},).")
+            raise InputError(
+                f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
+            )
         if not np.isfinite(array).all():
             raise InputError(f"{name} has NaN or infinite entries; it must be finite.")
         return array
@@ -137,7 +157,9 @@ class Problem:
     def objective(self, x: Any) -> float:
         """F(x) = sum_i p_i f_i(x) + g(x)."""
         with precision(self.dtype):
-            return float(objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], 1.0)[0][0])
+            return float(
+                objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], 1.0)[0][0]
+            )
 
     def gradient(self, x: Any) -> np.ndarray:
         """sum_i p_i grad f_i(x)."""
@@ -155,12 +177,20 @@ class Problem:
             raise InputError(f"step={step!r} must be a finite number > 0.")
         with precision(self.dtype):
             t = 1.0 / self.lipschitz if step is None else step
-            return np.asarray(objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0])
+            return np.asarray(
+                objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0]
+            )
 
     @property
     def lipschitz(self) -> float:
         """L: Lipschitz constant of the gradient of f = sum_i p_i f_i, by power iteration."""
-        return self._top_eigenvalue * self.loss.curvature + float(self.loss.ridge)
+        L = self._top_eigenvalue * self.loss.curvature + float(self.loss.ridge)
+        if not 0 < L < np.inf:
+            raise InputError(
+                f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
+                "their squares overflow. Rescale them."
+            )
+        return L
 
     @property
     def client_lipschitz(self) -> np.ndarray:
@@ -197,14 +227,33 @@ class Problem:
         }
 
 
+def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
+    try:
+        return np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"{name}={values!r} cannot be read as an array of numbers.") from None
+
+
+def _check_fits(g: Regulariser, d: int) -> None:
+    """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
+    try:
+        shape = jax.eval_shape(lambda x: g.prox(x, 1.0), jax.ShapeDtypeStruct((d,), np.float32)).shape
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
+    if shape != (d,):
+        raise InputError(f"{type(g).__name__} has a prox of shape {shape} where the model has shape ({d},).")
+
+
 def _checked_weights(weights: Any, n: int) -> np.ndarray:
     if weights is None:
         return np.full(n, 1.0 / n)
-    p = np.asarray(weights, dtype=float)
+    p = _numbers(weights, "weights")
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
     if not (np.isfinite(p).all() and (p > 0).all()):
-        raise InputError(f"weights must be finite and > 0; the smallest is {p.min()!r}. Leave out sites that should not count.")
+        raise InputError(
+            f"weights must be finite and > 0; the smallest is {p.min()!r}. Leave out sites that should not count."
+        )
     if abs(p.sum() - 1.0) > 1e-8:
         raise InputError(f"weights sum to {p.sum():.6g}; they must sum to 1. Divide them by their sum.")
     return p
@@ -221,9 +270,7 @@ def gradients(loss: Loss, s: Store, X: Array) -> Array:
 
 
 @jax.jit
-def objectives_and_mappings(
-    loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float
-) -> tuple[Array, Array]:
+def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> tuple[Array, Array]:
     """F and the gradient mapping at each row of X."""
     values = loss.value(s.A @ X.T, s.y[:, None])
     objectives = s.row_weight @ values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)

@@ -30,9 +30,10 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
     """`size` distinct rows of 0..rows-1, uniformly: every subset has the same probability.
 
     `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, whose work does
-    not depend on the number of rows; larger ones take the `size` smallest of one random number per row.
+    not depend on the number of rows; batches that are large both in themselves and relative to the rows take the
+    `size` smallest of one random number per row.
     """
-    if size * size > 8 * capacity:
+    if size > 64 and size * size > 8 * capacity:
         score = jax.random.uniform(key, (capacity,), dtype=jnp.float32)
         # ties among 2^-23 grid points are broken by position: a bias below 1e-7 per row
         return jax.lax.top_k(jnp.where(jnp.arange(capacity) < rows, -score, -2.0), size)[1]
@@ -42,29 +43,28 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
     # `size` steps one after another: mark the first kind, then repeat for the second until nothing changes.
     last = (rows - size + jnp.arange(size)).astype(jnp.int32)
     draw = _integers(key, last + 1, capacity)
-    earlier = jnp.tri(size, k=-1, dtype=bool)
 
     def settle(state):
         taken, _ = state
-        more = taken | ((draw[:, None] == jnp.where(taken, last, -1)) & earlier).any(axis=1)
+        more = taken | _equals_an_earlier(draw, jnp.where(taken, last, -1))
         return more, (more != taken).any()
 
-    repeated = _seen_earlier(draw)
+    repeated = _equals_an_earlier(draw, draw)
     possible = repeated.any() & (draw >= last[0]).any()
     taken, _ = jax.lax.while_loop(lambda state: state[1], settle, (repeated, possible))
     # without the barrier XLA works the draws out again inside every consumer of the rows
     return jax.lax.optimization_barrier(jnp.where(taken, last, draw))
 
 
-def _seen_earlier(draw: Array) -> Array:
-    """For each entry: does an earlier one have the same value?"""
-    size = len(draw)
+def _equals_an_earlier(value: Array, candidate: Array) -> Array:
+    """For each k: is value_k = candidate_j for some j < k?"""
+    size = len(value)
     if size > 64:
-        return ((draw[:, None] == draw) & jnp.tri(size, k=-1, dtype=bool)).any(axis=1)
-    seen = jnp.zeros(size, bool)
+        return ((value[:, None] == candidate) & jnp.tri(size, k=-1, dtype=bool)).any(axis=1)
+    found = jnp.zeros(size, bool)
     for shift in range(1, size):  # short and flat: several times faster on a CPU than the square comparison
-        seen |= jnp.concatenate([jnp.zeros(shift, bool), draw[shift:] == draw[:-shift]])
-    return seen
+        found |= jnp.concatenate([jnp.zeros(shift, bool), value[shift:] == candidate[:-shift]])
+    return found
 
 
 def _integers(key: Array, limit: Array, capacity: int) -> Array:

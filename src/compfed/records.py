@@ -43,7 +43,9 @@ def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[A
 
 def positive(default: Any = _REQUIRED) -> Any:
     """A leaf: a finite number > 0."""
-    return _field(default, _leaf("a finite number > 0", lambda v: np.isfinite(v) & (v > 0)), static=False)
+    return _field(
+        default, _leaf("a finite number > 0", lambda v: (v.ndim == 0) & np.isfinite(v) & (v > 0)), static=False
+    )
 
 
 def nonnegative(default: Any = _REQUIRED) -> Any:
@@ -70,7 +72,7 @@ def choice(*options: str, default: Any = _REQUIRED) -> Any:
     """Static: one of a few words."""
 
     def check(value: Any) -> tuple[Any, str | None]:
-        return value, None if value in options else "one of " + ", ".join(map(repr, options))
+        return value, None if isinstance(value, str) and value in options else "one of " + ", ".join(map(repr, options))
 
     return _field(default, check, static=True)
 

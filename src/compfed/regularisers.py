@@ -23,7 +23,7 @@ class Regulariser(Protocol):
     def prox(self, x: Array, t: Array | float) -> Array: ...
 
 
-def soft(x: Array, threshold: Array | float) -> Array:
+def soft(x: Array, threshold: Array | np.ndarray | float) -> Array:
     """sign(x) max(|x| - threshold, 0): the prox of threshold * ||.||_1."""
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0.0)
 
@@ -47,7 +47,7 @@ class Zero:
 class L1:
     """g(x) = lam * sum_j |x_j|. An array `lam` gives each coefficient its own weight."""
 
-    lam: float = nonnegative()
+    lam: float | np.ndarray = nonnegative()
 
     def __call__(self, x: Array) -> Array:
         return (self.lam * jnp.abs(x)).sum()
@@ -60,8 +60,8 @@ class L1:
 class ElasticNet:
     """g(x) = l1 * sum_j |x_j| + (l2 / 2) * ||x||^2."""
 
-    l1: float = nonnegative()
-    l2: float = nonnegative()
+    l1: float | np.ndarray = nonnegative()
+    l2: float | np.ndarray = nonnegative()
 
     def __call__(self, x: Array) -> Array:
         return (self.l1 * jnp.abs(x)).sum() + 0.5 * (self.l2 * x * x).sum()
@@ -74,8 +74,8 @@ class ElasticNet:
 class Box:
     """g(x) = 0 if lower <= x_j <= upper for all j, else inf."""
 
-    lower: float = number()
-    upper: float = number()
+    lower: float | np.ndarray = number()
+    upper: float | np.ndarray = number()
 
     def check(self) -> None:
         known = all(isinstance(bound, (float, np.ndarray)) for bound in (self.lower, self.upper))
@@ -83,7 +83,7 @@ class Box:
             raise InputError(f"Box(lower={self.lower}, upper={self.upper}): lower must be <= upper everywhere.")
 
     def __call__(self, x: Array) -> Array:
-        return _indicator(((self.lower <= x) & (x <= self.upper)).all(), x)
+        return _indicator(((x >= self.lower) & (x <= self.upper)).all(), x)
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.clip(x, self.lower, self.upper)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.precision import precision
 from compfed.problem import Problem, Store, gradients
@@ -48,6 +49,10 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     >>> cf.solve(cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)).converged
     True
     """
+    if not isinstance(problem, Problem):
+        raise InputError(f"solve needs a compfed.Problem; got {type(problem).__name__}.")
+    if isinstance(max_iterations, bool) or not isinstance(max_iterations, (int, np.integer)) or max_iterations < 1:
+        raise InputError(f"max_iterations={max_iterations!r} must be a whole number >= 1.")
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
@@ -87,6 +92,8 @@ def _restarted_fista(loss: Loss, g: Regulariser, data: Store, step: float, max_i
 
     x0 = g.prox(jnp.zeros(data.A.shape[1], data.A.dtype), step)
     start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0)
-    _, _, _, best, norm, _, k = jax.lax.while_loop(lambda c: (c[5] < 300) & (c[6] < max_iterations) & (c[4] > 0), iterate, start)
+    _, _, _, best, norm, _, k = jax.lax.while_loop(
+        lambda c: (c[5] < 300) & (c[6] < max_iterations) & (c[4] > 0), iterate, start
+    )
     # One more proximal step: never further from x*, and it puts exact zeros where g asks for them.
     return mapping(best)[0], norm, k

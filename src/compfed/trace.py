@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ class Trace:
             arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(self.state.server)}
             arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(self.state.clients)}
         with target.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head)), **arrays)
+            np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 
     @staticmethod
@@ -85,13 +86,24 @@ class Trace:
         source = source if source.suffix == ".npz" else source.with_name(source.name + ".npz")
         if not source.exists():
             raise InputError(f"there is no trace at {source}.")
-        with np.load(source, allow_pickle=False) as stored:
-            if "head" not in stored:
-                raise InputError(f"{source} is not a trace: it was not written by Trace.save.")
+        try:
+            stored = np.load(source, allow_pickle=False)
+        except (ValueError, EOFError, zipfile.BadZipFile):
+            stored = None
+        if not isinstance(stored, np.lib.npyio.NpzFile) or "head" not in stored:
+            raise InputError(f"{source} is not a trace: it was not written by Trace.save.")
+        with stored:
             head = json.loads(str(stored["head"]))
             columns = {name: stored[f"column/{name}"] for name in head["columns"]}
-            leaves = {part: [stored[k] for k in sorted(stored) if k.startswith(part)] for part in ("server/", "clients/")}
+            leaves = {
+                part: [stored[k] for k in sorted(stored) if k.startswith(part)] for part in ("server/", "clients/")
+            }
             state = None
             if head["rounds"] is not None:
                 state = State(head["rounds"], leaves["server/"], leaves["clients/"])
             return Trace(columns, stored["x"], head["provenance"], state)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON does not know, as something it does: NumPy numbers and arrays by value, the rest by name."""
+    return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else str(value)

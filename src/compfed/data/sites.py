@@ -47,8 +47,13 @@ class Sites:
         """The same sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        pick = [tuple(column[i] for i in order) for column in (self.features, self.labels, self.names, self.ids)]
-        return Sites(*pick, source={**self.source, "order": [int(i) for i in order]})
+        return Sites(
+            features=tuple(self.features[i] for i in order),
+            labels=tuple(self.labels[i] for i in order),
+            names=tuple(self.names[i] for i in order),
+            ids=tuple(self.ids[i] for i in order),
+            source={**self.source, "order": [int(i) for i in order]},
+        )
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """All rows in one table: what nobody may do with real sites, and what a test compares with."""
@@ -61,7 +66,9 @@ def _dense(values: Any, what: str) -> np.ndarray:
     try:
         return np.asarray(values, dtype=float)
     except (TypeError, ValueError):
-        raise InputError(f"{what} must be numbers; got {type(values).__name__} that cannot be read as floats.") from None
+        raise InputError(
+            f"{what} must be numbers; got {type(values).__name__} that cannot be read as floats."
+        ) from None
 
 
 def _finite(array: np.ndarray, what: str) -> None:
@@ -87,7 +94,9 @@ def from_arrays(
     """
     feature_list, label_list = list(features), list(labels)
     if len(feature_list) != len(label_list):
-        raise InputError(f"got {len(feature_list)} feature matrices and {len(label_list)} label vectors; one of each per site.")
+        raise InputError(
+            f"got {len(feature_list)} feature matrices and {len(label_list)} label vectors; one of each per site."
+        )
     if not feature_list:
         raise InputError("a federation needs at least one site; got none.")
     names = [str(i) for i in range(len(feature_list))] if names is None else [str(name) for name in names]
@@ -99,7 +108,8 @@ def from_arrays(
         x, y = _dense(raw_x, f"features of site {name!r}"), _dense(raw_y, f"labels of site {name!r}")
         if x.ndim != 2 or y.ndim != 1:
             raise InputError(
-                f"site {name!r}: features must have shape (rows, columns) and labels (rows,); got {x.shape} and {y.shape}."
+                f"site {name!r}: features must have shape (rows, columns) and labels (rows,); "
+                f"got {x.shape} and {y.shape}."
             )
         if len(x) == 0:
             raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
@@ -117,6 +127,13 @@ def from_arrays(
         X.append(x)
         Y.append(y)
     return Sites(tuple(X), tuple(Y), tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"})
+
+
+def _is_missing(value: Any) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # pandas.NA will not say
+        return True
 
 
 def from_table(X: Any, y: Any, sites: Any) -> Sites:
@@ -137,14 +154,17 @@ def from_table(X: Any, y: Any, sites: Any) -> Sites:
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
     features, labels, where = _dense(X, "features"), _dense(y, "labels"), np.asarray(sites)
-    if where.ndim != 1 or not len(features) == len(labels) == len(where):
+    if where.ndim != 1 or labels.ndim != 1 or features.ndim != 2 or not len(features) == len(labels) == len(where):
         raise InputError(
-            f"features, labels and sites must have one entry per row; got {len(features)}, {len(labels)} and "
-            f"{len(where) if where.ndim == 1 else f'shape {where.shape}'}."
+            "features must have shape (rows, columns), labels and sites one entry per row; "
+            f"got shapes {features.shape}, {labels.shape} and {where.shape}."
         )
-    missing = np.array([value is None or value != value for value in where.tolist()], dtype=bool)
+    missing = np.array([_is_missing(value) for value in where.tolist()])
     if missing.any():
-        raise InputError(f"{int(missing.sum())} row(s) have no site, the first is row {int(missing.argmax())}; name a site or drop them.")
+        raise InputError(
+            f"{int(missing.sum())} row(s) have no site, the first is row {int(missing.argmax())}; "
+            "name a site or drop them."
+        )
     names = np.unique(where)
     rows = [where == name for name in names]
     return from_arrays(

@@ -43,7 +43,7 @@ def synthetic(
     - `ab_as_variance`: read alpha and beta as variances instead.
     """
     sizes = _sizes(clients, samples)
-    _check(alpha, beta, features, label_rule, normalise)
+    _check(alpha, beta, features, seed, label_rule, normalise)
     a, b = (np.sqrt(alpha), np.sqrt(beta)) if ab_as_variance else (alpha, beta)
     rng = np.random.default_rng(seed)
     u = a * rng.standard_normal(clients)
@@ -81,7 +81,7 @@ def synthetic(
 def _sizes(clients: int, samples: int | Sequence[int]) -> list[int]:
     if not isinstance(clients, (int, np.integer)) or clients < 1:
         raise InputError(f"clients={clients!r} must be a whole number >= 1.")
-    sizes = [samples] * clients if isinstance(samples, (int, np.integer)) else list(samples)
+    sizes = list(samples) if isinstance(samples, (Sequence, np.ndarray)) else [samples] * clients
     if len(sizes) != clients:
         raise InputError(f"samples has {len(sizes)} entries for {clients} clients; give one number, or one per client.")
     if not all(isinstance(m, (int, np.integer)) and m >= 1 for m in sizes):
@@ -89,10 +89,12 @@ def _sizes(clients: int, samples: int | Sequence[int]) -> list[int]:
     return [int(m) for m in sizes]
 
 
-def _check(alpha: float, beta: float, features: int, label_rule: str, normalise: str) -> None:
+def _check(alpha: float, beta: float, features: int, seed: int, label_rule: str, normalise: str) -> None:
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if not (np.isfinite(value) and value >= 0):
+        if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0):
             raise InputError(f"{name}={value!r} must be finite and >= 0: it is a spread.")
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise InputError(f"seed={seed!r} must be a whole number >= 0.")
     if not isinstance(features, (int, np.integer)) or features < 1:
         raise InputError(f"features={features!r} must be a whole number >= 1.")
     for name, value, options in (

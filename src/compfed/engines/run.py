@@ -216,6 +216,9 @@ class Recorder:
             "participants": run.participants,
             "record_every": run.record_every,
             "seed": run.seed,
+            "reference": None
+            if run.reference is None
+            else {"norm": float(np.linalg.norm(run.reference)), "nonzeros": int(np.count_nonzero(run.reference))},
             "dtype": run.problem.dtype.name,
             "device": str(jax.devices()[0].device_kind),
             "versions": {name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")}

@@ -175,7 +175,9 @@ def from_fixed_point(problem: Problem, star: Solution, algorithm: alg.DecoupledP
     c = gradient - problem.client_gradients(star.x)
     _, p, S = start.state.clients
     state = State(0, [star.x - algorithm.eta_tilde * gradient], [c, p, S])
-    return simulate(problem, algorithm, rounds, reference=star, resume=replace(start, state=state))
+    trace = simulate(problem, algorithm, rounds, reference=star, resume=replace(start, state=state))
+    # the first row is that of the run whose state was replaced
+    return replace(trace, columns={name: column[1:] for name, column in trace.columns.items()})
 
 
 def theory(size: Size, progress: Progress) -> dict[str, list[Trace]]:

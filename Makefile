@@ -1,0 +1,46 @@
+# Everything from a bare python3 (with venv and pip) and make.
+#   make reproduce   set up .venv, reproduce the paper
+#   make test        set up .venv, check style, types and layers, run all tests
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help reproduce quick test check format bench lock clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(STAMP)
+
+reproduce: $(STAMP)
+	$(BIN)/compfed reproduce
+
+quick: $(STAMP)
+	$(BIN)/compfed reproduce --quick
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+test: check
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/rounds.py
+
+# The lock pins every package for every supported Python; each line says who asked for it.
+lock:
+	uv pip compile --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv results

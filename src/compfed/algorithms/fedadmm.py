@@ -1,0 +1,80 @@
+r"""FedADMM: the alternating direction method of multipliers with some of the clients in each round.
+
+Solves min_x sum_i p_i f_i(x) + g(x). A participant minimises its augmented Lagrangian, then moves its dual variable;
+the server keeps the mean of xhat_i and takes the proximal step of g:
+
+    x_i    =  argmin_u f_i(u) + <z_i, u - x> + (rho/2) ||u - x||^2
+    z_i    += rho (x_i - x),   xhat_i = x_i + z_i / rho
+    xtilde =  sum_i p_i xhat_i,   x = prox_{g / rho}(xtilde)
+
+The same sequence as FedDR with alpha = 1 and lam = 1/rho.
+
+    x   global model      x_i   local model      z   dual variable of a client      rho   penalty (the paper's eta)
+
+The minimisation is tau gradient steps started at the client's previous x_i, eta <= 1/(L + rho).
+
+Reference: Wang, Marella, Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation", IEEE
+CDC 2022. Not the smooth methods of the same name. Reconstruction: only the abstract and a summary were at hand; the
+identity with FedDR is what fixes the equations. Deviations: no preparatory round, x_i = xhat_i = xtilde = x^0 and
+z_i = 0 at the start; tau steps instead of an accuracy that grows with the rounds; weights p_i instead of 1/n.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Server(NamedTuple):
+    xtilde: Array
+
+
+class Client(NamedTuple):
+    x: Array
+    z: Array
+
+
+class Down(NamedTuple):
+    x: Array
+
+
+class Up(NamedTuple):
+    delta: Array  # change of xhat_i
+
+
+@record
+class FedADMM(Algorithm[Server, Client, Down, Up]):
+    eta: float = positive()
+    rho: float = positive()
+    tau: int = count(default=5)
+
+    def init(self, x0):
+        return Server(xtilde=x0), Client(x=x0, z=jnp.zeros_like(x0))
+
+    def down(self, g, s):
+        return Down(x=g.prox(s.xtilde, 1.0 / self.rho))
+
+    def client(self, f, g, d, c, key):
+        def step(u, key):
+            return u - self.eta * (f.grad(u, key) + c.z + self.rho * (u - d.x)), None
+
+        x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
+        z = c.z + self.rho * (x - d.x)
+        # xhat_i need not be remembered: it is x_i + z_i / rho, at the start too
+        return Up(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z)
+
+    def server(self, g, s, mean, share):
+        # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
+        return Server(xtilde=s.xtilde + share * mean.delta)
+
+    def solution(self, g, s):
+        return g.prox(s.xtilde, 1.0 / self.rho)
+
+    def local(self, g, d, u, c):
+        return c.x

@@ -1,0 +1,65 @@
+r"""FedProx: FedAvg with a quadratic term that holds local models near the global one.
+
+Solves min_x sum_i p_i f_i(x) (smooth only). A client takes tau gradient steps on
+
+    f_i(u) + (mu/2) ||u - w||^2,      started at u = w
+
+and the server averages. The term limits the drift of clients but does not correct it: with different f_i the limit is
+away from the minimiser, at a distance that shrinks like 1/mu when local solves are exact. With mu = 0 it is FedAvg.
+With exact solves and a server step eta_g > 1 it is FedExProx with gamma = 1/mu.
+
+    w   global model      u   local model      mu   weight of the quadratic term (the paper's mu)
+
+Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
+Deviations: inexact solves are tau gradient steps; a server step eta_g (1 in the paper); clients are drawn uniformly
+and weighted by p_i (the paper draws by p_i and averages uniformly).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, nonnegative, positive, record
+
+
+class Global(NamedTuple):
+    w: Array
+
+
+class Up(NamedTuple):
+    delta: Array  # u_tau - w
+
+
+@record
+class FedProx(Algorithm[Global, None, Global, Up]):
+    composite = False
+    eta: float = positive()
+    mu: float = nonnegative()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+
+    def init(self, x0):
+        return Global(w=x0), None
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        def step(u, key):
+            return u - self.eta * (f.grad(u, key) + self.mu * (u - d.w)), None
+
+        u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        return Up(delta=u - d.w), c
+
+    def server(self, g, s, mean, share):
+        return Global(w=s.w + self.eta_g * mean.delta)
+
+    def solution(self, g, s):
+        return s.w
+
+    def local(self, g, d, u, c):
+        return d.w + u.delta

@@ -1,0 +1,89 @@
+r"""NaiveCoupled: drift correction with the prox inside the local recursion. Converges to the wrong point, on purpose.
+
+Tries to solve min_x sum_i p_i f_i(x) + g(x). It is DecoupledProx with one change: a client carries the post-proximal
+point from step to step and sends that,
+
+    z+ = prox_{(t+1) eta g}(z - eta (grad f_i(z) + c)),   c+ = (p - x+) / eta~ - S / tau
+
+The mean of the z_tau no longer shows the mean gradient: what the proxes took away is mixed in. The corrections add
+those subgradients of g up, round after round, until the prox does nothing; with g = lam ||.||_1 the model goes to 0.
+It is here to show why the paper decouples. `CoupledControlVariates` repairs it, at twice the communication.
+
+    x   pre-proximal global model   p   prox_{eta~ g}(x), eta~ = eta eta_g tau
+    c   correction; sum_i p_i c_i should be zero and is not      S   sum of the client's tau gradients
+
+Reference: a remark in Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
+Deviations: the remark has no pseudo-code; everything it leaves open is as in the paper's Algorithm 1.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Global(NamedTuple):
+    x: Array  # pre-proximal global model
+
+
+class Client(NamedTuple):
+    c: Array  # correction
+    p: Array  # post-proximal global model of the round under way
+    S: Array  # sum of the gradients of that round
+
+
+class Up(NamedTuple):
+    z: Array  # z_tau, post-proximal
+
+
+@record
+class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+
+    sampling = False
+
+    @property
+    def eta_tilde(self):
+        return self.eta * self.eta_g * self.tau
+
+    def init(self, x0):
+        zero = jnp.zeros_like(x0)
+        return Global(x=x0), Client(c=zero, p=x0, S=zero)
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        p = g.prox(d.x, self.eta_tilde)
+
+        def step(carry, t_key):
+            z, S = carry
+            t, key = t_key
+            q = f.grad(z, key)
+            z = g.prox(z - self.eta * (q + c.c), (t + 1) * self.eta)
+            return (z, S + q), None
+
+        steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
+        (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
+        return Up(z=z), Client(c=c.c, p=p, S=S)
+
+    def server(self, g, s, mean, share):
+        p = g.prox(s.x, self.eta_tilde)
+        return Global(x=p + self.eta_g * (mean.z - p))
+
+    def close(self, g, d, c):
+        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
+
+    def solution(self, g, s):
+        return g.prox(s.x, self.eta_tilde)
+
+    def local(self, g, d, u, c):
+        return u.z

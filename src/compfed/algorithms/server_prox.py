@@ -1,0 +1,87 @@
+r"""ServerProx: drift correction with no prox in the local steps. An ablation: close to the solution, not at it.
+
+Tries to solve min_x sum_i p_i f_i(x) + g(x). Clients take corrected gradient steps from p = prox_{eta~ g}(x),
+
+    z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
+
+with eta~ = eta eta_g tau. Near the solution the local points do not stay at x* but drift to x* - t eta grad f(x*), so
+the error has a floor proportional to eta. Exact only if tau = 1, or if grad f(x*) = 0. The memory of the last server
+subgradient that would remove the floor is `Scaffnew(steps=Fixed(tau))`.
+
+    x   pre-proximal global model   p   post-proximal   c   correction, sum_i p_i c_i = 0   S   sum of tau gradients
+
+Reference: Zhou, Zhong, Shi, Wen, Yu, "FedCanon", arXiv 2504.11903, for the idea of one prox per round.
+Reconstruction: its pseudo-code was not at hand; this is the plainest member of that family, DecoupledProx without its
+local prox, and no statement about FedCanon itself.
+Deviations: x is sent before the prox, because the client also needs the mean gradient; so the one prox of a round is
+evaluated by the server and again by each client.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Global(NamedTuple):
+    x: Array
+
+
+class Client(NamedTuple):
+    c: Array
+    p: Array
+    S: Array
+
+
+class Up(NamedTuple):
+    z: Array  # p - eta S, whose mean is that of z_tau since the corrections cancel
+
+
+@record
+class ServerProx(Algorithm[Global, Client, Global, Up]):
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+
+    sampling = False
+
+    @property
+    def eta_tilde(self):
+        return self.eta * self.eta_g * self.tau
+
+    def init(self, x0):
+        zero = jnp.zeros_like(x0)
+        return Global(x=x0), Client(c=zero, p=x0, S=zero)
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        p = g.prox(d.x, self.eta_tilde)
+
+        def step(carry, key):
+            z, S = carry
+            q = f.grad(z, key)
+            return (z - self.eta * (q + c.c), S + q), None
+
+        (_, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
+        return Up(z=p - self.eta * S), Client(c=c.c, p=p, S=S)
+
+    def server(self, g, s, mean, share):
+        p = g.prox(s.x, self.eta_tilde)
+        return Global(x=p + self.eta_g * (mean.z - p))
+
+    def close(self, g, d, c):
+        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
+
+    def solution(self, g, s):
+        return g.prox(s.x, self.eta_tilde)
+
+    def local(self, g, d, u, c):
+        return u.z - self.eta * self.tau * c.c

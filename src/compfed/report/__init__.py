@@ -1,0 +1,1 @@
+"""Reports: figures, tables and pages. They read traces and nothing else."""

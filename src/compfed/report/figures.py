@@ -1,0 +1,99 @@
+"""Figures a person would put in a paper: convergence curves, with the median and a band over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compfed.errors import MissingExtra
+from compfed.trace import Trace
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 1)), (0, (3, 1)))
+FORMATS = ("svg", "png", "pdf")
+AXES = {
+    "round": "communication rounds",
+    "bytes_up": "bytes sent per client",
+    "gradients": "gradient evaluations per client",
+    "optimality": r"optimality  $\|x - x^\star\| / \|x^\star\|$",
+    "lyapunov": r"Lyapunov function  $\Omega^r$",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: a label and one trace per seed. `style` picks colour and dash, so methods look alike everywhere."""
+
+    label: str
+    traces: Sequence[Trace]
+    style: int
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes."""
+
+    title: str
+    lines: Sequence[Line]
+    x: str = "round"
+    y: str = "optimality"
+    x_limit: float | None = None
+    floor: float = 1e-14  # smaller values are rounding and are drawn here
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot without a screen, or a message that says how to get it."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra("matplotlib", "report", "Drawing figures") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
+    """Draw panels side by side and write path.svg, path.png and path.pdf."""
+    plt = pyplot()
+    style = {
+        "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+        "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "figure.constrained_layout.use": True,
+    }  # fmt: skip
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
+        for panel, ax in zip(panels, axes[0], strict=True):
+            _panel(panel, ax)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = []
+        for ending in FORMATS:
+            written.append(path.with_suffix(f".{ending}"))
+            # no dates inside, so that the same traces give the same files
+            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
+            figure.savefig(written[-1], dpi=160, metadata=metadata)
+        plt.close(figure)
+    return written
+
+
+def _panel(panel: Panel, ax: Any) -> None:
+    for line in panel.lines:
+        x = line.traces[0][panel.x]
+        values = np.maximum(np.array([t[panel.y] for t in line.traces]), panel.floor)
+        shown = np.ones(len(x), bool) if panel.x_limit is None else x <= panel.x_limit
+        x, values = x[shown], values[:, shown]
+        look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": 1.6}
+        ax.plot(x, np.median(values, axis=0), label=line.label, **look)
+        if len(values) > 1:
+            low, high = np.quantile(values, [0.1, 0.9], axis=0)
+            ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    ax.set_yscale("log")
+    ax.set_xlabel(AXES.get(panel.x, panel.x))
+    ax.set_ylabel(AXES.get(panel.y, panel.y))
+    ax.set_title(panel.title, fontsize=10)
+    if len(panel.lines) > 1:
+        ax.legend()
