@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import cvxpy as cp
@@ -169,6 +170,20 @@ def test_an_unfinished_solve_warns_and_says_what_it_reached():
     assert "NOT converged" in repr(solution)
     assert f"{solution.gradient_mapping:.1e}" in repr(solution)
     np.testing.assert_allclose(solution.gradient_mapping, np.linalg.norm(problem.gradient_mapping(solution.x)))
+
+
+def test_wherever_it_stops_the_constraints_hold():
+    """The extrapolated points of FISTA leave the set; what is returned must not."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((30, D)) * 10.0 ** -np.linspace(0, 1.5, D) + rng.standard_normal((30, 1))
+    sites = cf.data.from_arrays([A], [A @ (-1.0) ** np.arange(D)])
+    problem = cf.Problem(cf.losses.Squared(), cf.regularisers.NonNegative(), sites)
+    for iterations in range(1, 60):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # not converged, of course
+            solution = cf.solve(problem, max_iterations=iterations)
+        assert (solution.x >= 0).all()
+        assert np.isfinite(solution.objective)
 
 
 def test_a_solution_works_as_an_array(regression):

@@ -118,9 +118,11 @@ def test_suffix_and_folders(trace, tmp_path, given, written):
 
 
 def test_provenance_with_numpy_values_can_be_saved(tmp_path):
-    sites = cf.data.synthetic(clients=5, samples=20, features=8, seed=np.int64(0))
+    seed: Any = np.int64(0)
+    sites = cf.data.synthetic(clients=5, samples=20, features=8, seed=seed)
     problem = cf.Problem(cf.losses.Logistic(ridge=0.05), cf.regularisers.L1(np.full(8, 2e-3)), sites)
-    members = cf.grid(problem, ALGORITHM, 2, {"eta": np.array([0.5, 0.25], np.float32), "seed": np.arange(1, 3)})
+    over: Any = {"eta": np.array([0.5, 0.25], np.float32), "seed": np.arange(1, 3)}
+    members = cf.grid(problem, ALGORITHM, 2, over)
     back = cf.Trace.load(members[1].save(tmp_path / "member"))
     assert back.provenance["grid"] == {"eta": 0.5, "seed": 2}
     assert back.provenance["problem"]["source"]["seed"] == 0
@@ -237,7 +239,7 @@ def test_resume_equals_an_uninterrupted_run(problem, x_star, tmp_path, engine, w
 
 
 def test_resume_in_the_other_engine(problem):
-    settings = {"batch_size": 5, "participants": 3, "seed": 4}
+    settings: dict[str, Any] = {"batch_size": 5, "participants": 3, "seed": 4}
     whole = cf.simulate(problem, ALGORITHM, 6, **settings)
     half = cf.engines.reference(problem, ALGORITHM, 2, **settings)
     resumed = cf.simulate(problem, ALGORITHM, 4, resume=half, **settings)

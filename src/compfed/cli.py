@@ -25,19 +25,87 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s")
     reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5)")
     reproduce.set_defaults(run=_reproduce)
+
+    compare = commands.add_parser(
+        "compare",
+        help="compare methods on one problem with a common budget and fair tuning",
+        description="Compare methods on one synthetic problem. Every method gets the same number of candidate step "
+        "sizes, each with the whole budget; costs are per client.",
+    )
+    compare.add_argument("--methods", metavar="A,B,...", help="default: all that the problem allows")
+    budget = compare.add_mutually_exclusive_group()
+    budget.add_argument("--rounds", type=float, metavar="N", help="budget in communication rounds (default: 300)")
+    budget.add_argument("--bytes", type=float, metavar="N", help="budget in bytes sent by a client")
+    budget.add_argument("--gradients", type=float, metavar="N", help="budget in gradient evaluations of a client")
+    compare.add_argument("--tau", type=int, default=5, help="local steps (default: 5)")
+    compare.add_argument("--candidates", type=int, default=7, metavar="K", help="step sizes tried per method (default: 7)")
+    compare.add_argument("--batch-size", type=int, metavar="B", help="mini-batch size (default: full gradients)")
+    compare.add_argument("--participants", type=int, metavar="K", help="clients per round (default: all)")
+    compare.add_argument("--clients", type=int, default=30, help="default: 30")
+    compare.add_argument("--samples", type=int, default=500, help="examples per client (default: 500)")
+    compare.add_argument("--features", type=int, default=60, help="default: 60")
+    compare.add_argument("--ridge", type=float, default=0.01, help="default: 0.01")
+    compare.add_argument("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
+    compare.add_argument("--seed", type=int, default=0, help="of the data and of mini-batches (default: 0)")
+    compare.add_argument("--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds")
+    compare.add_argument("--out", type=Path, default=Path("results/compare"), metavar="DIR", help="default: %(default)s")
+    compare.set_defaults(run=_compare)
+
+    listing = commands.add_parser("list", help="list what there is")
+    listing.add_argument("what", choices=["algorithms"])
+    listing.add_argument("--markdown", action="store_true", help="as the README has it")
+    listing.set_defaults(run=_list)
     return parser
+
+
+def _folder(path: Path) -> Path:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"--out {path} is a file; give the name of a folder.")
+    return path
 
 
 def _reproduce(args: argparse.Namespace) -> int:
     from compfed.experiments.reproduce import claims_table, reproduce
 
-    if args.out.exists() and not args.out.is_dir():
-        raise InputError(f"--out {args.out} is a file; give the name of a folder.")
-    claims = reproduce(args.out, quick=args.quick, seeds=args.seeds)
+    claims = reproduce(_folder(args.out), quick=args.quick, seeds=args.seeds)
     failed = sum(not claim.holds for claim in claims)
     print(claims_table(claims))
     print(f"\n{len(claims) - failed} of {len(claims)} claims hold. Report: {args.out / 'report.html'}")
     return 1 if failed else 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from compfed import data, losses, regularisers
+    from compfed.experiments.compare import Budget, compare, comparison_table
+    from compfed.problem import Problem
+
+    given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
+    samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
+    unit, amount = next(iter(given.items()), ("rounds", 100.0 if args.quick else 300.0))
+    if amount < 1 or candidates < 1:
+        raise InputError(f"--{unit} {amount:g} and --candidates {candidates} must both be at least 1.")
+    sites = data.synthetic(clients=args.clients, samples=samples, features=args.features, seed=args.seed)
+    g = regularisers.L1(args.l1) if args.l1 else regularisers.Zero()
+    problem = Problem(losses.Logistic(ridge=args.ridge), g, sites)
+    names = args.methods.split(",") if args.methods else None
+    results = compare(
+        problem, Budget(unit, amount), _folder(args.out), names, tau=args.tau, candidates=candidates,
+        batch_size=args.batch_size, participants=args.participants, seed=args.seed,
+    )  # fmt: skip
+    for shown in dict.fromkeys([unit, "rounds", "bytes", "gradients"]):
+        print(f"\n{shown} per client to reach an accuracy ||x - x*|| / ||x*||\n")
+        print(comparison_table(results, shown))
+    print(f"\nCurves, traces and JSON: {args.out}")
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from compfed.registry import HEADER, entries
+    from compfed.report.table import markdown_table, text_table
+
+    table = markdown_table if args.markdown else text_table
+    print(table(HEADER, [entry.cells() for entry in entries()]))
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:

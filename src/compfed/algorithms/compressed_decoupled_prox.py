@@ -15,7 +15,7 @@ In both, c+ = (p - x+) / eta~ - S / tau; keep = d makes both DecoupledProx.
 
     x   pre-proximal global model   p   prox_{eta~ g}(x)   c   correction, sum_i p_i c_i = 0 in the limit
 
-Reference: Qiu, Ouyang, Xiong, You, Liu, Shi, "FedCEF", arXiv 2603.07654, for error feedback on DecoupledProx.
+Reference: Qiu, Ouyang, Xiong, You, Liu, Shi, 2026, arXiv 2603.07654 (FedCEF), for error feedback on DecoupledProx.
 Reconstruction: its pseudo-code was not at hand. The memory is that of Richtarik, Sokolov, Fatkhullin, "EF21", NeurIPS
 2021; the plain error feedback that of Seide et al., Interspeech 2014.
 Deviations: "EF14" is scaled by -1 / (eta tau), which top-k does not notice.

@@ -10,8 +10,8 @@ of sparse points is not sparse until the clients agree.
 
     x   global model    c   drift correction, sum_i p_i c_i = 0    S   sum of the client's tau gradients
 
-Reference: none; the repair of `NaiveCoupled`, with the control variates of Karimireddy et al., "SCAFFOLD", ICML 2020.
-Deviations: none to record.
+Reference: ours; the repair of `NaiveCoupled`, with the control variates of SCAFFOLD.
+Deviations: none.
 """
 
 from __future__ import annotations

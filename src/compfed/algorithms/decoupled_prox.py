@@ -52,8 +52,8 @@ class Up(NamedTuple):
 @record
 class DecoupledProx(Algorithm[Global, Client, Global, Up]):
     eta: float = positive()
-    eta_g: float = positive(1.0)
-    tau: int = count(5)
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
     upload: str = choice("auto", "model", "gradient-sum", default="auto")
     local_prox: str = choice("growing", "eta", "eta-tilde", "none", default="growing")
 

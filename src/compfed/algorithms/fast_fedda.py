@@ -50,7 +50,7 @@ class Quadratic:
     """alpha_t = (t + a)^2, gamma_t = L alpha_t."""
 
     L: float = positive()
-    a: float = positive(1.0)
+    a: float = positive(default=1.0)
 
     def __call__(self, t):
         alpha, a = (t + self.a) ** 2, self.a
@@ -79,7 +79,7 @@ class Sums(NamedTuple):
 class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     mu: float = positive()
     schedule: Constant | Linear | Quadratic = part()
-    tau: int = count(5)
+    tau: int = count(default=5)
 
     def init(self, x0):
         zero = jnp.zeros_like(x0)

@@ -31,8 +31,8 @@ class Up(NamedTuple):
 class FedAvg(Algorithm[Global, None, Global, Up]):
     composite = False
     eta: float = positive()
-    eta_g: float = positive(1.0)
-    tau: int = count(5)
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
 
     def init(self, x0):
         return Global(w=x0), None

@@ -35,8 +35,8 @@ class Up(NamedTuple):
 @record
 class FedDA(Algorithm[Global, None, Global, Up]):
     eta: float = positive()
-    eta_g: float = positive(1.0)
-    tau: int = count(5)
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
 
     def init(self, x0):
         return Global(z=x0, a=jnp.zeros((), x0.dtype)), None

@@ -37,8 +37,8 @@ class Up(NamedTuple):
 @record
 class FedMid(Algorithm[Global, None, Global, Up]):
     eta: float = positive()
-    eta_g: float = positive(1.0)
-    tau: int = count(5)
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
     server_prox: str = choice("full", "single", "none", default="full")
 
     def init(self, x0):

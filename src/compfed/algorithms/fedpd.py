@@ -14,7 +14,7 @@ sound for nearly equal f_i only: on heterogeneous data the method then no longer
 The minimisation is tau gradient steps started at the client's previous x_i, eta <= 1/(L + 1/eta_pd).
 
 Reference: Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
-IEEE Transactions on Signal Processing 2021, with its Oracle I. Reconstruction from public implementations: the paper's
+IEEE Transactions on Signal Processing 2021, with its Oracle I. Written from public implementations: the paper's
 own listing was not at hand, so lines carry no numbers. Deviations: the paper skips communication by a random coin of
 probability p; here the number of updates per communication is fixed, so that the bytes counted are those sent.
 updates=1 is p = 0. Weights p_i instead of 1/n.

@@ -11,7 +11,7 @@ limit exact for every tau, 1 included. Stable for eta <= 1 / (L + 1/rho).
     y   global model, post-proximal     z   state of the splitting; the server keeps sum_i p_i z_i     x   local model
 
 Reference: Bastianello, Liu, Johansson, "Enhancing Privacy in Federated Learning through Local Training",
-arXiv 2403.17572. Written from the abstract and from public code of the smooth case.
+2024, arXiv 2403.17572. Written from the abstract and from public code of the smooth case.
 Deviations: f is the weighted mean of the f_i rather than their sum, so the server's prox parameter is rho, not rho/n;
 clients send z+ - z, which lets the others keep their share of the mean; no noise for privacy.
 """

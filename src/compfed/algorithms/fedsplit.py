@@ -11,7 +11,7 @@ The proximal step is tau gradient steps on f_i(u) + ||u - 2 x + z_i||^2 / (2 s),
 the client's previous h_i. That start makes a fixed tau exact; started at the centre 2 x - z_i it would stall.
 
 Reference: Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS 2020.
-Reconstruction from public implementations: the paper's own listing was not at hand, so lines carry no numbers.
+Written from public implementations: the paper's own listing was not at hand, so lines carry no numbers.
 Deviations: the local solver above and its start; weights p_i instead of 1/n (s is scaled for the weighted mean of f_i).
 """
 

@@ -65,7 +65,7 @@ class Up(NamedTuple):
 @record
 class FISTA(Algorithm[Server, None, Down, Up]):
     eta: float = positive()
-    momentum: Plain | StronglyConvex | Restart = part(Restart())
+    momentum: Plain | StronglyConvex | Restart = part(default=Restart())
 
     def init(self, x0):
         return Server(x=x0, y=x0, t=jnp.ones((), x0.dtype)), None

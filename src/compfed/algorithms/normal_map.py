@@ -14,7 +14,7 @@ Exact for every tau, at z* = x* - gamma grad f(x*). Stable for eta up to about 1
 
     z   pre-proximal global model    c   drift correction, sum_i p_i c_i = 0
 
-Reference: Huang, Pu, Johansson, "FedNMap", arXiv 2602.03357; the normal map goes back to Robinson, 1992.
+Reference: Huang, Pu, Johansson, 2026, arXiv 2602.03357 (FedNMap); the map itself is Robinson's.
 Reconstruction: the pseudo-code of the reference was not at hand; this is SCAFFOLD (option II) on the N_i.
 Deviations: clients send z - eta N instead of u_tau. The mean is the same, since the corrections cancel, and rounding
 errors in c do not add up.

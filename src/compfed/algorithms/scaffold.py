@@ -14,7 +14,7 @@ renewed in one of two ways; both are exact with full gradients, on different pat
     x   global model      y   local model      c, c_i   control variates of the server and of client i
 
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
-Learning", ICML 2020. Reconstruction from public implementations: the paper's own listing was not at hand, so lines
+Learning", ICML 2020. Written from public implementations: the paper's own listing was not at hand, so lines
 carry no numbers. Deviations: weights p_i instead of 1/n; c_i = c = 0 at the start.
 """
 

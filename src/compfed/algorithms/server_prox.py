@@ -10,7 +10,7 @@ subgradient that would remove the floor is `Scaffnew(steps=Fixed(tau))`.
 
     x   pre-proximal global model   p   post-proximal   c   correction, sum_i p_i c_i = 0   S   sum of tau gradients
 
-Reference: Zhou, Zhong, Shi, Wen, Yu, "FedCanon", arXiv 2504.11903, for the idea of one prox per round.
+Reference: Zhou, Zhong, Shi, Wen, Yu, 2025, arXiv 2504.11903 (FedCanon), for the idea of one prox per round.
 Reconstruction: its pseudo-code was not at hand; this is the plainest member of that family, DecoupledProx without its
 local prox, and no statement about FedCanon itself.
 Deviations: x is sent before the prox, because the client also needs the mean gradient; so the one prox of a round is

@@ -305,9 +305,9 @@ def _finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
 
 def grid(
     problem: Problem,
-    algorithm: Algorithm,
+    algorithm: Algorithm | Sequence[Algorithm],
     rounds: int,
-    over: Mapping[str, Sequence[Any]],
+    over: Mapping[str, Sequence[Any]] | None = None,
     *,
     batch_size: int | None = None,
     participants: int | None = None,
@@ -321,8 +321,9 @@ def grid(
     """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
 
     `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
-    loss ("ridge"), or "seed". `reference` is one point for all, or a function from a member's problem to its x*.
-    A member that diverges does not stop the others: its trace ends early and `provenance["diverged"]` says why.
+    loss ("ridge"), or "seed". `algorithm` may be several of one kind that differ in their numbers only.
+    `reference` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
+    stop the others: its trace ends early and `provenance["diverged"]` says why.
 
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
@@ -331,12 +332,14 @@ def grid(
     >>> [t.provenance["grid"] for t in traces][1]
     {'eta': 0.5, 'seed': 1}
     """
-    members = [dict(zip(over, values, strict=True)) for values in itertools.product(*over.values())]
-    if not members or not over:
-        raise InputError(f"over={dict(over)!r} names no setting; give at least one name with at least one value.")
-    runs = []
-    for values in members:
-        a, p, s = _with_values(algorithm, problem, seed, values)
+    kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
+    names = {} if over is None else dict(over)
+    members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
+    if not members or (over is not None and not over):
+        raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
+    runs: list[Run] = []
+    for kind, values in members:
+        a, p, s = _with_values(kind, problem, seed, values)
         x_star = reference(p) if callable(reference) else reference
         runs.append(
             checked(
@@ -344,6 +347,8 @@ def grid(
                 x0=x0, reference=x_star, resume=None,
             )
         )  # fmt: skip
+    if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
+        raise InputError("the algorithms of one grid must be of one class with equal tau and options; run one grid for each.")
     plan = Plan(runs[0].participants, batch_size, _clients_at_once(problem, batch_size), measure)
     recorders = [Recorder(run, "simulate") for run in runs]
     with precision(problem.dtype):
@@ -355,7 +360,7 @@ def grid(
 
         carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_first_carry(run) for run in runs))
         carry = _drive(program, carry, recorders, progress)
-        for recorder, values in zip(recorders, members, strict=True):
+        for recorder, (_, values) in zip(recorders, members, strict=True):
             recorder.more["grid"] = values
         return [_finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
 

@@ -1,0 +1,52 @@
+r"""LocalProx: a skeleton to copy. Local proximal gradient steps, then a relaxed average.
+
+Solves min_x sum_i p_i f_i(x) + g(x) approximately: w+ = w + eta_g (mean_i z_i - w), z_i after tau proximal steps.
+
+    w   global model      z   local model
+
+Reference: none; this is an example. Deviations: none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+from jax import Array
+
+from compfed.algorithms.base import Algorithm
+from compfed.records import count, positive, record
+
+
+class Global(NamedTuple):  # what the server remembers, and what it sends
+    w: Array
+
+
+class Up(NamedTuple):  # what a client sends
+    z: Array
+
+
+@record
+class LocalProx(Algorithm[Global, None, Global, Up]):
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+
+    def init(self, x0):
+        return Global(w=x0), None  # clients remember nothing
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        def step(z, key):
+            return g.prox(z - self.eta * f.grad(z, key), self.eta), None
+
+        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        return Up(z=z), c
+
+    def server(self, g, s, mean, share):
+        return Global(w=s.w + self.eta_g * (mean.z - s.w))
+
+    def solution(self, g, s):
+        return s.w

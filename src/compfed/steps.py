@@ -1,0 +1,97 @@
+"""Step sizes from Lipschitz bounds, so that nobody has to tune; `scale` is the one knob left for those who do.
+
+The rules are in terms of L (of f), L_max (of the worst f_i), mu (the ridge) and tau. For the methods whose local work
+is a gradient step corrected for drift, the length of a whole round matters as well as that of a step: eta is the
+smaller of 1/L_max and 4/(L_max tau), found stable on every problem tried. Methods that solve a local proximal problem
+take its parameter a few times 1/L_max, and the inner step that this parameter allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import compfed.algorithms as alg
+from compfed.algorithms import fast_fedda, scaffnew
+from compfed.errors import InputError
+from compfed.problem import Problem
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a rule may use."""
+
+    L: float
+    L_max: float
+    mu: float
+    tau: int
+    d: int
+
+    def corrected(self, k: float) -> float:
+        """The local step of a drift-corrected method."""
+        return k * min(1.0, 4.0 / self.tau) / self.L_max
+
+    def prox(self, k: float) -> dict[str, float]:
+        """(parameter, inner step) of a local proximal problem f_i + ||. - v||^2 / (2 parameter)."""
+        parameter = 8.0 * k / self.L_max
+        return {"parameter": parameter, "eta": 1.0 / (self.L_max + 1.0 / parameter)}
+
+
+def _prox(make: Callable[..., alg.Algorithm]) -> Callable[[Bounds, float], alg.Algorithm]:
+    return lambda b, k: make(b=b, **b.prox(k))
+
+
+RULES: dict[type[alg.Algorithm], Callable[[Bounds, float], alg.Algorithm]] = {
+    alg.DecoupledProx: lambda b, k: alg.DecoupledProx(eta=b.corrected(k), tau=b.tau),
+    alg.AcceleratedDecoupledProx: lambda b, k: alg.AcceleratedDecoupledProx(eta=b.corrected(k), tau=b.tau),
+    alg.CompressedDecoupledProx: lambda b, k: alg.CompressedDecoupledProx(
+        eta=b.corrected(k), keep=int(np.ceil(0.05 * b.d)), tau=b.tau
+    ),
+    alg.FedMid: lambda b, k: alg.FedMid(eta=k / b.L_max, tau=b.tau),
+    alg.FedDA: lambda b, k: alg.FedDA(eta=k / b.L_max, tau=b.tau),
+    alg.FastFedDA: lambda b, k: alg.FastFedDA(
+        mu=max(b.mu, 1e-6 * b.L), schedule=fast_fedda.Constant(b.L_max / k), tau=b.tau
+    ),
+    alg.FedDR: _prox(lambda b, parameter, eta: alg.FedDR(eta=eta, lam=parameter, tau=b.tau)),
+    alg.FedADMM: _prox(lambda b, parameter, eta: alg.FedADMM(eta=eta, rho=1.0 / parameter, tau=b.tau)),
+    alg.FedPLT: _prox(lambda b, parameter, eta: alg.FedPLT(eta=eta, rho=parameter, tau=b.tau)),
+    alg.Scaffnew: lambda b, k: alg.Scaffnew(eta=k / b.L_max, steps=scaffnew.Fixed(tau=b.tau)),
+    alg.NormalMap: lambda b, k: alg.NormalMap(
+        eta=0.8 * b.corrected(k), gamma=0.8 * b.corrected(k) * b.tau, tau=b.tau
+    ),
+    alg.CoupledControlVariates: lambda b, k: alg.CoupledControlVariates(eta=b.corrected(k), tau=b.tau),
+    alg.ServerProx: lambda b, k: alg.ServerProx(eta=b.corrected(k), tau=b.tau),
+    alg.NaiveCoupled: lambda b, k: alg.NaiveCoupled(eta=b.corrected(k), tau=b.tau),
+    alg.FedAvg: lambda b, k: alg.FedAvg(eta=k / b.L_max, tau=b.tau),
+    alg.FedProx: lambda b, k: alg.FedProx(eta=k / (1.1 * b.L_max), mu=0.1 * b.L_max, tau=b.tau),
+    alg.Scaffold: lambda b, k: alg.Scaffold(eta=b.corrected(k), tau=b.tau),
+    alg.Mime: lambda b, k: alg.Mime(eta=k / (b.L_max * b.tau), tau=b.tau),
+    alg.MimeLite: lambda b, k: alg.MimeLite(eta=k / (b.L_max * b.tau), tau=b.tau),
+    alg.FedSplit: _prox(lambda b, parameter, eta: alg.FedSplit(eta=eta, s=parameter, tau=b.tau)),
+    alg.FedPD: _prox(lambda b, parameter, eta: alg.FedPD(eta=eta, eta_pd=parameter, tau=b.tau)),
+    alg.ProximalGradient: lambda b, k: alg.ProximalGradient(eta=k / b.L),
+    alg.FISTA: lambda b, k: alg.FISTA(eta=k / b.L),
+}
+
+
+def suggest(algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0) -> Any:
+    """The algorithm with step sizes that suit the problem; `scale` multiplies its main step.
+
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> cf.simulate(problem, suggest("DecoupledProx", problem), 60, reference=cf.solve(problem))["optimality"][-1] < 1e-6
+    True
+    """
+    cls = alg.find(algorithm) if isinstance(algorithm, str) else algorithm
+    if cls not in RULES:
+        raise InputError(f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...).")
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(f"scale={scale!r} must be a finite number > 0.")
+    bounds = Bounds(
+        L=problem.lipschitz, L_max=float(problem.client_lipschitz.max()), mu=problem.strong_convexity, tau=tau, d=problem.d
+    )
+    return RULES[cls](bounds, scale)
