@@ -58,9 +58,10 @@ class MiniBatch(NamedTuple):
 
     def full_grad(self, x: Array) -> Array:
         # A window of `capacity` rows that holds all of this client's; the last clients' window starts early.
-        start = jnp.minimum(self.offset, self.A.shape[0] - self.capacity)
-        A = jax.lax.dynamic_slice_in_dim(self.A, start, self.capacity)
-        y = jax.lax.dynamic_slice_in_dim(self.y, start, self.capacity)
-        row = start + jnp.arange(self.capacity)
+        window = min(self.capacity, self.A.shape[0])
+        start = jnp.minimum(self.offset, self.A.shape[0] - window)
+        A = jax.lax.dynamic_slice_in_dim(self.A, start, window)
+        y = jax.lax.dynamic_slice_in_dim(self.y, start, window)
+        row = start + jnp.arange(window)
         mine = (row >= self.offset) & (row < self.offset + self.count)
         return jnp.where(mine, self.loss.slope(A @ x, y), 0.0) @ A / self.count + self.loss.ridge * x

@@ -95,7 +95,7 @@ def _paper(document: str) -> str:
     match = re.search(r"Reference: (.*?)(?: Deviations:|$)", text)
     reference = match.group(1) if match else "ours"
     author = re.match(r"[\w' -]+", reference)
-    year = re.search(r"\b(19|20)\d\d\b", reference)
+    year = re.search(r"\b(19|20)\d\d\b(?!\.)", reference)
     short = f"{author.group(0).strip() if author else reference} {year.group(0) if year else ''}".strip()
     return short + (" (reconstruction)" if "reconstruction" in text.lower() else "")
 

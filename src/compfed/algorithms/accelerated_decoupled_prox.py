@@ -68,8 +68,6 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     down_vectors: str = choice("one", "two", default="one")
 
-    sampling = False
-
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau

@@ -18,7 +18,7 @@ them, and cost nothing to the others:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from jax import Array
 
@@ -29,6 +29,7 @@ from compfed.regularisers import Regulariser, Zero
 if TYPE_CHECKING:
     from compfed.problem import Problem
 
+Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
 C = TypeVar("C")
 D = TypeVar("D")
@@ -39,7 +40,8 @@ class Algorithm(Generic[S, C, D, U]):
     """One federated method. Subclasses are records (see `compfed.records`) and define the five methods below."""
 
     composite: ClassVar[bool] = True  # does it handle a non-smooth g?
-    sampling: ClassVar[bool] = True  # may a round use only some of the clients?
+    exact: ClassVar[bool] = True  # with full gradients and constant steps, is its limit the minimiser?
+    sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
     rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
 
     def init(self, x0: Array) -> tuple[S, C]:
@@ -88,7 +90,7 @@ class Algorithm(Generic[S, C, D, U]):
 
     def prepared(self, problem: Problem, participants: int) -> Self:
         """The algorithm as it will run on `problem` with `participants` clients a round; refuses what cannot work."""
-        if participants < problem.n and not self.sampling:
+        if participants < problem.n and self.sampling == "no":
             raise InputError(
                 f"{type(self).__name__} needs every client in every round; got participants={participants} of "
                 f"{problem.n}. Leave participants out, or use an algorithm that allows sampling."

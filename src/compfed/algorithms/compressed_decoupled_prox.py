@@ -63,8 +63,6 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     feedback: str = choice("EF21", "EF14", default="EF21")
 
-    sampling = False
-
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau

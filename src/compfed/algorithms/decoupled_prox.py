@@ -51,6 +51,8 @@ class Up(NamedTuple):
 
 @record
 class DecoupledProx(Algorithm[Global, Client, Global, Up]):
+    sampling = "observed"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

@@ -77,6 +77,9 @@ class Sums(NamedTuple):
 
 @record
 class FastFedDA(Algorithm[Server, Array, Down, Sums]):
+    exact = False
+    sampling = "observed"
+
     mu: float = positive()
     schedule: Constant | Linear | Quadratic = part()
     tau: int = count(default=5)

@@ -50,6 +50,8 @@ class Up(NamedTuple):
 
 @record
 class FedADMM(Algorithm[Server, Client, Down, Up]):
+    sampling = "proved"
+
     eta: float = positive()
     rho: float = positive()
     tau: int = count(default=5)

@@ -30,6 +30,9 @@ class Up(NamedTuple):
 @record
 class FedAvg(Algorithm[Global, None, Global, Up]):
     composite = False
+    exact = False
+    sampling = "proved"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

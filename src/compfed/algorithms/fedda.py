@@ -34,6 +34,9 @@ class Up(NamedTuple):
 
 @record
 class FedDA(Algorithm[Global, None, Global, Up]):
+    exact = False
+    sampling = "proved"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

@@ -51,6 +51,8 @@ class Up(NamedTuple):
 
 @record
 class FedDR(Algorithm[Server, Client, Down, Up]):
+    sampling = "proved"
+
     eta: float = positive()
     lam: float = positive()
     alpha: float = positive(default=1.0)

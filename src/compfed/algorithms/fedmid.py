@@ -36,6 +36,9 @@ class Up(NamedTuple):
 
 @record
 class FedMid(Algorithm[Global, None, Global, Up]):
+    exact = False
+    sampling = "proved"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

@@ -44,7 +44,7 @@ class Client(NamedTuple):
 @record
 class FedPD(Algorithm[Global, Client, Global, Global]):
     composite = False
-    sampling = False  # x0 is the mean over all clients
+
     eta: float = positive()
     eta_pd: float = positive()
     tau: int = count(default=5)

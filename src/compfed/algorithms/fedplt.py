@@ -46,6 +46,8 @@ class Up(NamedTuple):
 
 @record
 class FedPLT(Algorithm[Server, Client, Down, Up]):
+    sampling = "proved"
+
     eta: float = positive()
     rho: float = positive()
     tau: int = count(default=5)

@@ -37,6 +37,9 @@ class Up(NamedTuple):
 @record
 class FedProx(Algorithm[Global, None, Global, Up]):
     composite = False
+    exact = False
+    sampling = "proved"
+
     eta: float = positive()
     mu: float = nonnegative()
     eta_g: float = positive(default=1.0)

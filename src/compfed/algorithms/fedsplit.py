@@ -42,7 +42,7 @@ class Up(NamedTuple):
 @record
 class FedSplit(Algorithm[Global, Client, Global, Up]):
     composite = False
-    sampling = False  # x is the mean of all z_i
+
     eta: float = positive()
     s: float = positive()
     tau: int = count(default=5)

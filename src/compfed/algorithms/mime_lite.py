@@ -11,7 +11,7 @@ With beta = 0 it is FedAvg.
     x   global model      y   local model      m   momentum      c   mean gradient at x
 
 Reference: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms
-in Federated Learning", arXiv 2008.03606, with momentum SGD as base method. Written from public code: the
+in Federated Learning", 2020 (arXiv 2008.03606), with momentum SGD as base method. Written from public code: the
 paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g.
 """
 
@@ -40,6 +40,9 @@ class Up(NamedTuple):
 @record
 class MimeLite(Algorithm[Global, None, Global, Up]):
     composite = False
+    exact = False
+    sampling = "proved"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

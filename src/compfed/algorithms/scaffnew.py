@@ -85,8 +85,6 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
     eta: float = positive()
     steps: Fixed | Random = part(default=Fixed())
 
-    sampling = False
-
     @property
     def rounds_to_count(self):  # pyright: ignore[reportIncompatibleVariableOverride]  # only random rounds differ
         return 100 if isinstance(self.steps, Random) else 1

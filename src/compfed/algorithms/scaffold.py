@@ -47,6 +47,8 @@ class Up(NamedTuple):
 @record
 class Scaffold(Algorithm[Global, Client, Global, Up]):
     composite = False
+    sampling = "proved"
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)

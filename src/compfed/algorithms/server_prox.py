@@ -45,11 +45,11 @@ class Up(NamedTuple):
 
 @record
 class ServerProx(Algorithm[Global, Client, Global, Up]):
+    exact = False
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
-
-    sampling = False
 
     @property
     def eta_tilde(self):

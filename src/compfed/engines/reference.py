@@ -28,11 +28,11 @@ _local = jax.jit(lambda a, g, d, u, c: a.local(g, d, u, c))
 _solution = jax.jit(lambda a, g, s: a.solution(g, s))
 
 
-@jax.jit(static_argnames=("stage", "batch_size"))
-def _client(stage, batch_size, a, loss, g, A, y, d, c, key):
+@jax.jit(static_argnames=("stage", "batch_size", "capacity"))
+def _client(stage, batch_size, capacity, a, loss, g, A, y, d, c, key):
     f = FullGradient(loss, A, y, jnp.asarray(float(A.shape[0]), A.dtype))
     if batch_size is not None:
-        f = MiniBatch(loss, A, y, jnp.int32(0), jnp.int32(A.shape[0]), A.shape[0], batch_size)
+        f = MiniBatch(loss, A, y, jnp.int32(0), jnp.int32(A.shape[0]), capacity, batch_size)
     return getattr(a, stage)(f, g, d, c, key)
 
 
@@ -61,6 +61,7 @@ def reference(
     recorder = Recorder(run, "reference")
     a, g, n = run.algorithm, problem.regulariser, problem.n
     p = problem.weights
+    capacity = int(problem.sites.sizes.max())  # of the largest site, as in `simulate`: it decides how rows are drawn
     with precision(problem.dtype):
         labels = [np.asarray(problem.loss.encode(y), problem.dtype) for y in problem.sites.labels]
         rows = [(jnp.asarray(A, problem.dtype), jnp.asarray(y)) for A, y in zip(problem.sites.features, labels, strict=True)]
@@ -87,7 +88,7 @@ def reference(
             for i in chosen:
                 A, y = rows[i]
                 u, clients[i] = _client(
-                    stage, batch_size, a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i])
+                    stage, batch_size, capacity, a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i])
                 )
                 if not _finite((u, clients[i])):
                     raise recorder.diverged(r + 1, f", client {problem.sites.names[i]!r}, stage {stage}")

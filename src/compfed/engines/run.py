@@ -81,6 +81,8 @@ def checked(
     rounds = whole(rounds, "rounds", 0)
     record_every = whole(record_every, "record_every", 1)
     seed = whole(seed, "seed", 0)
+    if seed >= 2**32:
+        raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
     if batch_size is not None:
         batch_size = whole(batch_size, "batch_size", 1, " Leave it out for full gradients.")
         smallest = int(problem.sites.sizes.argmin())
@@ -109,6 +111,8 @@ def checked(
 
 
 def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any) -> None:
+    if not isinstance(resume, Trace):
+        raise InputError(f"resume must be a Trace (Trace.load reads a saved one); got {type(resume).__name__}.")
     if resume.state is None:
         raise InputError("resume: this trace has no state to go on from.")
     if x0 is not None:
@@ -116,6 +120,9 @@ def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any
     before, now = resume.provenance.get("algorithm", {}).get("name"), type(algorithm).__name__
     if before != now:
         raise InputError(f"resume: the trace is of {before}, the algorithm is {now}; they must be the same.")
+    if resume.provenance["dtype"] != problem.dtype.name:
+        was = resume.provenance["dtype"]
+        raise InputError(f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r}).")
     if resume.x.shape != (problem.d,) or resume.provenance["problem"]["clients"] != problem.n:
         raise InputError(f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d}).")
 
@@ -155,20 +162,15 @@ class Recorder:
     def last_round(self) -> int:
         return int(self.blocks[-1]["round"][-1]) if self.blocks else -1
 
-    def add(
-        self, rounds: np.ndarray, models: np.ndarray, seen: dict[str, np.ndarray], seconds: float, first_bad: int = 0
-    ) -> None:
-        """Record `models` after `rounds`, worked out in `seconds`; stops recording at the first that blew up.
-
-        `first_bad` is the round an engine knows to be the first that was not finite, if it knows one.
-        """
+    def add(self, rounds: np.ndarray, models: np.ndarray, seen: dict[str, np.ndarray], seconds: float) -> None:
+        """Record `models` after `rounds`, worked out in `seconds`; stops recording at the first that blew up."""
         if self.blown or not len(rounds):
             return
         with np.errstate(over="ignore", invalid="ignore"):
             good = np.linalg.norm(models.astype(float), axis=1) < BLOW_UP * self.size  # False for NaN
         keep = len(rounds) if good.all() else int(good.argmin())
         if keep < len(rounds):
-            self.blown = first_bad or int(rounds[keep])
+            self.blown = int(rounds[keep])
         before, span = max(self.last_round, 0), max(int(rounds[-1]) - max(self.last_round, 0), 1)
         if keep:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
@@ -184,8 +186,12 @@ class Recorder:
 
     def trace(self, server: Any, clients: Any, where: str = "") -> Trace:
         """The trace of everything recorded; one that blew up says so and has no state to go on from."""
-        names = [c for c in COLUMNS if c in self.blocks[-1]] + [c for c in self.blocks[-1] if c not in COLUMNS]
-        columns = {c: np.concatenate([block[c] for block in self.blocks]) for c in names}
+        present = {c: None for block in self.blocks for c in block}
+        names = [c for c in COLUMNS if c in present] + [c for c in present if c not in COLUMNS]
+        # a column that only one part of a resumed run measured is NaN in the other
+        columns = {
+            c: np.concatenate([block.get(c, np.full(len(block["round"]), np.nan)) for block in self.blocks]) for c in names
+        }
         provenance = self.provenance() | self.more
         if self.blown:
             provenance["diverged"] = self._what_happened(where)

@@ -218,9 +218,11 @@ def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progr
             seconds = time.perf_counter() - began
             rounds, models, seen = jax.tree.map(np.asarray, buffers)
             for i, recorder in enumerate(recorders):
-                noted = np.flatnonzero(rounds[i] > recorder.last_round)
+                bad = int(carry.bad[i])  # a bounded g can hide it: the model is finite where the server's state is not
+                noted = np.flatnonzero((rounds[i] > recorder.last_round) & ((bad == 0) | (rounds[i] < bad)))
                 columns = {k: v[i][noted] for k, v in seen.items()}
-                recorder.add(rounds[i][noted], models[i][noted], columns, seconds, first_bad=int(carry.bad[i]))
+                recorder.add(rounds[i][noted], models[i][noted], columns, seconds)
+                recorder.blown = recorder.blown or bad or None
             records, done = records - batch, done + batch * every
             # about half a second of work between two looks, so that progress and divergence show in time
             batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
@@ -334,6 +336,9 @@ def grid(
     """
     kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
     names = {} if over is None else dict(over)
+    for name, listed in names.items():
+        if isinstance(listed, str) or not hasattr(listed, "__iter__"):
+            raise InputError(f"grid over {name!r}: give a list of values; got {listed!r}.")
     members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
     if not members or (over is not None and not over):
         raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")

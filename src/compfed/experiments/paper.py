@@ -31,24 +31,27 @@ RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3
 class Size:
     """How large the reproduction is. The full size is the paper's."""
 
+    clients: int = 30
     samples: int = 2000
-    rounds: int = 600  # full gradients
+    rounds: int = 600  # full gradients, for what converges; what stops at a floor gets half
     stochastic_rounds: int = 400  # Figure 1, right
+    etas: tuple[float, float, float] = (1.0, 0.2, 0.02)  # Figure 2, left
     long_rounds: int = 2000  # Figure 2: until the slower settings reach their floor
-    slowest_rounds: int = 8000  # Figure 2, left, eta = 0.02
+    slowest_rounds: int = 4500  # Figure 2, left, the smallest eta
     draws: int = 5  # of the data, for claims that depend on it
     theory_rounds: int = 6000
     seeds: int = 5
 
 
 QUICK = Size(
-    samples=200, rounds=600, stochastic_rounds=300, long_rounds=1200, slowest_rounds=6000, draws=3, theory_rounds=3000
-)
+    clients=10, samples=200, stochastic_rounds=250, etas=(1.0, 0.2, 0.05), long_rounds=1400, slowest_rounds=1800, draws=2,
+    theory_rounds=1000,
+)  # fmt: skip
 
 
-def paper_problem(samples: int, lam: float = L1, seed: int = 0) -> Problem:
-    """n = 30, (alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i."""
-    sites = synthetic(alpha=10, beta=10, clients=30, samples=samples, features=60, seed=seed)
+def paper_problem(samples: int, clients: int = 30, lam: float = L1, seed: int = 0) -> Problem:
+    """(alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i; n = 30 in the paper."""
+    sites = synthetic(alpha=10, beta=10, clients=clients, samples=samples, features=60, seed=seed)
     return Problem(Logistic(ridge=RIDGE), regularisers.L1(lam), sites)
 
 
@@ -61,24 +64,19 @@ class Experiment:
 
 
 def experiments(size: Size) -> Iterator[Experiment]:
-    """All of them, in the order of the report. Problems and minimisers are shared and made when first needed."""
-    problem = paper_problem(size.samples)
+    """All of them, in the order of the report. They share problems and minimisers, and do not depend on each other."""
+    problem = paper_problem(size.samples, size.clients)
     sparse = problem.replace(regulariser=regularisers.L1(SPARSE_L1))
-    known: dict[str, Solution] = {}
-
-    def x_star(name: str, p: Problem) -> Solution:
-        if name not in known:
-            known[name] = solve(p)
-        return known[name]
+    stars = {"paper": solve(problem), "sparse": solve(sparse)}
 
     def one(p: Problem, star: str, algorithm: alg.Algorithm, rounds: int, **options: Any):
-        return lambda progress: [simulate(p, algorithm, rounds, reference=x_star(star, p), progress=progress, **options)]
+        return lambda progress: [simulate(p, algorithm, rounds, reference=stars[star], progress=progress, **options)]
 
     def seeds(algorithm: alg.Algorithm, rounds: int, batch_size: int, every: int = 2, **over: Any):
         over = {**over, "seed": range(size.seeds)}
         return lambda progress: grid(
             problem, algorithm, rounds, over, batch_size=batch_size, record_every=every,
-            reference=x_star("paper", problem), progress=progress,
+            reference=stars["paper"], progress=progress,
         )  # fmt: skip
 
     A1 = alg.DecoupledProx(eta=1.0, eta_g=1.0, tau=5)
@@ -97,28 +95,30 @@ def experiments(size: Size) -> Iterator[Experiment]:
         "ProximalGradient": alg.ProximalGradient(eta=1.0 / L),
         "FISTA": alg.FISTA(eta=1.0 / L),
     }
+    half = size.rounds // 2
     for name, a in full.items():
-        yield _group("full", name, one(problem, "paper", a, size.rounds))
+        rounds = size.rounds if name in ("DecoupledProx", "ProximalGradient", "FISTA") else half
+        yield _group("full", name, one(problem, "paper", a, rounds))
     for name in ("DecoupledProx", "FedMid", "FedDA", "FastFedDA (quadratic)"):
         yield _group("stochastic", name, seeds(full[name], size.stochastic_rounds, 20))
 
     for rule in ("eta", "eta-tilde", "none"):
-        yield _group("ablation", f"local prox: {rule}", one(problem, "paper", replace(A1, local_prox=rule), size.rounds))
+        yield _group("ablation", f"local prox: {rule}", one(problem, "paper", replace(A1, local_prox=rule), half))
     for name, a in [("DecoupledProx", A1), ("FedMid", full["FedMid"]), ("FedDA", full["FedDA"])]:
-        yield _group("sparse", name, one(sparse, "sparse", a, size.rounds))
+        yield _group("sparse", name, one(sparse, "sparse", a, size.rounds if a is A1 else half))
     for rule in ("eta", "eta-tilde", "none"):
-        yield _group("sparse", f"local prox: {rule}", one(sparse, "sparse", replace(A1, local_prox=rule), size.rounds))
+        yield _group("sparse", f"local prox: {rule}", one(sparse, "sparse", replace(A1, local_prox=rule), half))
 
-    for eta, rounds in ((1.0, size.long_rounds), (0.2, size.long_rounds), (0.02, size.slowest_rounds)):
+    for eta, rounds in zip(size.etas, (size.long_rounds // 2, size.long_rounds // 2, size.slowest_rounds), strict=True):
         a = alg.DecoupledProx(eta=eta, tau=10)
-        yield _group("impact of eta", f"eta = {eta:g}", seeds(a, rounds, 50, every=rounds // 400))
-    for tau in (2, 5, 10):
+        yield _group("impact of eta", f"eta = {eta:g}", seeds(a, rounds, 50, every=rounds // 250))
+    for tau in (2, 5):  # tau = 10 is eta = 0.2 above
         a = alg.DecoupledProx(eta=0.2, tau=tau)
-        yield _group("impact of tau", f"tau = {tau}", seeds(a, size.long_rounds, 50, every=size.long_rounds // 400))
+        yield _group("impact of tau", f"tau = {tau}", seeds(a, size.long_rounds, 50, every=size.long_rounds // 250))
 
     yield _group("equation 2", "DecoupledProx, upload zhat", one(problem, "paper", replace(A1, upload="model"), 60, measure=eq2_gap))
     yield Experiment("draws", lambda progress: other_draws(size, progress))
-    yield Experiment("fixed point", lambda progress: fixed_points(problem, x_star("paper", problem), progress))
+    yield Experiment("fixed point", lambda progress: fixed_points(problem, stars["paper"], progress))
     yield Experiment("theory", lambda progress: theory(size, progress))
 
 
@@ -137,7 +137,7 @@ def other_draws(size: Size, progress: Progress) -> dict[str, list[Trace]]:
     """FedMid and FedDA on other draws of the data: which of the two is better depends on the draw."""
     found: dict[str, list[Trace]] = {"draws: FedMid": [], "draws: FedDA": []}
     for draw in range(1, size.draws + 1):
-        problem = paper_problem(min(size.samples, 500), seed=draw)
+        problem = paper_problem(min(size.samples, 500), size.clients, seed=draw)
         star = solve(problem)
         for name, a in (("FedMid", alg.FedMid(eta=1.0, tau=5)), ("FedDA", alg.FedDA(eta=1.0, tau=5))):
             found[f"draws: {name}"].append(simulate(problem, a, 200, reference=star, record_every=50))
@@ -150,8 +150,8 @@ def fixed_points(problem: Problem, star: Solution, progress: Progress) -> dict[s
     alone = _first_client(problem)
     cases = {
         "fixed point: n = 1, tau = 2": (alone, solve(alone), alg.DecoupledProx(eta=1.0, tau=2)),
-        "fixed point: n = 30, tau = 5": (problem, star, alg.DecoupledProx(eta=1.0, tau=5)),
-        "fixed point: n = 30, tau = 3, eta_g = 2": (problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=3)),
+        "fixed point: all clients, tau = 5": (problem, star, alg.DecoupledProx(eta=1.0, tau=5)),
+        "fixed point: all clients, tau = 3, eta_g = 2": (problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=3)),
     }
     found = {}
     for name, (p, x, a) in cases.items():
@@ -187,7 +187,7 @@ def theory(size: Size, progress: Progress) -> dict[str, list[Trace]]:
     second, well-conditioned problem (ridge 1) shows the bound at work down to its residual.
     """
     found: dict[str, list[Trace]] = {}
-    paper = paper_problem(200)
+    paper = paper_problem(200, size.clients)
     well = paper.replace(loss=Logistic(ridge=1.0), regulariser=regularisers.L1(1e-3))
     ball = well.replace(regulariser=regularisers.L2Ball(1.0))  # far larger than x*: the minimiser is inside
     cases: list[tuple[str, Problem, int, int | None]] = [
