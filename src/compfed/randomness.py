@@ -59,14 +59,12 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
 def _equals_an_earlier(value: Array, candidate: Array) -> Array:
     """For each k: is value_k = candidate_j for some j < k?"""
     size = len(value)
-    if size > 64:
-        return ((value[:, None] == candidate) & jnp.tri(size, k=-1, dtype=bool)).any(axis=1)
-    # short and flat: several times faster on a CPU than the square comparison
     padded = jnp.concatenate([jnp.full(size, -2, candidate.dtype), candidate])
-    found = jnp.zeros(size, bool)
-    for shift in range(1, size):
-        found |= padded[size - shift : 2 * size - shift] == value
-    return found
+
+    def compare(shift, found):  # one flat comparison per distance: faster on a CPU than a square one
+        return found | (jax.lax.dynamic_slice(padded, (size - shift,), (size,)) == value)
+
+    return jax.lax.fori_loop(1, size, compare, jnp.zeros(size, bool))
 
 
 def _integers(key: Array, limit: Array, capacity: int) -> Array:

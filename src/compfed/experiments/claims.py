@@ -121,11 +121,10 @@ def _(traces):
 def _(traces):
     measured, holds = {}, True
     ours = traces["full: DecoupledProx"][0]
-    for name in ("quadratic", "linear", "constant"):
-        trace = traces[f"full: FastFedDA ({name})"][0]
+    for name, (trace, *_) in ((n, ts) for n, ts in traces.items() if n.startswith("full: FastFedDA")):
         late = trace["round"] >= trace["round"][-1] / 2
         power = float(np.polyfit(np.log(trace["round"][late]), np.log(trace["optimality"][late]), 1)[0])
-        measured[name] = {"final_optimality": _final(trace), "fitted_rate": f"round^{power:.2f}"}
+        measured[name[6:]] = {"final_optimality": _final(trace), "fitted_rate": f"round^{power:.2f}"}
         holds &= -1.3 < power < -0.6 and _final(trace) > 1e3 * _final(ours)
     return measured, holds
 
