@@ -77,7 +77,10 @@ def main() -> None:
 
         def engine(run: Callable[..., cf.Trace], batch: int | None = batch) -> Callable[[int], float]:
             # the seconds column: rounds only, without compilation and measuring
-            return lambda r: float(run(problem, algorithm, r, batch_size=batch, record_every=r)["seconds"][-1])
+            def timed(r: int) -> float:
+                return float(run(problem, algorithm, r, batch_size=batch, record_every=r)["seconds"][-1])
+
+            return timed
 
         contestants = {"numpy": by_hand, "reference": engine(reference), "simulate": engine(cf.simulate)}
         best = dict.fromkeys(contestants, np.inf)
@@ -89,7 +92,9 @@ def main() -> None:
             row = {"gradients": "full" if batch is None else f"b={batch}", "engine": name}
             row |= {"ms_per_round": 1e3 * seconds, "speed_relative_to_numpy": best["numpy"] / seconds}
             results.append(row)
-            print(f"{row['gradients']:>5} {name:>10} {row['ms_per_round']:9.3f} ms/round {row['speed_relative_to_numpy']:8.2f} x NumPy")
+            print(
+                f"{row['gradients']:>5} {name:>10} {row['ms_per_round']:9.3f} ms/round {row['speed_relative_to_numpy']:8.2f} x NumPy"
+            )
         if agree is not None:
             print(f"      (NumPy and simulate differ by {np.abs(agree).max():.1e} after 20 rounds)")
     machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}

@@ -1,6 +1,6 @@
 """Which identities verify which algorithm, read off the marks in the test files.
 
-    python tests/marks.py     writes src/compfed/verified.json, from which the table of algorithms is made
+python tests/marks.py     writes src/compfed/verified.json, from which the table of algorithms is made
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ def soft(v: np.ndarray, t: float) -> np.ndarray:
     return np.sign(v) * np.maximum(np.abs(v) - t, 0.0)
 
 
-def logistic(
-    seed: int = 0, samples: int | list[int] = 20, n: int = 5, d: int = 8, weights: bool = False
-) -> cf.Problem:
+def logistic(seed: int = 0, samples: int | list[int] = 20, n: int = 5, d: int = 8, weights: bool = False) -> cf.Problem:
     """A small copy of the paper's problem; `weights` gives sites their share of the rows."""
     sites = cf.data.synthetic(clients=n, samples=samples, features=d, seed=seed)
     return cf.Problem(

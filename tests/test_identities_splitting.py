@@ -29,7 +29,6 @@ from compfed.algorithms.fedsplit import FedSplit
 from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.scaffold import Scaffold
-from compfed.engines import reference
 from compfed.metrics import cost_of_a_round
 from compfed.precision import precision
 
@@ -609,7 +608,7 @@ def test_local_model_after_one_step(algorithm):
     np.testing.assert_allclose(local, k.x0 - 0.1 * (k.H[0] @ k.x0 - k.b[0]), rtol=0, atol=1e-14)
 
 
-# --- refusals, and one code in two engines ---
+# --- refusals ---
 
 
 METHODS = {
@@ -637,22 +636,3 @@ def test_methods_that_need_everyone_refuse_sampling(name):
     k = case(0)
     with pytest.raises(cf.InputError, match="every client"):
         cf.simulate(k.smooth, METHODS[name](k), 1, participants=2)
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-@pytest.mark.parametrize("name", [m for m in METHODS if m != "Scaffold I"])
-def test_engines_agree(name, sampled):
-    """Full gradients with all clients, and mini-batches with two of them (or all, where the method needs that)."""
-    k = case(1)
-    batch_size, participants = (5, None if name in EVERYONE_ONLY else 2) if sampled else (None, None)
-    problem = k.composite if name in COMPOSITE else k.smooth
-    options = {"batch_size": batch_size, "participants": participants, "x0": k.x0, "seed": 3, "record_every": 25}
-    fast = run(problem, METHODS[name](k), 50, **options)
-    slow = reference(problem, METHODS[name](k), 50, **options)
-    assert np.linalg.norm(slow.x - k.x0) > 0.1  # it went somewhere
-    np.testing.assert_allclose(fast.x, slow.x, rtol=0, atol=1e-10)
-    np.testing.assert_allclose(fast["drift"], slow["drift"], rtol=0, atol=1e-10)
-    assert fast.state is not None
-    assert slow.state is not None
-    for ours, theirs in zip(fast.state.clients, slow.state.clients, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-9)

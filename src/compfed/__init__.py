@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from compfed import algorithms, data, engines, losses, regularisers
+from compfed import algorithms, data, engines, losses, regularisers, steps
 from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError
 from compfed.problem import Problem
@@ -13,5 +13,5 @@ from compfed.trace import Trace
 __version__ = version("compfed")
 __all__ = [
     "Divergence", "InputError", "Problem", "Solution", "Trace", "algorithms", "data", "engines", "grid", "losses", "progress_bar",
-    "regularisers", "simulate", "solve",
+    "regularisers", "simulate", "solve", "steps",
 ]  # fmt: skip

@@ -22,7 +22,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Reproduce every figure of the paper and check every claim. Exit status 1 when a claim fails.",
     )
     reproduce.add_argument("--quick", action="store_true", help="smaller data and fewer rounds, under a minute")
-    reproduce.add_argument("--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s")
+    reproduce.add_argument(
+        "--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s"
+    )
     reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5)")
     reproduce.set_defaults(run=_reproduce)
 
@@ -38,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     budget.add_argument("--bytes", type=float, metavar="N", help="budget in bytes sent by a client")
     budget.add_argument("--gradients", type=float, metavar="N", help="budget in gradient evaluations of a client")
     compare.add_argument("--tau", type=int, default=5, help="local steps (default: 5)")
-    compare.add_argument("--candidates", type=int, default=7, metavar="K", help="step sizes tried per method (default: 7)")
+    compare.add_argument(
+        "--candidates", type=int, default=7, metavar="K", help="step sizes tried per method (default: 7)"
+    )
     compare.add_argument("--batch-size", type=int, metavar="B", help="mini-batch size (default: full gradients)")
     compare.add_argument("--participants", type=int, metavar="K", help="clients per round (default: all)")
     compare.add_argument("--clients", type=int, default=30, help="default: 30")
@@ -48,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
     compare.add_argument("--seed", type=int, default=0, help="of the data and of mini-batches (default: 0)")
     compare.add_argument("--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds")
-    compare.add_argument("--out", type=Path, default=Path("results/compare"), metavar="DIR", help="default: %(default)s")
+    compare.add_argument(
+        "--out", type=Path, default=Path("results/compare"), metavar="DIR", help="default: %(default)s"
+    )
     compare.set_defaults(run=_compare)
 
     listing = commands.add_parser("list", help="list what there is")

@@ -48,7 +48,9 @@ RULES: dict[type[alg.Algorithm], Callable[[Bounds, float], alg.Algorithm]] = {
     alg.DecoupledProx: lambda b, k: alg.DecoupledProx(eta=b.corrected(k), tau=b.tau),
     alg.AcceleratedDecoupledProx: lambda b, k: alg.AcceleratedDecoupledProx(eta=b.corrected(k), tau=b.tau),
     alg.CompressedDecoupledProx: lambda b, k: alg.CompressedDecoupledProx(
-        eta=b.corrected(k), keep=int(np.ceil(0.05 * b.d)), tau=b.tau
+        eta=b.corrected(k) / 3,
+        keep=int(np.ceil(0.05 * b.d)),
+        tau=b.tau,  # the memory lags: shorter rounds
     ),
     alg.FedMid: lambda b, k: alg.FedMid(eta=k / b.L_max, tau=b.tau),
     alg.FedDA: lambda b, k: alg.FedDA(eta=k / b.L_max, tau=b.tau),
@@ -59,9 +61,7 @@ RULES: dict[type[alg.Algorithm], Callable[[Bounds, float], alg.Algorithm]] = {
     alg.FedADMM: _prox(lambda b, parameter, eta: alg.FedADMM(eta=eta, rho=1.0 / parameter, tau=b.tau)),
     alg.FedPLT: _prox(lambda b, parameter, eta: alg.FedPLT(eta=eta, rho=parameter, tau=b.tau)),
     alg.Scaffnew: lambda b, k: alg.Scaffnew(eta=k / b.L_max, steps=scaffnew.Fixed(tau=b.tau)),
-    alg.NormalMap: lambda b, k: alg.NormalMap(
-        eta=0.8 * b.corrected(k), gamma=0.8 * b.corrected(k) * b.tau, tau=b.tau
-    ),
+    alg.NormalMap: lambda b, k: alg.NormalMap(eta=0.8 * b.corrected(k), gamma=0.8 * b.corrected(k) * b.tau, tau=b.tau),
     alg.CoupledControlVariates: lambda b, k: alg.CoupledControlVariates(eta=b.corrected(k), tau=b.tau),
     alg.ServerProx: lambda b, k: alg.ServerProx(eta=b.corrected(k), tau=b.tau),
     alg.NaiveCoupled: lambda b, k: alg.NaiveCoupled(eta=b.corrected(k), tau=b.tau),
@@ -88,10 +88,16 @@ def suggest(algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5
     """
     cls = alg.find(algorithm) if isinstance(algorithm, str) else algorithm
     if cls not in RULES:
-        raise InputError(f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...).")
+        raise InputError(
+            f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...)."
+        )
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(f"scale={scale!r} must be a finite number > 0.")
     bounds = Bounds(
-        L=problem.lipschitz, L_max=float(problem.client_lipschitz.max()), mu=problem.strong_convexity, tau=tau, d=problem.d
+        L=problem.lipschitz,
+        L_max=float(problem.client_lipschitz.max()),
+        mu=problem.strong_convexity,
+        tau=tau,
+        d=problem.d,
     )
     return RULES[cls](bounds, scale)

@@ -102,7 +102,7 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
             k, key = k_key
             t = d.r * self.tau + k
             alpha, _, _ = self.schedule(t)
-            w = self.point(g, *sums, c, t - 1)
+            w = self.point(g, sums.G, sums.W, c, t - 1)
             return Sums(G=sums.G + alpha * f.grad(w, key), W=sums.W + alpha * w), None
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)

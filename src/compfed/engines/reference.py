@@ -64,7 +64,9 @@ def reference(
     capacity = int(problem.sites.sizes.max())  # of the largest site, as in `simulate`: it decides how rows are drawn
     with precision(problem.dtype):
         labels = [np.asarray(problem.loss.encode(y), problem.dtype) for y in problem.sites.labels]
-        rows = [(jnp.asarray(A, problem.dtype), jnp.asarray(y)) for A, y in zip(problem.sites.features, labels, strict=True)]
+        rows = [
+            (jnp.asarray(A, problem.dtype), jnp.asarray(y)) for A, y in zip(problem.sites.features, labels, strict=True)
+        ]
         ids, key = np.array(problem.sites.ids), run_key(seed)
         server, stacked = first_state(run)
         clients = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(n)]

@@ -122,9 +122,13 @@ def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any
         raise InputError(f"resume: the trace is of {before}, the algorithm is {now}; they must be the same.")
     if resume.provenance["dtype"] != problem.dtype.name:
         was = resume.provenance["dtype"]
-        raise InputError(f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r}).")
+        raise InputError(
+            f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r})."
+        )
     if resume.x.shape != (problem.d,) or resume.provenance["problem"]["clients"] != problem.n:
-        raise InputError(f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d}).")
+        raise InputError(
+            f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d})."
+        )
 
 
 def first_state(run: Run) -> tuple[Any, Any]:
@@ -190,7 +194,8 @@ class Recorder:
         names = [c for c in COLUMNS if c in present] + [c for c in present if c not in COLUMNS]
         # a column that only one part of a resumed run measured is NaN in the other
         columns = {
-            c: np.concatenate([block.get(c, np.full(len(block["round"]), np.nan)) for block in self.blocks]) for c in names
+            c: np.concatenate([block.get(c, np.full(len(block["round"]), np.nan)) for block in self.blocks])
+            for c in names
         }
         provenance = self.provenance() | self.more
         if self.blown:
@@ -242,4 +247,6 @@ def likely_cause(run: Run) -> str:
     safe = 1.0 / largest
     if eta > safe:
         return f"Likely cause: eta={eta:g} is {eta / safe:.3g} times 1/L_max={safe:.3g}; try eta <= {safe:.3g}."
-    return f"Likely cause: eta={eta:g} (1/L_max={safe:.3g}) together with eta_g and tau is too long a step; reduce them."
+    return (
+        f"Likely cause: eta={eta:g} (1/L_max={safe:.3g}) together with eta_g and tau is too long a step; reduce them."
+    )

@@ -169,7 +169,7 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
     return seen
 
 
-def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: Array, every: Array):
+def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
     """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows."""
 
     def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
@@ -184,7 +184,9 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: Ar
 
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
-    _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & (loop[1].bad == 0), record, (0, carry, buffers))
+    _, carry, buffers = jax.lax.while_loop(
+        lambda loop: (loop[0] < records) & (loop[1].bad == 0), record, (0, carry, buffers)
+    )
     return carry, buffers, look(carry)
 
 
@@ -217,7 +219,7 @@ def _program(plan: Plan, grid: bool) -> Callable[..., Any]:
 
 def programs_compiled() -> int:
     """How many programs this process has compiled so far."""
-    return sum(program._cache_size() for program in _PROGRAMS.values())
+    return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
 def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
@@ -226,7 +228,9 @@ def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progr
     _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
     if run.resume is None:
         for i, recorder in enumerate(recorders):
-            recorder.add(np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0)
+            recorder.add(
+                np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0
+            )
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
     done = 0
@@ -375,7 +379,9 @@ def grid(
             )
         )  # fmt: skip
     if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
-        raise InputError("the algorithms of one grid must be of one class with equal tau and options; run one grid for each.")
+        raise InputError(
+            "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
+        )
     plan = Plan(runs[0].participants, batch_size, _clients_at_once(problem, batch_size), measure)
     recorders = [Recorder(run, "simulate") for run in runs]
     with precision(problem.dtype):
@@ -402,7 +408,9 @@ def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapp
         owner = next((o for o, r in owners.items() if has_leaf(r, name)), None)
         if owner is None:
             known = ", ".join([*(f for r in owners.values() for f in leaf_names(r)), "seed"])
-            raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
+            raise InputError(
+                f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}."
+            )
         owners[owner] = with_leaf(owners[owner], name, value)
     return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
 
@@ -412,7 +420,9 @@ def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
     leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
     out, varies = [], []
     for column in zip(*leaves, strict=True):
-        plain = [jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column]
+        plain = [
+            jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column
+        ]
         differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
         out.append(jnp.stack([jnp.asarray(v) for v in column]) if differs else column[0])
         varies.append(differs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -144,7 +145,7 @@ def _(traces):
     runs = [traces[f"impact of eta: eta = {eta}"] for eta in etas]
     to_level = [_rounds_to(r, 0.1) for r in runs]
     floors = [_median_floor(r) for r in runs]
-    ordered = all(a is not None and b is not None and a < b for a, b in zip(to_level, to_level[1:], strict=False))
+    ordered = all(a is not None and b is not None and a < b for a, b in itertools.pairwise(to_level))
     return {
         "rounds_to_0.1": dict(zip(etas, to_level, strict=True)),
         "floor": dict(zip(etas, floors, strict=True)),
@@ -158,7 +159,7 @@ def _(traces):
     runs = [traces[f"impact of tau: tau = {tau}"] for tau in taus[:2]] + [traces["impact of eta: eta = 0.2"]]
     to_level = [_rounds_to(r, 0.01) for r in runs]
     floors = [_median_floor(r) for r in runs]
-    ordered = all(a is not None and b is not None and a > b for a, b in zip(to_level, to_level[1:], strict=False))
+    ordered = all(a is not None and b is not None and a > b for a, b in itertools.pairwise(to_level))
     return {
         "rounds_to_0.01": dict(zip(taus, to_level, strict=True)),
         "floor": dict(zip(taus, floors, strict=True)),
@@ -200,7 +201,9 @@ def _(traces):
     return worst, len(worst) == 2 and max(worst.values()) <= 1e-12
 
 
-@_claim("growing-prox", "The prox parameter (t+1) eta is what makes it exact; eta, eta~ and none leave a floor", "line 11")
+@_claim(
+    "growing-prox", "The prox parameter (t+1) eta is what makes it exact; eta, eta~ and none leave a floor", "line 11"
+)
 def _(traces):
     measured, holds = {}, True
     for group, exact in (("ablation", "full"), ("sparse", "sparse")):
@@ -213,7 +216,11 @@ def _(traces):
     return measured, holds
 
 
-@_claim("sparse-support", "In a sparse setting (l1 1e-3) Algorithm 1 finds the zeros of x*; FedMid and FedDA do not", "beyond the paper")
+@_claim(
+    "sparse-support",
+    "In a sparse setting (l1 1e-3) Algorithm 1 finds the zeros of x*; FedMid and FedDA do not",
+    "beyond the paper",
+)
 def _(traces):
     runs = {name: traces[f"sparse: {name}"][0] for name in ("DecoupledProx", "FedMid", "FedDA")}
     target = int(runs["DecoupledProx"].provenance["reference"]["nonzeros"])
@@ -260,7 +267,11 @@ def _(traces):
     return _theorem(traces, "corollary 1", with_B_g=False)
 
 
-@_claim("honest-baseline", "At the paper's step sizes FISTA needs fewer rounds and fewer gradients to 1e-6", "beyond the paper")
+@_claim(
+    "honest-baseline",
+    "At the paper's step sizes FISTA needs fewer rounds and fewer gradients to 1e-6",
+    "beyond the paper",
+)
 def _(traces):
     measured = {}
     for name in ("DecoupledProx", "ProximalGradient", "FISTA"):

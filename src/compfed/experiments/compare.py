@@ -128,7 +128,9 @@ def compare(
     methods = methods_for(problem, names)
     participants = options.get("participants")
     for method in methods:  # refuse what cannot run before anything has run
-        suggest(method, problem, options.get("tau", 5)).prepared(problem, problem.n if participants is None else participants)
+        suggest(method, problem, options.get("tau", 5)).prepared(
+            problem, problem.n if participants is None else participants
+        )
     x_star = solve(problem)
     steps = Steps(len(methods), stream)
     results: dict[str, dict[str, Any]] = {}
@@ -146,7 +148,11 @@ def compare(
         }
         lines.append(Line(name, [trace], i))
     steps.finish()
-    content = {"problem": problem.describe(), "x_star": {"gradient_mapping": x_star.gradient_mapping}, "methods": results}
+    content = {
+        "problem": problem.describe(),
+        "x_star": {"gradient_mapping": x_star.gradient_mapping},
+        "methods": results,
+    }
     (out / "comparison.json").write_text(json.dumps(content, indent=2) + "\n")
     draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
     return results

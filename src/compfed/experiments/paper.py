@@ -37,9 +37,9 @@ class Size:
     stochastic_rounds: int = 400  # Figure 1, right
     etas: tuple[float, float, float] = (1.0, 0.2, 0.02)  # Figure 2, left
     long_rounds: int = 2000  # Figure 2: until the slower settings reach their floor
-    slowest_rounds: int = 4500  # Figure 2, left, the smallest eta
+    slowest_rounds: int = 4000  # Figure 2, left, the smallest eta
     draws: int = 5  # of the data, for claims that depend on it
-    theory_rounds: int = 6000
+    theory_rounds: int = 3000
     seeds: int = 5
     everything: bool = True  # also the runs that repeat a point in another setting
 
@@ -119,7 +119,11 @@ def experiments(size: Size) -> Iterator[Experiment]:
         yield _group("impact of tau", f"tau = {tau}", seeds(a, size.long_rounds, 50, every=size.long_rounds // 250))
 
     yield from theory(size)
-    yield _group("equation 2", "DecoupledProx, upload zhat", one(problem, "paper", replace(A1, upload="model"), 60, measure=eq2_gap))
+    yield _group(
+        "equation 2",
+        "DecoupledProx, upload zhat",
+        one(problem, "paper", replace(A1, upload="model"), 60, measure=eq2_gap),
+    )
     yield Experiment("draws", lambda progress: other_draws(size, progress))
     yield Experiment("fixed point", lambda progress: fixed_points(problem, stars["paper"], progress))
 

@@ -63,9 +63,13 @@ def claims_table(claims: list[Claim]) -> str:
     """The claims as a person reads them in a terminal."""
     rows = []
     for c in claims:
-        measured = "; ".join(f"{k}: {short(v)}" for k, v in c.measured.items() if not isinstance(v, dict) and k != "note")
+        measured = "; ".join(
+            f"{k}: {short(v)}" for k, v in c.measured.items() if not isinstance(v, dict) and k != "note"
+        )
         measured = measured or "; ".join(f"{k}: {short(next(iter(v.values())))}" for k, v in c.measured.items())
-        rows.append([("holds" if c.holds else "FAILS"), c.id, measured if len(measured) < 92 else measured[:89] + "..."])
+        rows.append(
+            [("holds" if c.holds else "FAILS"), c.id, measured if len(measured) < 92 else measured[:89] + "..."]
+        )
     return text_table(["", "claim", "measured"], rows)
 
 
@@ -101,7 +105,10 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
         Panel("Local prox parameter, l1 = 1e-3", rules("sparse", "sparse")),
     ]
     costs = [line("full", m) for m in ("DecoupledProx", "FedDA", "FastFedDA (constant)", "ProximalGradient", "FISTA")]
-    budget = [Panel(f"Against {w}", costs, x=x) for w, x in (("rounds", "round"), ("bytes", "bytes_up"), ("gradients", "gradients"))]
+    budget = [
+        Panel(f"Against {w}", costs, x=x)
+        for w, x in (("rounds", "round"), ("bytes", "bytes_up"), ("gradients", "gradients"))
+    ]
     sparse = [
         Panel("Sparse setting, l1 = 1e-3", [line("sparse", m) for m in methods[:3]]),
         Panel("Non-zero coefficients", [line("sparse", m) for m in methods[:3]], y="nonzeros"),
@@ -111,10 +118,22 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
         for name in ("theorem 1: ridge 1", "theorem 1: ridge 1, b = 20")
     ]
     wanted = [
-        ("figure-1", figure_1, "Figure 1: Algorithm 1 (DecoupledProx) against FedMid, FedDA and Fast-FedDA; η = η_g = 1, τ = 5. Right: median and 10-90 % band over seeds."),
-        ("figure-2", figure_2, "Figure 2: impact of the step size and of the number of local steps on Algorithm 1; b = 50, median and 10-90 % band over seeds."),
+        (
+            "figure-1", figure_1,
+            "Figure 1: Algorithm 1 (DecoupledProx) against FedMid, FedDA and Fast-FedDA; η = η_g = 1, τ = 5. "
+            "Right: median and 10-90 % band over seeds.",
+        ),
+        (
+            "figure-2", figure_2,
+            "Figure 2: impact of the step size and of the number of local steps on Algorithm 1; b = 50, median and "
+            "10-90 % band over seeds.",
+        ),
         ("ablation", ablation, "Beyond the paper: only the growing prox parameter of line 11 is exact."),
-        ("budget", budget, "Beyond the paper: the same runs against what they cost, with proximal gradient and restarted FISTA (step 1/L) as reference lines."),
+        (
+            "budget", budget,
+            "Beyond the paper: the same runs against what they cost, with proximal gradient and restarted FISTA "
+            "(step 1/L) as reference lines.",
+        ),
         ("sparse", sparse, "Beyond the paper: a setting in which the solution is sparse."),
         ("theorem", bound, "The Lyapunov function of Theorem 1 with the theorem's own step sizes, on a well-conditioned problem."),
     ]  # fmt: skip

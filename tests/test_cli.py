@@ -1,0 +1,165 @@
+"""The command line: what it writes, what it prints, how it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.cli import main
+from compfed.experiments import claims, compare, paper, reproduce
+from compfed.progress import progress_bar
+from compfed.report.figures import Line, Panel, draw
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["compare", "--methods", "DecopledProx"], "nearest is 'DecoupledProx'"),
+        (["compare", "--methods", "FedAvg"], "FedAvg is for smooth problems"),
+        (["compare", "--methods", "FISTA", "--participants", "3"], "FISTA needs every client"),
+        (["compare", "--rounds", "0.5"], "must both be at least 1"),
+        (["compare", "--gradients", "2", "--methods", "FedDA", "--quick"], "does not buy one round of FedDA"),
+        (["compare", "--ridge", "-1"], "ridge must be finite and >= 0"),
+        (["reproduce", "--seeds", "0"], "at least one seed"),
+    ],
+)
+def test_a_user_s_mistake_is_one_line_and_status_2(argv, message, capsys, tmp_path):
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert error.count("\n") == 1
+
+
+def test_out_must_be_a_folder(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert main(["reproduce", "--out", str(tmp_path / "file")]) == 2
+    assert "is a file" in capsys.readouterr().err
+
+
+def test_list_prints_every_algorithm(capsys):
+    assert main(["list", "algorithms"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in cf.algorithms.ALGORITHMS)
+
+
+def test_compare_tunes_fairly_and_reports_costs(capsys, tmp_path):
+    argv = ["compare", "--clients", "4", "--samples", "20", "--features", "5", "--rounds", "60", "--candidates", "3"]
+    argv += ["--ridge", "0.05", "--methods", "DecoupledProx,ProximalGradient", "--out", str(tmp_path)]
+    assert main(argv) == 0
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    problem = cf.Problem(
+        cf.losses.Logistic(ridge=0.05), cf.regularisers.L1(1e-4), cf.data.synthetic(clients=4, samples=20, features=5)
+    )
+    star = cf.solve(problem)
+    for name, result in content["methods"].items():
+        tuning = result["tuning"]
+        assert tuning["scales"] == [0.5, 1.0, 2.0]
+        # the choice is the best of the candidates when each is run alone
+        finals = []
+        for scale in tuning["scales"]:
+            algorithm = cf.steps.suggest(name, problem, 5, scale)
+            finals.append(cf.simulate(problem, algorithm, 60, reference=star)["optimality"][-1])
+        assert tuning["chosen_scale"] == tuning["scales"][int(np.argmin(finals))]
+        np.testing.assert_allclose(result["final_optimality"], min(finals), rtol=1e-6)
+        first = result["to_accuracy"]["0.01"]
+        assert first["bytes"] == 8 * 5 * first["rounds"]
+        assert first["gradients"] == first["rounds"] * (5 if name == "DecoupledProx" else 1)
+    printed = capsys.readouterr().out
+    assert "gradients per client" in printed
+    assert (tmp_path / "comparison.svg").exists()
+
+
+def test_budgets_buy_rounds():
+    sites = cf.data.synthetic(clients=4, samples=20, features=5)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.05), cf.regularisers.L1(1e-4), sites)
+    algorithm = cf.algorithms.DecoupledProx(eta=1.0, tau=5)
+    assert compare.Budget("gradients", 103).rounds(algorithm, problem, 4) == 20
+    assert compare.Budget("bytes", 400).rounds(algorithm, problem, 4) == 10
+    assert compare.Budget("gradients", 103).rounds(algorithm, problem, 2) == 41  # half the clients, half the cost
+
+
+TINY = replace(
+    paper.QUICK, clients=4, samples=40, rounds=60, stochastic_rounds=20, long_rounds=500, slowest_rounds=500, draws=1,
+    theory_rounds=20, seeds=2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory):
+    """The whole reproduction at a size that is too small to reproduce anything."""
+    out = tmp_path_factory.mktemp("tiny")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(reproduce, "QUICK", TINY)
+    status = main(["reproduce", "--quick", "--out", str(out)])
+    patch.undo()
+    return out, status
+
+
+def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
+    out, status = tiny_run
+    found = json.loads((out / "claims.json").read_text())
+    assert status == 1  # 60 rounds are not enough for 1e-12
+    assert not next(c for c in found if c["id"] == "exact-linear")["holds"]
+    assert all(set(c) == {"id", "claim", "where", "measured", "holds"} for c in found)
+    # identities do not need rounds: they hold at any size
+    for name in ("one-vector", "zero-mean-correction", "equation-2", "fixed-point-appendix", "fixed-point-every-n"):
+        assert next(c for c in found if c["id"] == name)["holds"], name
+    for name in ("figure-1", "figure-2", "ablation", "budget", "sparse", "theorem"):
+        for ending in ("svg", "png", "pdf"):
+            assert (out / "figures" / f"{name}.{ending}").stat().st_size > 1000
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") == 6
+    assert all(c["id"] in page for c in found)
+    trace = cf.Trace.load(out / "traces" / "full-decoupledprox-0")
+    assert trace["round"][-1] == 60
+
+
+def trace_of(optimality: np.ndarray, **columns: np.ndarray) -> cf.Trace:
+    rounds = np.arange(len(optimality))
+    return cf.Trace({"round": rounds, "optimality": optimality, **columns}, np.zeros(1))
+
+
+def test_claims_fail_on_traces_that_contradict_them():
+    """A claim that cannot fail is worth nothing: feed made-up traces to some of them."""
+    r = np.arange(601)
+    exact, stalled = trace_of(10.0 ** (-0.0226 * r)), trace_of(np.maximum(10.0 ** (-0.0226 * r), 1e-9))
+    curved = trace_of(np.maximum(10.0 ** (-8e-5 * r.astype(float) ** 2), 1e-13))
+    by_id = {check({"full: DecoupledProx": [exact]}).id: check for check in claims._CHECKS[:1]}
+    linear = by_id["exact-linear"]
+    assert linear({"full: DecoupledProx": [exact]}).holds
+    assert not linear({"full: DecoupledProx": [stalled]}).holds
+    assert not linear({"full: DecoupledProx": [curved]}).holds
+    neighbourhood = claims._CHECKS[1]
+    floor = trace_of(np.maximum(0.9**r, 0.3))
+    assert neighbourhood({"full: FedMid": [floor], "full: FedDA": [floor]}).holds
+    assert not neighbourhood({"full: FedMid": [floor], "full: FedDA": [exact]}).holds
+
+
+def test_figures_draw_bands_over_seeds(tmp_path):
+    rng = np.random.default_rng(0)
+    traces = [trace_of(0.9 ** np.arange(50) * (1 + 0.1 * rng.random(50))) for _ in range(5)]
+    written = draw([Panel("title", [Line("five seeds", traces, 0), Line("one", traces[:1], 1)])], tmp_path / "figure")
+    assert [p.suffix for p in written] == [".svg", ".png", ".pdf"]
+    again = draw([Panel("title", [Line("five seeds", traces, 0), Line("one", traces[:1], 1)])], tmp_path / "again")
+    assert written[0].read_bytes() == again[0].read_bytes()  # the same traces give the same file
+
+
+def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch):
+    import io
+
+    clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
+    monkeypatch.setattr("compfed.progress.time.monotonic", lambda: next(clock))
+    out = io.StringIO()
+    show = progress_bar("work", out)
+    show(1, 4)
+    assert out.getvalue() == ""
+    show(2, 4)
+    assert out.getvalue() == "work: 2/4, about 11 s left\n"
+    show(3, 4)
+    show(4, 4)
+    assert out.getvalue().splitlines()[1:] == ["work: 4/4, 40 s"]
