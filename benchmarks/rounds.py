@@ -77,8 +77,8 @@ def main() -> None:
 
         def engine(run: Callable[..., cf.Trace], batch: int | None = batch) -> Callable[[int], float]:
             # the seconds column: rounds only, without compilation and measuring
-            def timed(r: int) -> float:
-                return float(run(problem, algorithm, r, batch_size=batch, record_every=r)["seconds"][-1])
+            def timed(k: int) -> float:
+                return float(run(problem, algorithm, k, batch_size=batch, record_every=k)["seconds"][-1])
 
             return timed
 

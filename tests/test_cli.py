@@ -84,7 +84,7 @@ def test_budgets_buy_rounds():
 
 
 TINY = replace(
-    paper.QUICK, clients=4, samples=40, rounds=60, stochastic_rounds=20, long_rounds=500, slowest_rounds=500, draws=1,
+    paper.QUICK, clients=4, samples=60, rounds=60, stochastic_rounds=20, long_rounds=500, slowest_rounds=500, draws=1,
     theory_rounds=20, seeds=2,
 )  # fmt: skip
 

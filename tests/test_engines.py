@@ -45,10 +45,14 @@ def assert_same(a: cf.Trace, b: cf.Trace, tol: float = 1e-10) -> None:
 
 
 CASES = [(sites, b, k) for sites in ("equal", "unequal") for b in (None, 5) for k in (None, 2)]
+PAPER = ("DecoupledProx", "FedMid", "FedDA", "FastFedDA", "ProximalGradient", "FISTA")
 
 
-@pytest.mark.parametrize(("sites", "batch_size", "participants"), CASES)
-@pytest.mark.parametrize("name", ALGORITHMS)
+# Sites of equal size are a special case of the code for unequal ones, so the other methods see unequal sites only.
+@pytest.mark.parametrize(
+    ("name", "sites", "batch_size", "participants"),
+    [(name, *case) for name in ALGORITHMS for case in CASES if name in PAPER or case[0] == "unequal"],
+)
 def test_reference_and_simulate_agree(problems, name, sites, batch_size, participants):
     problem, algorithm = method(name, problems[sites])
     options = {"batch_size": batch_size, "participants": participants, "seed": 4, "record_every": 10}

@@ -83,7 +83,8 @@ def suggest(algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
     >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
-    >>> cf.simulate(problem, suggest("DecoupledProx", problem), 60, reference=cf.solve(problem))["optimality"][-1] < 1e-6
+    >>> trace = cf.simulate(problem, suggest("DecoupledProx", problem), 100, reference=cf.solve(problem))
+    >>> bool(trace["optimality"][-1] < 1e-6)
     True
     """
     cls = alg.find(algorithm) if isinstance(algorithm, str) else algorithm

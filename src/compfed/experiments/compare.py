@@ -126,11 +126,9 @@ def compare(
     """Tune and run every method; write traces/, comparison.json and curves below `out`; returns the JSON's content."""
     pyplot()
     methods = methods_for(problem, names)
-    participants = options.get("participants")
-    for method in methods:  # refuse what cannot run before anything has run
-        suggest(method, problem, options.get("tau", 5)).prepared(
-            problem, problem.n if participants is None else participants
-        )
+    k = problem.n if options.get("participants") is None else options["participants"]
+    for method in methods:  # refuse what cannot run, or cannot be paid for, before anything has run
+        budget.rounds(suggest(method, problem, options.get("tau", 5)).prepared(problem, k), problem, k)
     x_star = solve(problem)
     steps = Steps(len(methods), stream)
     results: dict[str, dict[str, Any]] = {}
