@@ -1,11 +1,10 @@
-"""The simulator: all rounds as one XLA program, for one setting or for a whole grid of settings at once."""
+"""The simulator: all rounds as one XLA program (see `grid` for many settings at once)."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,13 +15,12 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, correction
 from compfed.engines.run import Progress, Recorder, Run, checked, first_state
-from compfed.errors import Divergence, InputError
+from compfed.errors import Divergence
 from compfed.losses import Loss
 from compfed.oracles import FullGradient, LocalLoss, MiniBatch
 from compfed.precision import precision
 from compfed.problem import Problem, Store
 from compfed.randomness import client_key, participation_scores, run_key
-from compfed.records import has_leaf, leaf_names, with_leaf
 from compfed.regularisers import Regulariser
 from compfed.trace import Trace
 
@@ -213,7 +211,7 @@ _PROGRAMS = {
 }
 
 
-def _program(plan: Plan, grid: bool) -> Callable[..., Any]:
+def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
     return _PROGRAMS[grid, plan.at_once is None and jax.devices()[0].platform == "cpu"]
 
 
@@ -222,7 +220,7 @@ def programs_compiled() -> int:
     return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
-def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
+def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
     run = recorders[0].run
     _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
@@ -256,7 +254,7 @@ def _drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progr
     return carry
 
 
-def _clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
+def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     """How many clients to work on side by side.
 
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
@@ -267,7 +265,7 @@ def _clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     return os.cpu_count() or 1
 
 
-def _first_carry(run: Run) -> Carry:
+def first_carry(run: Run) -> Carry:
     server, clients = first_state(run)
     order = run.problem.order
     clients = jax.tree.map(lambda leaf: leaf[order], clients)
@@ -307,123 +305,25 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume,
     )  # fmt: skip
-    plan = Plan(run.participants, batch_size, _clients_at_once(problem, batch_size), measure)
+    plan = Plan(run.participants, batch_size, clients_at_once(problem, batch_size), measure)
     recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed))
 
         def program(carry: Carry, records: int, every: int):
             one = jax.tree.map(lambda leaf: leaf[0], carry)
-            done = _program(plan, grid=False)(setting, problem.store, plan, one, records, every)
+            done = program_for(plan, grid=False)(setting, problem.store, plan, one, records, every)
             return jax.tree.map(lambda leaf: leaf[None], done)
 
-        carry = _drive(program, jax.tree.map(lambda leaf: leaf[None], _first_carry(run)), [recorder], progress)
-        trace = _finished(recorder, carry, 0)
+        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress)
+        trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
     return trace
 
 
-def _finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
+def finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
     back = np.argsort(recorder.run.problem.order)
     server = jax.tree.map(lambda leaf: np.asarray(leaf[member]), carry.server)
     clients = jax.tree.map(lambda leaf: np.asarray(leaf[member])[back], carry.clients)
     return recorder.trace(server, clients)
-
-
-def grid(
-    problem: Problem,
-    algorithm: Algorithm | Sequence[Algorithm],
-    rounds: int,
-    over: Mapping[str, Sequence[Any]] | None = None,
-    *,
-    batch_size: int | None = None,
-    participants: int | None = None,
-    record_every: int = 1,
-    seed: int = 0,
-    x0: Any = None,
-    reference: Any = None,
-    progress: Progress | None = None,
-    measure: Measure | None = None,
-) -> list[Trace]:
-    """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
-
-    `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
-    loss ("ridge"), or "seed". `algorithm` may be several of one kind that differ in their numbers only.
-    `reference` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
-    stop the others: its trace ends early and `provenance["diverged"]` says why.
-
-    >>> import compfed as cf
-    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
-    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
-    >>> traces = cf.grid(problem, cf.algorithms.FedDA(eta=1.0), 5, {"eta": [0.5, 1.0], "seed": [0, 1]})
-    >>> [t.provenance["grid"] for t in traces][1]
-    {'eta': 0.5, 'seed': 1}
-    """
-    kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
-    names = {} if over is None else dict(over)
-    for name, listed in names.items():
-        if isinstance(listed, str) or not hasattr(listed, "__iter__"):
-            raise InputError(f"grid over {name!r}: give a list of values; got {listed!r}.")
-    members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
-    if not members or (over is not None and not over):
-        raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
-    runs: list[Run] = []
-    for kind, values in members:
-        a, p, s = _with_values(kind, problem, seed, values)
-        x_star = reference(p) if callable(reference) else reference
-        runs.append(
-            checked(
-                p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
-                x0=x0, reference=x_star, resume=None,
-            )
-        )  # fmt: skip
-    if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
-        raise InputError(
-            "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
-        )
-    plan = Plan(runs[0].participants, batch_size, _clients_at_once(problem, batch_size), measure)
-    recorders = [Recorder(run, "simulate") for run in runs]
-    with precision(problem.dtype):
-        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed)) for r in runs]
-        setting, varies = _stacked(settings)
-
-        def program(carry: Carry, records: int, every: int):
-            return _program(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies)
-
-        carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(_first_carry(run) for run in runs))
-        carry = _drive(program, carry, recorders, progress)
-        for recorder, (_, values) in zip(recorders, members, strict=True):
-            recorder.more["grid"] = values
-        return [_finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
-
-
-def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
-    """The algorithm, problem and seed of one member."""
-    owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
-    for name, value in values.items():
-        if name == "seed":
-            seed = value
-            continue
-        owner = next((o for o, r in owners.items() if has_leaf(r, name)), None)
-        if owner is None:
-            known = ", ".join([*(f for r in owners.values() for f in leaf_names(r)), "seed"])
-            raise InputError(
-                f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}."
-            )
-        owners[owner] = with_leaf(owners[owner], name, value)
-    return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
-
-
-def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
-    """One setting whose varying leaves have a leading member axis, and which leaves those are."""
-    leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
-    out, varies = [], []
-    for column in zip(*leaves, strict=True):
-        plain = [
-            jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column
-        ]
-        differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
-        out.append(jnp.stack([jnp.asarray(v) for v in column]) if differs else column[0])
-        varies.append(differs)
-    return jax.tree.unflatten(structures[0], out), tuple(varies)

@@ -69,6 +69,8 @@ def _straightness(trace: Trace, above: float, below: float) -> tuple[float, floa
     log = np.log10(np.maximum(trace["optimality"], 1e-300))
     part = (log < np.log10(below)) & (log > np.log10(above))
     r, v = trace["round"][part], log[part]
+    if len(r) < 3:
+        return 0.0, 0.0  # it never got there
     slope, intercept = np.polyfit(r, v, 1)
     residual = v - (slope * r + intercept)
     return float(-100 * slope), float(1 - residual.var() / v.var())

@@ -82,7 +82,7 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
     methods = ("DecoupledProx", "FedMid", "FedDA", "FastFedDA (quadratic)")
     figure_1 = [
         Panel("Full gradients", [line("full", m) for m in methods]),
-        Panel("Mini-batches, b = 20", [line("stochastic", m) for m in methods]),
+        Panel("Mini-batches, b = 20", [line("stochastic", m) for m in methods], legend="center right"),
     ]
     etas = [name.rsplit(" ", 1)[1] for name in traces if name.startswith("impact of eta")]
     taus = ("2", "5")
@@ -94,7 +94,6 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
             + [line("impact of eta", "eta = 0.2", 2, "τ = 10")],
         ),
     ]
-    figure_2 = [replace(p, x_limit=float(traces["impact of tau: tau = 2"][0]["round"][-1])) for p in figure_2]
 
     def rules(group: str, exact: str) -> list[Line]:
         others = [line(group, f"local prox: {r}", i + 1, RULES[r]) for i, r in enumerate(RULES)]

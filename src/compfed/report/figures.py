@@ -42,8 +42,8 @@ class Panel:
     lines: Sequence[Line]
     x: str = "round"
     y: str = "optimality"
-    x_limit: float | None = None
     floor: float = 1e-14  # smaller values are rounding and are drawn here
+    legend: str = "upper right"  # where falling curves are not; matplotlib's "best" looks at every point
 
 
 def pyplot() -> Any:
@@ -85,8 +85,6 @@ def _panel(panel: Panel, ax: Any) -> None:
     for line in panel.lines:
         x = line.traces[0][panel.x]
         values = np.maximum(np.array([t[panel.y] for t in line.traces]), panel.floor)
-        shown = np.ones(len(x), bool) if panel.x_limit is None else x <= panel.x_limit
-        x, values = x[shown], values[:, shown]
         look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": 1.6}
         ax.plot(x, np.median(values, axis=0), label=line.label, **look)
         if len(values) > 1:
@@ -99,4 +97,4 @@ def _panel(panel: Panel, ax: Any) -> None:
     ax.set_ylabel(AXES.get(panel.y, panel.y))
     ax.set_title(panel.title, fontsize=10)
     if len(panel.lines) > 1:
-        ax.legend(loc="upper right")  # where falling curves are not; "best" looks at every point
+        ax.legend(loc=panel.legend)
