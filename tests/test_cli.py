@@ -140,6 +140,19 @@ def test_claims_fail_on_traces_that_contradict_them():
     assert not neighbourhood({"full: FedMid": [floor], "full: FedDA": [exact]}).holds
 
 
+def test_the_theorem_s_bound_is_its_formula_and_can_be_broken():
+    omega = np.array([1.0, 0.5, 0.2])
+    how = {"algorithm": {"eta": 0.01, "eta_g": 2.0, "tau": 5}, "participants": 4, "batch_size": 10}
+    constants = {"mu": 0.5, "eta_tilde": 0.1, "sigma2": 3.0, "B_g": 0.2}
+    trace = replace(trace_of(omega, lyapunov=omega), provenance={**how, "theorem": constants})
+    bound = paper.theorem_bound([trace], constants)
+    # eta eta_g = 0.02; noise 30 * 0.02 * 3 / (0.5 * 4 * 10) = 0.09; subgradients 21 * 5 * 0.02 * 0.04 / (0.5 * 4) = 0.042
+    np.testing.assert_allclose(bound, (1 - 0.05 / 3) ** np.arange(3) + 0.132, rtol=1e-14)
+    for shift, holds in ((0.0, True), (1.0, False)):
+        columns = {**trace.columns, "lyapunov": omega + shift, "bound": bound}
+        assert claims._within_bound({"theorem 1: made up": [replace(trace, columns=columns)]}, "theorem 1")[1] is holds
+
+
 def test_figures_draw_bands_over_seeds(tmp_path):
     rng = np.random.default_rng(0)
     traces = [trace_of(0.9 ** np.arange(50) * (1 + 0.1 * rng.random(50))) for _ in range(5)]

@@ -85,7 +85,7 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
         Panel("Mini-batches, b = 20", [line("stochastic", m) for m in methods], legend="center right"),
     ]
     etas = [name.rsplit(" ", 1)[1] for name in traces if name.startswith("impact of eta")]
-    taus = ("2", "5")
+    taus = [name.rsplit(" ", 1)[1] for name in traces if name.startswith("impact of tau")]
     figure_2 = [
         Panel("Step size, τ = 10", [line("impact of eta", f"eta = {e}", i, f"η = {e}") for i, e in enumerate(etas)]),
         Panel(
@@ -104,16 +104,25 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
         Panel("Local prox parameter, l1 = 1e-3", rules("sparse", "sparse")),
     ]
     costs = [line("full", m) for m in ("DecoupledProx", "FedDA", "FastFedDA (constant)", "ProximalGradient", "FISTA")]
-    budget = [
-        Panel(f"Against {w}", costs, x=x)
-        for w, x in (("rounds", "round"), ("bytes", "bytes_up"), ("gradients", "gradients"))
-    ]
+    axes = (("rounds", "round"), ("bytes", "bytes_up"), ("gradients", "gradients"))
+    budget = [Panel(f"Against {w}", costs, x=x, legend="upper right" if x == "round" else None) for w, x in axes]
     sparse = [
         Panel("Sparse setting, l1 = 1e-3", [line("sparse", m) for m in methods[:3]]),
-        Panel("Non-zero coefficients", [line("sparse", m) for m in methods[:3]], y="nonzeros"),
+        Panel(
+            "Non-zero coefficients",
+            [line("sparse", m) for m in methods[:3]],
+            y="nonzeros",
+            legend="lower right",
+            log=False,
+        ),
     ]
     bound = [
-        Panel(name.replace(": ", ", "), [Line("mean over seeds", traces[name], 0)], y="lyapunov", floor=1e-18)
+        Panel(
+            name.capitalize().replace(": ", ", "),
+            [Line("measured", traces[name], 0), Line("bound", traces[name][:1], 1, y="bound")],
+            y="lyapunov",
+            floor=1e-18,
+        )
         for name in ("theorem 1: ridge 1", "theorem 1: ridge 1, b = 20")
     ]
     wanted = [
@@ -134,7 +143,7 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
             "(step 1/L) as reference lines.",
         ),
         ("sparse", sparse, "Beyond the paper: a setting in which the solution is sparse."),
-        ("theorem", bound, "The Lyapunov function of Theorem 1 with the theorem's own step sizes, on a well-conditioned problem."),
+        ("theorem", bound, "The Lyapunov function of Theorem 1 and its bound, with the theorem's own step sizes (ridge 1)."),
     ]  # fmt: skip
     for name, panels, _ in wanted:
         draw(panels, folder / name)

@@ -21,6 +21,7 @@ AXES = {
     "bytes_up": "bytes sent per client",
     "gradients": "gradient evaluations per client",
     "optimality": r"optimality  $\|x - x^\star\| / \|x^\star\|$",
+    "nonzeros": "non-zero coefficients",
     "lyapunov": r"Lyapunov function  $\Omega^r$",
 }
 
@@ -32,6 +33,7 @@ class Line:
     label: str
     traces: Sequence[Trace]
     style: int
+    y: str | None = None  # another column than the panel's
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ class Panel:
     x: str = "round"
     y: str = "optimality"
     floor: float = 1e-14  # smaller values are rounding and are drawn here
-    legend: str = "upper right"  # where falling curves are not; matplotlib's "best" looks at every point
+    legend: str | None = "upper right"  # where falling curves are not; matplotlib's "best" looks at every point
+    log: bool = True
 
 
 def pyplot() -> Any:
@@ -84,17 +87,18 @@ def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
 def _panel(panel: Panel, ax: Any) -> None:
     for line in panel.lines:
         x = line.traces[0][panel.x]
-        values = np.maximum(np.array([t[panel.y] for t in line.traces]), panel.floor)
+        values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
         look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": 1.6}
         ax.plot(x, np.median(values, axis=0), label=line.label, **look)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
             ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
-    ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
-    ax.yaxis.set_minor_formatter(lambda value, _: "")
+    if panel.log:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
+        ax.yaxis.set_minor_formatter(lambda value, _: "")
     ax.set_xlabel(AXES.get(panel.x, panel.x))
     ax.set_ylabel(AXES.get(panel.y, panel.y))
     ax.set_title(panel.title, fontsize=10)
-    if len(panel.lines) > 1:
+    if len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)
