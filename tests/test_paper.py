@@ -35,7 +35,7 @@ def at(trace: cf.Trace, rounds: list[int]) -> np.ndarray:
 
 
 # Relative error with full gradients, eta = eta_g = 1, tau = 5: round -> value, from an independent NumPy study of this
-# setting (other seeds), met within 15 % on a logarithmic reading where the curve is steep.
+# setting (other seeds), met within 15 %.
 CURVES = {
     "DecoupledProx": (DecoupledProx(eta=1.0), {10: 0.57, 50: 0.059, 100: 4.0e-3, 200: 2.0e-5}),
     "FedMid full": (FedMid(eta=1.0), {10: 0.70, 50: 0.38, 100: 0.34, 200: 0.34}),
@@ -52,11 +52,7 @@ CURVES = {
 def test_convergence_curves(problem, star, name):
     algorithm, expected = CURVES[name]
     trace = cf.simulate(problem, algorithm, 200, reference=star, record_every=10)
-    measured = at(trace, list(expected))
-    values = np.array(list(expected.values()))
-    # 15 % of the value, or 15 % of the number of decades travelled where that is the larger
-    error = np.abs(np.log(measured / values)) / np.maximum(1.0, np.abs(np.log(values)))
-    assert (error <= 0.15).all(), dict(zip(expected, measured, strict=True))
+    np.testing.assert_allclose(at(trace, list(expected)), list(expected.values()), rtol=0.15)
 
 
 @pytest.mark.parametrize(
@@ -109,3 +105,13 @@ def test_sampled_clients_still_converge(problem, star):
     """Not covered by the theory; observed: 10 of 30 clients a round, full gradients."""
     trace = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, participants=10, reference=star, record_every=500)
     assert trace["optimality"][-1] < 1e-7
+
+
+@pytest.mark.parametrize(("spread", "fedmid", "fedda"), [(0, 0.24, 0.22), (1, 0.28, 0.25), (10, 0.34, 0.30)])
+def test_floors_grow_with_heterogeneity(spread, fedmid, fedda):
+    sites = cf.data.synthetic(alpha=spread, beta=spread, samples=500, seed=0)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites)
+    star = cf.solve(problem)
+    for algorithm, floor in ((FedMid(eta=1.0), fedmid), (FedDA(eta=1.0), fedda)):
+        trace = cf.simulate(problem, algorithm, 150, reference=star, record_every=150)
+        assert trace["optimality"][-1] == pytest.approx(floor, rel=0.15)
