@@ -297,7 +297,8 @@ def simulate(
     - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
     - `reference`: x*, from `solve`; adds the optimality column.
     - `progress`: called with (rounds done, rounds in all).
-    - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars (JAX code).
+    - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
+      (JAX code).
 
     Raises `Divergence`, which carries the trace so far, when the model stops being finite.
     """
