@@ -17,7 +17,7 @@ def short(value: Any) -> str:
             return str(int(value))
         return f"{value:.3g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.1e}"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {short(v)}" for key, v in value.items())
+        return ", ".join(f"{key}: {short(v)}" for key, v in value.items())
     if isinstance(value, (list, tuple)):
         return " to ".join(short(v) for v in value)
     return str(value)
