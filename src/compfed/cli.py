@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s"
     )
-    reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5)")
+    reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5, quick: 2)")
     reproduce.set_defaults(run=_reproduce)
 
     compare = commands.add_parser(

@@ -209,9 +209,10 @@ def _(traces):
     for group, exact in (("ablation", "full"), ("sparse", "sparse")):
         ours = _final(traces[f"{exact}: DecoupledProx"][0])
         measured[f"{group}: growing"] = ours
-        for rule in ("eta", "eta-tilde", "none"):
-            floor = _final(traces[f"{group}: local prox: {rule}"][0])
-            measured[f"{group}: {rule}"] = floor
+        start = f"{group}: local prox: "
+        for name in [name for name in traces if name.startswith(start)]:
+            floor = _final(traces[name][0])
+            measured[f"{group}: {name[len(start) :]}"] = floor
             holds &= floor > 1e-4 and floor > 1e6 * ours
     return measured, holds
 

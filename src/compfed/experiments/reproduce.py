@@ -95,7 +95,8 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
     ]
 
     def rules(group: str, exact: str) -> list[Line]:
-        others = [line(group, f"local prox: {r}", i + 1, RULES[r]) for i, r in enumerate(RULES)]
+        names = {rule: f"local prox: {rule}" for rule in RULES if f"{group}: local prox: {rule}" in traces}
+        others = [line(group, name, i + 1, RULES[rule]) for i, (rule, name) in enumerate(names.items())]
         return [Line("(t+1)η", traces[f"{exact}: DecoupledProx"], 0), *others]
 
     ablation = [
@@ -121,6 +122,7 @@ def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
             [Line("measured", traces[name], 0), Line("bound", traces[name][:1], 1, y="bound")],
             y="lyapunov",
             floor=1e-18,
+            legend="lower left",
         )
         for name in ("theorem 1: ridge 1", "theorem 1: ridge 1, b = 20")
         if name in traces  # the quick size has the first only
