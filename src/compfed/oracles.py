@@ -25,26 +25,27 @@ class LocalLoss(Protocol):
 
 
 class FullGradient(NamedTuple):
-    """grad f_i(x) = (1/m) A^T slope(A x, y) + ridge x."""
+    """grad f_i(x) = sum_l q_l grad loss(x; a_l, y_l) + ridge x."""
 
     loss: Loss
-    A: Array  # (rows, d); rows beyond `size` are zero and so add nothing to A^T(...)
+    A: Array  # (rows, width)
     y: Array
-    size: Array  # m: number of rows
+    q: Array  # the rows' shares of the site, 0 for padding
 
     def grad(self, x: Array, key: Array) -> Array:
         return self.full_grad(x)
 
     def full_grad(self, x: Array) -> Array:
-        return self.loss.slope(self.A @ x, self.y) @ self.A / self.size + self.loss.ridge * x
+        return self.loss.gradient(x, self.A, self.y, self.q) + self.loss.ridge * x
 
 
 class MiniBatch(NamedTuple):
-    """The same over `batch` distinct rows, drawn afresh for each key."""
+    """The same over `batch` distinct rows, drawn afresh for each key and weighted so that its mean is the gradient."""
 
     loss: Loss
     A: Array  # rows of all clients; this client's are offset .. offset + size - 1
     y: Array
+    q: Array
     offset: Array
     size: Array
     capacity: int  # static bound on size
@@ -52,16 +53,14 @@ class MiniBatch(NamedTuple):
 
     def grad(self, x: Array, key: Array) -> Array:
         rows = self.offset + sample_rows(key, self.size, self.capacity, self.batch)
-        A = self.A.at[rows].get(mode="promise_in_bounds")
-        y = self.y.at[rows].get(mode="promise_in_bounds")
-        return self.loss.slope(A @ x, y) @ A / self.batch + self.loss.ridge * x
+        A, y, q = (a.at[rows].get(mode="promise_in_bounds") for a in (self.A, self.y, self.q))
+        return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x
 
     def full_grad(self, x: Array) -> Array:
         # A window of `capacity` rows that holds all of this client's; the last clients' window starts early.
         window = min(self.capacity, self.A.shape[0])
         start = jnp.minimum(self.offset, self.A.shape[0] - window)
-        A = jax.lax.dynamic_slice_in_dim(self.A, start, window)
-        y = jax.lax.dynamic_slice_in_dim(self.y, start, window)
+        A, y, q = (jax.lax.dynamic_slice_in_dim(a, start, window) for a in (self.A, self.y, self.q))
         row = start + jnp.arange(window)
         mine = (row >= self.offset) & (row < self.offset + self.size)
-        return jnp.where(mine, self.loss.slope(A @ x, y), 0.0) @ A / self.size + self.loss.ridge * x
+        return self.loss.gradient(x, A, y, jnp.where(mine, q, 0.0)) + self.loss.ridge * x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -26,13 +26,14 @@ from compfed.regularisers import Regulariser
 class Store:
     """The rows of all clients, one client after another, in arrays that live on the device.
 
-    Clients of similar size form a bucket and are padded with zero rows to its largest, so memory stays within twice
-    the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
+    Clients of similar size form a bucket and are padded to its largest with rows that do not count, so memory stays
+    within twice the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
     """
 
-    A: Array  # (rows, d)
-    y: Array  # (rows,)
-    row_weight: Array  # p_i / m_i for a row of client i, 0 for padding
+    A: Array  # (rows, width)
+    y: Array  # (rows,) or (rows, outputs)
+    q: Array  # share of a row in its client's loss, 1 / m_i unless rows are weighted; 0 for padding
+    row_weight: Array  # p_i q: share of a row in f
     offset: Array  # first row of each client
     size: Array  # m_i
     weight: Array  # p_i
@@ -63,15 +64,21 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
     padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
     offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
     A = np.zeros((padded.sum(), sites.width), dtype)
-    y = np.ones(len(A), dtype)  # any valid label will do for padding
-    row_weight = np.zeros(len(A), dtype)
-    for start, i in zip(offset, order, strict=True):
+    y = np.zeros((len(A), *labels[0].shape[1:]), dtype)
+    q, row_weight = np.zeros(len(A), dtype), np.zeros(len(A), dtype)
+    for start, room, i in zip(offset, padded, order, strict=True):
         rows = slice(start, start + sizes[i])
-        A[rows], y[rows], row_weight[rows] = sites.features[i], labels[i], weights[i] / sizes[i]
+        share = np.full(sizes[i], 1.0 / sizes[i])
+        if sites.row_weights is not None:
+            share = sites.row_weights[i] / sites.row_weights[i].sum()
+        A[rows], y[rows], q[rows], row_weight[rows] = sites.features[i], labels[i], share, weights[i] * share
+        # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
+        A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
     with precision(dtype):
         made = Store(
             A=jnp.asarray(A),
             y=jnp.asarray(y),
+            q=jnp.asarray(q),
             row_weight=jnp.asarray(row_weight),
             offset=jnp.asarray(offset.astype(np.int32)),
             size=jnp.asarray(sizes[order].astype(dtype)),
@@ -84,6 +91,8 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
 
 class Problem:
     """min_x sum_i p_i f_i(x) + g(x), with f_i the mean loss over the rows of site i (plus the loss's ridge).
+
+    The rows count equally within a site unless `sites` has row weights.
 
     - `weights`: p_i, 1/n unless given; `sites.shares` makes the problem that of the pooled table.
     - `dtype`: "float64" (default) or "float32": the precision of every run on this problem.
@@ -105,12 +114,12 @@ class Problem:
         for part in (loss, regulariser):
             if isinstance(part, type):
                 raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
-        if not (hasattr(loss, "slope") and hasattr(regulariser, "prox")):
+        if not (hasattr(loss, "gradient") and hasattr(regulariser, "prox")):
             raise InputError(
                 f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
                 "the loss comes first, then the regulariser."
             )
-        _check_fits(regulariser, sites.width)
+        _check_fits(regulariser, loss.size(sites.width))
         self.loss, self.regulariser, self.sites = loss, regulariser, sites
         self.weights = _checked_weights(weights, len(sites))
         encoded = loss.encode(np.concatenate(sites.labels))
@@ -125,12 +134,18 @@ class Problem:
     @property
     def d(self) -> int:
         """Number of coefficients."""
-        return self.sites.width
+        return self.loss.size(self.sites.width)
+
+    @property
+    def start(self) -> np.ndarray:
+        """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
+        return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
 
     def replace(self, loss: Loss | None = None, regulariser: Regulariser | None = None) -> Problem:
         """The same data with another loss or regulariser; nothing is copied, and equal shapes compile once."""
         loss, regulariser = loss or self.loss, regulariser or self.regulariser
-        if type(loss) is not type(self.loss):  # it may read the labels differently
+        # another loss may read the labels differently
+        if type(loss) is not type(self.loss) or loss.size(self.sites.width) != self.d:
             return Problem(loss, regulariser, self.sites, self.weights, self.dtype)
         _check_fits(regulariser, self.d)
         new = copy.copy(self)
@@ -183,19 +198,32 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """L: Lipschitz constant of the gradient of f = sum_i p_i f_i, by power iteration."""
-        L = self._top_eigenvalue * self.loss.curvature + float(self.loss.ridge)
+        """L: Lipschitz constant of the gradient of f = sum_i p_i f_i, by power iteration.
+
+        For a loss whose curvature has no bound: the largest curvature of f at `start`.
+        """
+        bound = self.loss.curvature
+        L = self.curvature_at(self.start)[0] if bound is None else self._top_eigenvalue * bound + float(self.loss.ridge)
         if not 0 < L < np.inf:
             raise InputError(
                 f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
                 "their squares overflow. Rescale them."
             )
-        return L
+        return float(L)
 
     @property
     def client_lipschitz(self) -> np.ndarray:
-        """L_i of every site, by power iteration."""
-        return self._client_top_eigenvalues * self.loss.curvature + float(self.loss.ridge)
+        """L_i of every site, likewise."""
+        bound = self.loss.curvature
+        if bound is None:
+            return self.curvature_at(self.start)[1]
+        return self._client_top_eigenvalues * bound + float(self.loss.ridge)
+
+    def curvature_at(self, x: Any) -> tuple[float, np.ndarray]:
+        """Largest eigenvalue, in size, of the second derivative of f at x, and the same of every f_i."""
+        with precision(self.dtype):
+            total, clients = _curvatures(self.loss, self.store, self.point(x))
+            return float(total), np.asarray(clients, float)[np.argsort(self.order)]
 
     # Of the data alone, so `replace` keeps them.
     @cached_property
@@ -265,15 +293,14 @@ def _checked_weights(weights: Any, n: int) -> np.ndarray:
 @jax.jit
 def gradients(loss: Loss, s: Store, X: Array) -> Array:
     """grad f at each row of X."""
-    slopes = loss.slope(s.A @ X.T, s.y[:, None]) * s.row_weight[:, None]
-    return slopes.T @ s.A + loss.ridge * X
+    return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
 
 
 @jax.jit
 def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> tuple[Array, Array]:
     """F and the gradient mapping at each row of X."""
-    values = loss.value(s.A @ X.T, s.y[:, None])
-    objectives = s.row_weight @ values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
+    values = jax.vmap(lambda x: loss.values(x, s.A, s.y) @ s.row_weight)(X)
+    objectives = values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
     forward = X - step * gradients(loss, s, X)
     return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
 
@@ -281,33 +308,52 @@ def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step
 @jax.jit
 def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the store."""
-    slopes = loss.slope(s.A @ x, s.y)
-    sums = [jnp.einsum("km,kmd->kd", q, A) for q, A in zip(s.blocks(slopes), s.blocks(s.A), strict=True)]
-    return jnp.concatenate(sums) / s.size[:, None] + loss.ridge * x
+    one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
+    parts = [one(*block) for block in zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)]
+    return jnp.concatenate(parts) + loss.ridge * x
+
+
+def _power_iteration(apply: Callable[[Array], Array], v: Array) -> Array:
+    """The eigenvalue of largest size of a symmetric linear map, to a relative change of 1e-10."""
+    tol = jnp.maximum(1e-10, 4 * jnp.finfo(v.dtype).eps)
+
+    def step(carry):
+        v, top, _, k = carry
+        w = apply(v)
+        new = jnp.linalg.norm(w)
+        return w / jnp.where(new > 0, new, 1.0), new, jnp.abs(new - top) > tol * new, k + 1
+
+    start = (v / jnp.linalg.norm(v), jnp.zeros((), v.dtype), True, 0)
+    return jax.lax.while_loop(lambda c: c[2] & (c[3] < 5000), step, start)[1]
+
+
+def _random_start(d: int, dtype: Any) -> Array:
+    return jax.random.normal(jax.random.key(0), (d,), dtype)
 
 
 @jax.jit
 def _largest_eigenvalue(A: Array, row_weight: Array) -> Array:
-    """The largest eigenvalue of A^T diag(row_weight) A by power iteration, to a relative change of 1e-10."""
-    tol = jnp.maximum(1e-10, 4 * jnp.finfo(A.dtype).eps)
-
-    def step(carry):
-        v, top, _, k = carry
-        Av = A @ v
-        w = (row_weight * Av) @ A
-        new = Av @ (row_weight * Av)  # Rayleigh quotient of the unit vector v
-        norm = jnp.linalg.norm(w)
-        return w / jnp.where(norm > 0, norm, 1.0), new, jnp.abs(new - top) > tol * new, k + 1
-
-    v = jax.random.normal(jax.random.key(0), (A.shape[1],), A.dtype)
-    start = (v / jnp.linalg.norm(v), jnp.zeros((), A.dtype), True, 0)
-    return jax.lax.while_loop(lambda c: c[2] & (c[3] < 5000), step, start)[1]
+    """The largest eigenvalue of A^T diag(row_weight) A."""
+    return _power_iteration(lambda v: (row_weight * (A @ v)) @ A, _random_start(A.shape[1], A.dtype))
 
 
 @jax.jit
 def _client_eigenvalues(s: Store) -> Array:
-    def top(client):
-        A, size = client
-        return _largest_eigenvalue(A, jnp.full(A.shape[0], 1.0 / size))
+    blocks = zip(s.blocks(s.A), s.blocks(s.q), strict=True)
+    return jnp.concatenate([jax.lax.map(lambda c: _largest_eigenvalue(*c), block) for block in blocks])
 
-    return jnp.concatenate([jax.lax.map(top, b) for b in zip(s.blocks(s.A), s.parts(s.size), strict=True)])
+
+@jax.jit
+def _curvatures(loss: Loss, s: Store, x: Array) -> tuple[Array, Array]:
+    """Largest curvature at x of f, and of every f_i in the order of the store."""
+
+    def top(client):
+        A, y, weight = client
+
+        def product(v: Array) -> Array:
+            return jax.jvp(lambda x: loss.gradient(x, A, y, weight), (x,), (v,))[1] + loss.ridge * v
+
+        return _power_iteration(product, _random_start(x.size, x.dtype))
+
+    blocks = zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)
+    return top((s.A, s.y, s.row_weight)), jnp.concatenate([jax.lax.map(top, block) for block in blocks])

@@ -82,6 +82,11 @@ def part(default: Any = _REQUIRED) -> Any:
     return _field(default, lambda value: (value, None), static=False)
 
 
+def fixed(default: Any = _REQUIRED) -> Any:
+    """Static: an object that shapes the program and is compared by `==` and `hash` (a function, by identity)."""
+    return _field(default, lambda value: (value, None), static=True)
+
+
 def _check_fields(self: Any) -> None:
     for f in dataclasses.fields(self):
         value, requirement = f.metadata["check"](getattr(self, f.name))
@@ -92,23 +97,23 @@ def _check_fields(self: Any) -> None:
         self.check()
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(positive, nonnegative, number, count, choice, part))
+@dataclass_transform(frozen_default=True, field_specifiers=(positive, nonnegative, number, count, choice, part, fixed))
 def record(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""
     cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
     frozen = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
     leaves = [f.name for f in fields if not f.metadata["static"]]
-    fixed = [f.name for f in fields if f.metadata["static"]]
+    static_names = [f.name for f in fields if f.metadata["static"]]
 
     def flatten(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
         keyed = [(GetAttrKey(name), getattr(self, name)) for name in leaves]
-        return keyed, tuple(getattr(self, name) for name in fixed)
+        return keyed, tuple(getattr(self, name) for name in static_names)
 
     def unflatten(static: tuple[Any, ...], values: Iterable[Any]) -> Any:
         # JAX rebuilds trees with placeholders in the leaves (axes of vmap, None, ...): these must not be checked
         new = object.__new__(frozen)
-        for name, value in zip([*leaves, *fixed], [*values, *static], strict=True):
+        for name, value in zip([*leaves, *static_names], [*values, *static], strict=True):
             object.__setattr__(new, name, value)
         return new
 

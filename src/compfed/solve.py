@@ -56,7 +56,7 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
-            problem.loss, problem.regulariser, problem.store, 1.0 / problem.lipschitz, max_iterations
+            problem.loss, problem.regulariser, problem.store, problem.start, 1.0 / problem.lipschitz, max_iterations
         )
     x = np.asarray(x)
     reached = float(np.linalg.norm(problem.gradient_mapping(x)))
@@ -73,7 +73,7 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
 
 
 @jax.jit
-def _restarted_fista(loss: Loss, g: Regulariser, data: Store, step: float, max_iterations: int):
+def _restarted_fista(loss: Loss, g: Regulariser, data: Store, x0: Array, step: float, max_iterations: int):
     """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 
     def mapping(y: Array) -> tuple[Array, Array]:
@@ -90,7 +90,7 @@ def _restarted_fista(loss: Loss, g: Regulariser, data: Store, step: float, max_i
         beta = jnp.where(overshot, 0.0, (t - 1.0) / t_new)
         return new, new + beta * (new - x), t_new, best, jnp.minimum(norm, best_norm), since, k + 1
 
-    x0 = g.prox(jnp.zeros(data.A.shape[1], data.A.dtype), step)
+    x0 = g.prox(x0, step)
     start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0)
     _, _, _, best, norm, _, k = jax.lax.while_loop(
         lambda c: (c[5] < 300) & (c[6] < max_iterations) & (c[4] > 0), iterate, start

@@ -15,8 +15,9 @@ from compfed.errors import InputError
 class Sites:
     """The data of n sites. Build one with `from_arrays`, `from_table` or `synthetic`.
 
-    `ids` is each site's identity: all its random draws follow from it, so a site keeps its draws when the order of
-    the sites changes.
+    `labels` have one entry, or one row of entries (several outputs), per row of features. `row_weights`, where given,
+    say how much each row counts within its site. `columns` are the names of the features. `ids` is each site's
+    identity: all its random draws follow from it, so a site keeps its draws when the order of the sites changes.
     """
 
     features: tuple[np.ndarray, ...]
@@ -24,6 +25,8 @@ class Sites:
     names: tuple[str, ...]
     ids: tuple[int, ...]
     source: dict[str, Any] = field(default_factory=dict)
+    row_weights: tuple[np.ndarray, ...] | None = None
+    columns: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.features)
@@ -35,8 +38,9 @@ class Sites:
 
     @property
     def shares(self) -> np.ndarray:
-        """m_i / sum_j m_j: the weights with which the federation's loss is that of the pooled table."""
-        return self.sizes / self.sizes.sum()
+        """m_i / sum_j m_j, or the same of row weights: with these p_i the loss is that of the pooled table."""
+        total = self.sizes if self.row_weights is None else np.array([w.sum() for w in self.row_weights])
+        return total / total.sum()
 
     @property
     def width(self) -> int:
@@ -53,6 +57,8 @@ class Sites:
             names=tuple(self.names[i] for i in order),
             ids=tuple(self.ids[i] for i in order),
             source={**self.source, "order": [int(i) for i in order]},
+            row_weights=None if self.row_weights is None else tuple(self.row_weights[i] for i in order),
+            columns=self.columns,
         )
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
@@ -83,9 +89,15 @@ def _finite(array: np.ndarray, what: str) -> None:
 
 
 def from_arrays(
-    features: Iterable[Any], labels: Iterable[Any], names: Sequence[str] | None = None, source: dict | None = None
+    features: Iterable[Any],
+    labels: Iterable[Any],
+    names: Sequence[str] | None = None,
+    source: dict | None = None,
+    *,
+    row_weights: Iterable[Any] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Sites:
-    """A federation from one feature matrix and one label vector per site.
+    """A federation from one feature matrix and one label vector (or matrix: several outputs) per site.
 
     >>> import numpy as np
     >>> sites = from_arrays([np.ones((3, 2)), np.zeros((5, 2))], [[1, 0, 1], [0, 0, 1, 1, 0]])
@@ -106,10 +118,15 @@ def from_arrays(
     X, Y = [], []
     for name, raw_x, raw_y in zip(names, feature_list, label_list, strict=True):
         x, y = _dense(raw_x, f"features of site {name!r}"), _dense(raw_y, f"labels of site {name!r}")
-        if x.ndim != 2 or y.ndim != 1:
+        if x.ndim != 2 or y.ndim not in (1, 2):
             raise InputError(
-                f"site {name!r}: features must have shape (rows, columns) and labels (rows,); "
+                f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
                 f"got {x.shape} and {y.shape}."
+            )
+        if Y and y.shape[1:] != Y[0].shape[1:]:
+            raise InputError(
+                f"site {name!r} has labels of shape {y.shape}, site {names[0]!r} {Y[0].shape}; "
+                "all sites need the same outputs."
             )
         if len(x) == 0:
             raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
@@ -126,7 +143,35 @@ def from_arrays(
         _finite(y, f"labels of site {name!r}")
         X.append(x)
         Y.append(y)
-    return Sites(tuple(X), tuple(Y), tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"})
+    if columns is not None and len(columns) != X[0].shape[1]:
+        raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
+    return Sites(
+        features=tuple(X),
+        labels=tuple(Y),
+        names=tuple(names),
+        ids=tuple(range(len(X))),
+        source=source or {"name": "from_arrays"},
+        row_weights=None if row_weights is None else _checked_row_weights(list(row_weights), names, Y),
+        columns=None if columns is None else tuple(str(c) for c in columns),
+    )
+
+
+def _checked_row_weights(weights: list[Any], names: list[str], labels: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    if len(weights) != len(names):
+        raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
+    checked = []
+    for name, raw, y in zip(names, weights, labels, strict=True):
+        w = _dense(raw, f"row weights of site {name!r}")
+        if w.shape != (len(y),):
+            raise InputError(f"site {name!r} has {len(y)} rows and row weights of shape {w.shape}; one weight per row.")
+        _finite(w, f"row weights of site {name!r}")
+        if (w < 0).any() or not w.any():
+            raise InputError(
+                f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
+                f"the largest {w.max():g}. Leave out a site that should not count."
+            )
+        checked.append(w)
+    return tuple(checked)
 
 
 def _is_missing(value: Any) -> bool:
@@ -136,10 +181,11 @@ def _is_missing(value: Any) -> bool:
         return True
 
 
-def from_table(X: Any, y: Any, sites: Any) -> Sites:
+def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
     """A federation from one table and a column that says at which site each row lives.
 
-    With a pandas DataFrame, `y` and `sites` may be names of its columns. Sites are ordered by their sorted label.
+    `row_weights`, one number per row, say how much a row counts. With a pandas DataFrame, `y` and `sites` may be names
+    of its columns. Sites are ordered by their sorted label.
 
     >>> import numpy as np
     >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
@@ -153,8 +199,14 @@ def from_table(X: Any, y: Any, sites: Any) -> Sites:
         y = X[y] if isinstance(y, str) else y
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
+    columns = [str(c) for c in X.columns] if hasattr(X, "columns") else None
     features, labels, where = _dense(X, "features"), _dense(y, "labels"), np.asarray(sites)
-    if where.ndim != 1 or labels.ndim != 1 or features.ndim != 2 or not len(features) == len(labels) == len(where):
+    if (
+        where.ndim != 1
+        or labels.ndim not in (1, 2)
+        or features.ndim != 2
+        or not len(features) == len(labels) == len(where)
+    ):
         raise InputError(
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
@@ -167,9 +219,15 @@ def from_table(X: Any, y: Any, sites: Any) -> Sites:
         )
     names = np.unique(where)
     rows = [where == name for name in names]
+    if row_weights is not None:
+        row_weights = _dense(row_weights, "row weights")
+        if row_weights.shape != (len(where),):
+            raise InputError(f"row_weights has shape {row_weights.shape}; there are {len(where)} rows: one for each.")
     return from_arrays(
         [features[r] for r in rows],
         [labels[r] for r in rows],
         names=[str(name) for name in names],
         source={"name": "from_table"},
+        row_weights=None if row_weights is None else [row_weights[r] for r in rows],
+        columns=columns,
     )

@@ -29,10 +29,10 @@ _solution = jax.jit(lambda a, g, s: a.solution(g, s))
 
 
 @jax.jit(static_argnames=("stage", "batch_size", "capacity"))
-def _client(stage, batch_size, capacity, a, loss, g, A, y, d, c, key):
-    f = FullGradient(loss, A, y, jnp.asarray(float(A.shape[0]), A.dtype))
+def _client(stage, batch_size, capacity, a, loss, g, rows, d, c, key):
+    f, m = FullGradient(loss, *rows), len(rows[0])
     if batch_size is not None:
-        f = MiniBatch(loss, A, y, jnp.int32(0), jnp.int32(A.shape[0]), capacity, batch_size)
+        f = MiniBatch(loss, *rows, jnp.int32(0), jnp.int32(m), capacity, batch_size)
     return getattr(a, stage)(f, g, d, c, key)
 
 
@@ -63,9 +63,12 @@ def reference(
     p = problem.weights
     capacity = int(problem.sites.sizes.max())  # of the largest site, as in `simulate`: it decides how rows are drawn
     with precision(problem.dtype):
-        labels = [np.asarray(problem.loss.encode(y), problem.dtype) for y in problem.sites.labels]
+        sites = problem.sites
+        labels = [problem.loss.encode(y) for y in sites.labels]
+        counts = [np.ones(m) for m in sites.sizes] if sites.row_weights is None else sites.row_weights
         rows = [
-            (jnp.asarray(A, problem.dtype), jnp.asarray(y)) for A, y in zip(problem.sites.features, labels, strict=True)
+            tuple(jnp.asarray(array, problem.dtype) for array in (A, y, w / w.sum()))
+            for A, y, w in zip(sites.features, labels, counts, strict=True)
         ]
         ids, key = np.array(problem.sites.ids), run_key(seed)
         server, stacked = first_state(run)
@@ -88,9 +91,8 @@ def reference(
             """What the chosen clients answer to d; what they remember is stored."""
             ups = []
             for i in chosen:
-                A, y = rows[i]
                 u, clients[i] = _client(
-                    stage, batch_size, capacity, a, problem.loss, g, A, y, d, clients[i], client_key(key, r, ids[i])
+                    stage, batch_size, capacity, a, problem.loss, g, rows[i], d, clients[i], client_key(key, r, ids[i])
                 )
                 if not _finite((u, clients[i])):
                     raise recorder.diverged(r + 1, f", client {problem.sites.names[i]!r}, stage {stage}")

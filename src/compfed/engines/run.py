@@ -104,7 +104,7 @@ def checked(
         participants=k,
         record_every=record_every,
         seed=seed,
-        x0=np.zeros(problem.d, problem.dtype) if x0 is None else problem.point(x0, "x0"),
+        x0=problem.start if x0 is None else problem.point(x0, "x0"),
         reference=None if reference is None else problem.point(reference, "reference"),
         resume=resume,
     )

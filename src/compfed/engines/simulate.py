@@ -72,7 +72,7 @@ def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, c
 
     def one(i, c):
         m = data.size[i].astype(jnp.int32)
-        f = MiniBatch(setting.loss, data.A, data.y, data.offset[i], m, capacity, size)
+        f = MiniBatch(setting.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
         return work(f, c, client_key(setting.run, r, data.ids[i]))
 
     return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
@@ -86,10 +86,10 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work
     takes_part = jnp.zeros(n, bool).at[who].set(True)
 
     def one(client):
-        A, y, m, i, on, c = client
+        A, y, q, i, on, c = client
 
         def active():
-            return work(FullGradient(setting.loss, A, y, m), c, client_key(setting.run, r, i))
+            return work(FullGradient(setting.loss, A, y, q), c, client_key(setting.run, r, i))
 
         if not skips:
             return active()
@@ -99,9 +99,9 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work
     # side by side, `cond` would work on everyone: to skip the absent, visit one after another
     at_once = None if skips else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
-    per_client = zip(*(data.parts(a) for a in (data.size, data.ids, takes_part)), strict=True)
-    blocks = zip(data.blocks(data.A), data.blocks(data.y), per_client, _split_tree(clients, data), strict=True)
-    done = [visit((A, y, *rest, c)) for A, y, rest, c in blocks]
+    rows = [data.blocks(a) for a in (data.A, data.y, data.q)]
+    per_client = [data.parts(a) for a in (data.ids, takes_part)]
+    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
     return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
 
@@ -114,7 +114,7 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
 
 def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    n, size = len(data.weight), data.A.shape[1]
+    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
     everyone = plan.participants == n
     who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
     weight = data.weight[who]
