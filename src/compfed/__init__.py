@@ -4,7 +4,8 @@ from importlib.metadata import version
 
 from compfed import algorithms, data, engines, losses, regularisers, steps
 from compfed.engines import grid, simulate
-from compfed.errors import Divergence, InputError
+from compfed.errors import Divergence, InputError, StepSizeWarning
+from compfed.minimise import Minimum, minimise
 from compfed.problem import Problem
 from compfed.progress import progress_bar
 from compfed.solve import Solution, solve
@@ -12,6 +13,6 @@ from compfed.trace import Trace
 
 __version__ = version("compfed")
 __all__ = [
-    "Divergence", "InputError", "Problem", "Solution", "Trace", "algorithms", "data", "engines", "grid", "losses", "progress_bar",
-    "regularisers", "simulate", "solve", "steps",
+    "Divergence", "InputError", "Minimum", "Problem", "Solution", "StepSizeWarning", "Trace", "algorithms", "data",
+    "engines", "grid", "losses", "minimise", "progress_bar", "regularisers", "simulate", "solve", "steps",
 ]  # fmt: skip

@@ -19,6 +19,10 @@ class MissingExtra(ImportError):
         super().__init__(f"{purpose} needs {module}, which is not installed. Run: pip install 'compfed[{extra}]'")
 
 
+class StepSizeWarning(UserWarning):
+    """A step proved too long and was halved; the run went on."""
+
+
 class Divergence(ArithmeticError):
     """A run produced a model that is not finite. `trace` holds every round recorded before that."""
 

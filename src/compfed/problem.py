@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from compfed.data import Sites
 from compfed.errors import InputError
@@ -19,6 +20,8 @@ from compfed.losses import Loss
 from compfed.precision import checked_dtype, precision
 from compfed.records import describe
 from compfed.regularisers import Regulariser
+
+GRAM_WIDTH = 1000  # up to this many features a site forms A^T A; beyond, products with vectors are cheaper
 
 
 @jax.tree_util.register_dataclass
@@ -66,11 +69,9 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
     A = np.zeros((padded.sum(), sites.width), dtype)
     y = np.zeros((len(A), *labels[0].shape[1:]), dtype)
     q, row_weight = np.zeros(len(A), dtype), np.zeros(len(A), dtype)
+    shares = sites.row_shares
     for start, room, i in zip(offset, padded, order, strict=True):
-        rows = slice(start, start + sizes[i])
-        share = np.full(sizes[i], 1.0 / sizes[i])
-        if sites.row_weights is not None:
-            share = sites.row_weights[i] / sites.row_weights[i].sum()
+        rows, share = slice(start, start + sizes[i]), shares[i]
         A[rows], y[rows], q[rows], row_weight[rows] = sites.features[i], labels[i], share, weights[i] * share
         # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
         A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
@@ -150,6 +151,8 @@ class Problem:
         _check_fits(regulariser, self.d)
         new = copy.copy(self)
         new.loss, new.regulariser = loss, regulariser
+        if loss is not self.loss:
+            new.__dict__.pop("_curvature_at_start", None)
         return new
 
     def astype(self, dtype: Any) -> Problem:
@@ -198,12 +201,12 @@ class Problem:
 
     @property
     def lipschitz(self) -> float:
-        """L: Lipschitz constant of the gradient of f = sum_i p_i f_i, by power iteration.
+        """L: Lipschitz constant of the gradient of f = sum_i p_i f_i.
 
         For a loss whose curvature has no bound: the largest curvature of f at `start`.
         """
         bound = self.loss.curvature
-        L = self.curvature_at(self.start)[0] if bound is None else self._top_eigenvalue * bound + float(self.loss.ridge)
+        L = self._curvature_at_start[0] if bound is None else self._top_eigenvalue * bound + float(self.loss.ridge)
         if not 0 < L < np.inf:
             raise InputError(
                 f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
@@ -216,7 +219,7 @@ class Problem:
         """L_i of every site, likewise."""
         bound = self.loss.curvature
         if bound is None:
-            return self.curvature_at(self.start)[1]
+            return self._curvature_at_start[1]
         return self._client_top_eigenvalues * bound + float(self.loss.ridge)
 
     def curvature_at(self, x: Any) -> tuple[float, np.ndarray]:
@@ -225,16 +228,20 @@ class Problem:
             total, clients = _curvatures(self.loss, self.store, self.point(x))
             return float(total), np.asarray(clients, float)[np.argsort(self.order)]
 
+    @cached_property
+    def _curvature_at_start(self) -> tuple[float, np.ndarray]:
+        return self.curvature_at(self.start)
+
     # Of the data alone, so `replace` keeps them.
     @cached_property
     def _top_eigenvalue(self) -> float:
-        with precision(self.dtype):
-            return float(_largest_eigenvalue(self.store.A, self.store.row_weight))
+        weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
+        return largest_eigenvalue(self.sites.features, weights)
 
     @cached_property
     def _client_top_eigenvalues(self) -> np.ndarray:
-        with precision(self.dtype):
-            return np.asarray(_client_eigenvalues(self.store), float)[np.argsort(self.order)]
+        rows = zip(self.sites.features, self.sites.row_shares, strict=True)
+        return np.array([largest_eigenvalue([A], [q]) for A, q in rows])
 
     @property
     def strong_convexity(self) -> float:
@@ -255,6 +262,20 @@ class Problem:
         }
 
 
+def largest_eigenvalue(features: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> float:
+    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i; a site contributes one product, never its rows."""
+    width = features[0].shape[1]
+    rows = list(zip(features, weights, strict=True))
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is named by who asks for the constant
+        if width <= GRAM_WIDTH:
+            gram = sum((A.T * w) @ A for A, w in rows)
+            return float(np.linalg.eigvalsh(gram)[-1]) if np.isfinite(gram).all() else np.inf
+        product = LinearOperator(
+            (width, width), lambda v: sum(A.T @ (w * (A @ v.ravel())) for A, w in rows), dtype=float
+        )
+        return float(eigsh(product, k=1, return_eigenvectors=False)[0])
+
+
 def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
     try:
         return np.asarray(values, dtype=dtype)
@@ -265,7 +286,8 @@ def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
 def _check_fits(g: Regulariser, d: int) -> None:
     """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
     try:
-        shape = jax.eval_shape(lambda x: g.prox(x, 1.0), jax.ShapeDtypeStruct((d,), np.float32)).shape
+        scalar, vector = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (d,)))
+        shape = jax.eval_shape(lambda x, t: g.prox(x, t), vector, scalar).shape
     except (TypeError, ValueError) as error:
         raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
     if shape != (d,):
@@ -329,18 +351,6 @@ def _power_iteration(apply: Callable[[Array], Array], v: Array) -> Array:
 
 def _random_start(d: int, dtype: Any) -> Array:
     return jax.random.normal(jax.random.key(0), (d,), dtype)
-
-
-@jax.jit
-def _largest_eigenvalue(A: Array, row_weight: Array) -> Array:
-    """The largest eigenvalue of A^T diag(row_weight) A."""
-    return _power_iteration(lambda v: (row_weight * (A @ v)) @ A, _random_start(A.shape[1], A.dtype))
-
-
-@jax.jit
-def _client_eigenvalues(s: Store) -> Array:
-    blocks = zip(s.blocks(s.A), s.blocks(s.q), strict=True)
-    return jnp.concatenate([jax.lax.map(lambda c: _largest_eigenvalue(*c), block) for block in blocks])
 
 
 @jax.jit

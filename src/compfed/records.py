@@ -1,8 +1,9 @@
 """Frozen records whose numbers are JAX leaves.
 
 A `record` is a frozen dataclass that is also a pytree. Fields made with `positive`, `nonnegative` or `number` are
-leaves: changing them does not recompile, and a grid over them is one `vmap`. Fields made with `count` or `choice`
-shape the program and are static. Each field says what it accepts, and the constructor checks it once.
+leaves: changing them does not recompile, and a grid over them is one `vmap`. Fields made with `count`, `index`,
+`labels`, `choice` or `fixed` shape the program and are static. Each field says what it accepts, and the constructor
+checks it once.
 """
 
 from __future__ import annotations
@@ -48,9 +49,12 @@ def positive(default: Any = _REQUIRED) -> Any:
     )
 
 
-def nonnegative(default: Any = _REQUIRED) -> Any:
-    """A leaf: a finite number >= 0 (or an array of them)."""
-    return _field(default, _leaf("finite and >= 0", lambda v: np.isfinite(v) & (v >= 0)), static=False)
+def nonnegative(default: Any = _REQUIRED, scalar: bool = False) -> Any:
+    """A leaf: a finite number >= 0 (or an array of them, unless it must be a scalar)."""
+    requirement = "a finite number >= 0" if scalar else "finite and >= 0"
+    return _field(
+        default, _leaf(requirement, lambda v: np.isfinite(v) & (v >= 0) & (v.ndim == 0 or not scalar)), static=False
+    )
 
 
 def number(default: Any = _REQUIRED) -> Any:
@@ -58,12 +62,41 @@ def number(default: Any = _REQUIRED) -> Any:
     return _field(default, _leaf("a number that is not NaN", lambda v: ~np.isnan(v)), static=False)
 
 
+def optional(field: Any, default: Any = None) -> Any:
+    """The same field, which may be left out: None then stands for the default that the class documents."""
+    check = field.metadata["check"]
+    return _field(default, lambda value: (None, None) if value is None else check(value), field.metadata["static"])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _whole(least: int, default: Any) -> Any:
+    def check(value: Any) -> tuple[Any, str | None]:
+        fits = _is_whole(value) and value >= least
+        return (int(value) if fits else value), None if fits else f"a whole number >= {least}"
+
+    return _field(default, check, static=True)
+
+
 def count(default: Any = _REQUIRED) -> Any:
     """Static: a whole number >= 1."""
+    return _whole(1, default)
+
+
+def index(default: Any = _REQUIRED) -> Any:
+    """Static: a whole number >= 0."""
+    return _whole(0, default)
+
+
+def labels(default: Any = _REQUIRED) -> Any:
+    """Static: a sequence of whole numbers, kept as a tuple."""
 
     def check(value: Any) -> tuple[Any, str | None]:
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= 1
-        return (int(value) if whole else value), None if whole else "a whole number >= 1"
+        listed = value.tolist() if isinstance(value, np.ndarray) else value
+        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(_is_whole, listed))
+        return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
 
     return _field(default, check, static=True)
 
@@ -78,7 +111,7 @@ def choice(*options: str, default: Any = _REQUIRED) -> Any:
 
 
 def part(default: Any = _REQUIRED) -> Any:
-    """A leaf that is itself a record (a schedule, a momentum rule)."""
+    """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records."""
     return _field(default, lambda value: (value, None), static=False)
 
 
@@ -97,7 +130,10 @@ def _check_fields(self: Any) -> None:
         self.check()
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(positive, nonnegative, number, count, choice, part, fixed))
+@dataclass_transform(
+    frozen_default=True,
+    field_specifiers=(positive, nonnegative, number, optional, count, index, labels, choice, part, fixed),
+)
 def record(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""
     cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
@@ -128,17 +164,22 @@ def describe(value: Any) -> Any:
         return {"name": type(value).__name__, **fields}
     if isinstance(value, (np.ndarray, np.number, jax.Array)):
         return np.asarray(value).tolist()
-    return value
+    if isinstance(value, (tuple, list)):
+        return [describe(item) for item in value]
+    plain = value is None or isinstance(value, (str, bool, int, float, dict))
+    return value if plain else getattr(value, "__name__", type(value).__name__)
 
 
 def leaf_names(value: Any) -> list[str]:
-    """Names of the numbers in a record, nested ones dotted: ["eta", "schedule.gamma"]."""
+    """Names of the numbers in a record, nested ones dotted: ["eta", "schedule.gamma", "parts.0.lam"]."""
+    if isinstance(value, tuple):
+        inside = [(str(i), item) for i, item in enumerate(value)]
+    else:
+        inside = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if not f.metadata["static"]]
     names = []
-    for f in dataclasses.fields(value):
-        inner = getattr(value, f.name)
-        if f.metadata["static"]:
-            continue
-        names += [f"{f.name}.{sub}" for sub in leaf_names(inner)] if dataclasses.is_dataclass(inner) else [f.name]
+    for name, inner in inside:
+        nested = dataclasses.is_dataclass(inner) or isinstance(inner, tuple)
+        names += [f"{name}.{sub}" for sub in leaf_names(inner)] if nested else [name]
     return names
 
 
@@ -149,4 +190,6 @@ def has_leaf(value: Any, name: str) -> bool:
 def with_leaf(value: Any, name: str, new: Any) -> Any:
     """The record with one number changed; checked like any other."""
     head, _, tail = name.partition(".")
+    if isinstance(value, tuple):
+        return tuple(with_leaf(item, tail, new) if i == int(head) else item for i, item in enumerate(value))
     return dataclasses.replace(value, **{head: with_leaf(getattr(value, head), tail, new) if tail else new})

@@ -77,8 +77,31 @@ RULES: dict[type[alg.Algorithm], Callable[[Bounds, float], alg.Algorithm]] = {
 }
 
 
-def suggest(algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0) -> Any:
+def automatic(problem: Problem, tau: int = 5, at: Any = None) -> type[alg.Algorithm]:
+    """The method that takes the longer step per round: local steps are worth it unless one site is far steeper than f.
+
+    A round of AcceleratedDecoupledProx is a step of length min(tau, 4) / L_max, one of FISTA of length 1 / L. With a
+    single site there is no communication to save, and FISTA needs fewer gradients.
+    """
+    b = bounds(problem, tau, at)
+    return alg.AcceleratedDecoupledProx if problem.n > 1 and b.corrected(1.0) * tau > 1.0 / b.L else alg.FISTA
+
+
+def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:
+    """L, L_i and mu as the sites report them: of the loss, or of its curvature `at` a model where that has no bound."""
+    if at is not None and problem.loss.curvature is None:
+        L, clients = problem.curvature_at(at)
+    else:
+        L, clients = problem.lipschitz, problem.client_lipschitz
+    return Bounds(L=L, L_max=float(clients.max()), mu=problem.strong_convexity, tau=tau, d=problem.d)
+
+
+def suggest(
+    algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0, at: Any = None
+) -> Any:
     """The algorithm with step sizes that suit the problem; `scale` multiplies its main step.
+
+    For a loss whose curvature has no bound (Poisson, `from_function`) the steps suit the neighbourhood of `at`.
 
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
@@ -94,11 +117,4 @@ def suggest(algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5
         )
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(f"scale={scale!r} must be a finite number > 0.")
-    bounds = Bounds(
-        L=problem.lipschitz,
-        L_max=float(problem.client_lipschitz.max()),
-        mu=problem.strong_convexity,
-        tau=tau,
-        d=problem.d,
-    )
-    return RULES[cls](bounds, scale)
+    return RULES[cls](bounds(problem, tau, at), scale)

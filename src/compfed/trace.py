@@ -13,6 +13,9 @@ import numpy as np
 
 from compfed.errors import InputError, MissingExtra
 
+# Columns that describe one model; all others count what was spent up to it.
+AT_A_MODEL = frozenset({"optimality", "objective", "gradient_mapping", "nonzeros", "drift", "correction"})
+
 
 @dataclass(frozen=True)
 class State:
@@ -55,6 +58,15 @@ class Trace:
         """The first recorded round whose `column` is at most `below`; None if there is none."""
         hits = np.flatnonzero(self[column] <= below)
         return int(self["round"][hits[0]]) if hits.size else None
+
+    def then(self, later: Trace) -> Trace:
+        """This trace followed by one that began at its model: rounds and costs go on counting."""
+        counted = [c for c in later if c not in AT_A_MODEL]
+        columns = {}
+        for c in self:
+            after = later.columns.get(c, np.full(len(later), np.nan))[1:]
+            columns[c] = np.concatenate([self[c], after + self[c][-1] if c in counted else after])
+        return Trace(columns, later.x, later.provenance, None)
 
     def to_pandas(self) -> Any:
         """The columns as a pandas DataFrame, indexed by round."""

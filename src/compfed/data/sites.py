@@ -43,6 +43,13 @@ class Sites:
         return total / total.sum()
 
     @property
+    def row_shares(self) -> list[np.ndarray]:
+        """q_il: the share of each row in its site's loss, 1 / m_i unless rows are weighted."""
+        if self.row_weights is None:
+            return [np.full(m, 1.0 / m) for m in self.sizes]
+        return [w / w.sum() for w in self.row_weights]
+
+    @property
     def width(self) -> int:
         """d: number of features."""
         return self.features[0].shape[1]

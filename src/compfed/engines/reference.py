@@ -65,10 +65,9 @@ def reference(
     with precision(problem.dtype):
         sites = problem.sites
         labels = [problem.loss.encode(y) for y in sites.labels]
-        counts = [np.ones(m) for m in sites.sizes] if sites.row_weights is None else sites.row_weights
         rows = [
-            tuple(jnp.asarray(array, problem.dtype) for array in (A, y, w / w.sum()))
-            for A, y, w in zip(sites.features, labels, counts, strict=True)
+            tuple(jnp.asarray(array, problem.dtype) for array in site)
+            for site in zip(sites.features, labels, sites.row_shares, strict=True)
         ]
         ids, key = np.array(problem.sites.ids), run_key(seed)
         server, stacked = first_state(run)

@@ -156,6 +156,7 @@ class Recorder:
         self.size = np.linalg.norm(run.x0) + (0.0 if run.reference is None else np.linalg.norm(run.reference)) + 1.0
         self.seconds = 0.0
         self.blown: int | None = None  # the round in which the model blew up
+        self.arrived = False  # did it stop because it was accurate enough?
         self.more: dict[str, Any] = {}  # further provenance
         if run.resume is not None:
             self.seconds = float(run.resume["seconds"][-1])
@@ -202,7 +203,7 @@ class Recorder:
             provenance["diverged"] = self._what_happened(where)
             return Trace(columns, np.array(self.x), provenance)
         leaves = [[np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in (server, clients)]
-        return Trace(columns, np.array(self.x), provenance, State(self.run.start + self.run.rounds, *leaves))
+        return Trace(columns, np.array(self.x), provenance, State(self.last_round, *leaves))
 
     def diverged(self, round_: int, where: str = "") -> Divergence:
         """The error for a run that blew up in `round_`."""
@@ -222,7 +223,7 @@ class Recorder:
             "engine": self.engine,
             "algorithm": describe(run.algorithm),
             "problem": run.problem.describe(),
-            "rounds": run.start + run.rounds,
+            "rounds": self.last_round,
             "batch_size": run.batch_size,
             "participants": run.participants,
             "record_every": run.record_every,

@@ -15,11 +15,11 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, correction
 from compfed.engines.run import Progress, Recorder, Run, checked, first_state
-from compfed.errors import Divergence
+from compfed.errors import Divergence, InputError
 from compfed.losses import Loss
 from compfed.oracles import FullGradient, LocalLoss, MiniBatch
 from compfed.precision import precision
-from compfed.problem import Problem, Store
+from compfed.problem import Problem, Store, objectives_and_mappings
 from compfed.randomness import client_key, participation_scores, run_key
 from compfed.regularisers import Regulariser
 from compfed.trace import Trace
@@ -38,6 +38,13 @@ class Plan(NamedTuple):
     measure: Measure | None
 
 
+class Stop(NamedTuple):
+    """Stop at the first recorded round whose gradient mapping, with this step, is at most `tol`."""
+
+    tol: float
+    step: float
+
+
 class Setting(NamedTuple):
     """What may differ between the members of a grid: all leaves."""
 
@@ -45,6 +52,7 @@ class Setting(NamedTuple):
     loss: Loss
     g: Regulariser
     run: Array  # key
+    stop: Stop | None = None
 
 
 class Carry(NamedTuple):
@@ -174,18 +182,24 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
         return setting.algorithm.solution(setting.g, carry.server), _seen(setting, data, plan, carry)
 
     def record(loop):
-        k, carry, buffers = loop
+        k, _, carry, buffers = loop
         carry = jax.lax.fori_loop(0, every, lambda _, c: _round(setting, data, plan, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
-        return k + 1, carry, buffers
+        return k + 1, (carry.bad > 0) | _arrived(setting, data, noted[0]), carry, buffers
 
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
-    _, carry, buffers = jax.lax.while_loop(
-        lambda loop: (loop[0] < records) & (loop[1].bad == 0), record, (0, carry, buffers)
-    )
+    start = (0, carry.bad > 0, carry, buffers)
+    _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1], record, start)
     return carry, buffers, look(carry)
+
+
+def _arrived(setting: Setting, data: Store, x: Array) -> Array | bool:
+    if setting.stop is None:
+        return False
+    tol, step = setting.stop
+    return jnp.linalg.norm(objectives_and_mappings(setting.loss, setting.g, data, x[None], step)[1][0]) <= tol
 
 
 def _grid_rounds(
@@ -220,7 +234,13 @@ def programs_compiled() -> int:
     return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
-def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
+def drive(
+    program: Callable,
+    carry: Carry,
+    recorders: Sequence[Recorder],
+    progress: Progress | None,
+    tol: float | None = None,
+) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
     run = recorders[0].run
     _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
@@ -229,12 +249,13 @@ def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progre
             recorder.add(
                 np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0
             )
+            recorder.arrived = tol is not None and recorder.blocks[0]["gradient_mapping"][0] <= tol
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
     done = 0
     for records, every in todo:
         batch = 1
-        while records > 0 and not all(recorder.blown for recorder in recorders):
+        while records > 0 and not all(recorder.blown or recorder.arrived for recorder in recorders):
             batch = min(batch, records)
             began = time.perf_counter()
             carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
@@ -246,6 +267,7 @@ def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progre
                 columns = {k: v[i][noted] for k, v in seen.items()}
                 recorder.add(rounds[i][noted], models[i][noted], columns, seconds)
                 recorder.blown = recorder.blown or bad or None
+                recorder.arrived = int(carry.r[i]) < run.start + done + batch * every
             records, done = records - batch, done + batch * every
             # about half a second of work between two looks, so that progress and divergence show in time
             batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
@@ -284,6 +306,7 @@ def simulate(
     seed: int = 0,
     x0: Any = None,
     reference: Any = None,
+    tol: float | None = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
@@ -296,6 +319,7 @@ def simulate(
     - `seed`: of mini-batches and participation; the data has its own.
     - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
     - `reference`: x*, from `solve`; adds the optimality column.
+    - `tol`: stop at the first recorded round whose gradient mapping has norm at most this.
     - `progress`: called with (rounds done, rounds in all).
     - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
       (JAX code).
@@ -309,18 +333,25 @@ def simulate(
     plan = Plan(run.participants, batch_size, clients_at_once(problem, batch_size), measure)
     recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
-        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed))
+        stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed), stop)
 
         def program(carry: Carry, records: int, every: int):
             one = jax.tree.map(lambda leaf: leaf[0], carry)
             done = program_for(plan, grid=False)(setting, problem.store, plan, one, records, every)
             return jax.tree.map(lambda leaf: leaf[None], done)
 
-        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress)
+        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress, tol)
         trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
     return trace
+
+
+def checked_tol(tol: float) -> float:
+    if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not tol >= 0:
+        raise InputError(f"tol={tol!r} must be a number >= 0, or None to run all rounds.")
+    return float(tol)
 
 
 def finished(recorder: Recorder, carry: Carry, member: int) -> Trace:

@@ -1,0 +1,211 @@
+"""Real tables cut into sites: three that come with scikit-learn, and two that are read from a folder.
+
+`sites` of a `Table` is the site of every row, so both `from_table(t.X, t.y, t.sites)` and `fit(t.X, t.y, sites=t.sites)`
+work. Features are as published, on their own scales; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from compfed.data import partition
+from compfed.data.sites import Sites, from_table
+from compfed.errors import InputError
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, labels and the site of each row."""
+
+    X: np.ndarray
+    y: np.ndarray
+    sites: np.ndarray
+    feature_names: tuple[str, ...]
+    description: str
+
+    def federation(self) -> Sites:
+        """The table cut into its sites."""
+        name = self.description.partition(":")[0]
+        return replace(
+            from_table(self.X, self.y, self.sites),
+            columns=self.feature_names,
+            source={"name": "bundled", "table": name},
+        )
+
+
+def breast_cancer(sites: int = 4) -> Table:
+    """Wisconsin diagnostic breast cancer, 569 x 30, label 1 = benign; sites are quantile bins of the mean radius.
+
+    The split is made, not recorded: it sorts tumours by size, as if clinics saw different stages. Site 0 has the
+    smallest, nearly all benign.
+
+    >>> table = breast_cancer()
+    >>> table.X.shape, np.bincount(table.sites).tolist()
+    ((569, 30), [143, 142, 142, 142])
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    loaded: Any = load_breast_cancer()
+    names = tuple(str(name) for name in loaded.feature_names)
+    where = partition.by_column(loaded.data[:, names.index("mean radius")], bins=sites)
+    text = f"breast_cancer: 569 tumours, label 1 = benign; {sites} sites, quantile bins of the mean radius (made)"
+    return Table(loaded.data, loaded.target, where, names, text)
+
+
+def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
+    """Disease progression of 442 diabetes patients, 442 x 10, a number to predict; sites are age bands or the sexes.
+
+    Both come from a recorded column. Features are centred and scaled as scikit-learn ships them; the site column stays
+    among them, and "sex" is therefore constant within a site of that split.
+
+    >>> table = diabetes()
+    >>> dict(zip(*map(np.ndarray.tolist, np.unique(table.sites, return_counts=True)), strict=True))
+    {'19-39': 117, '40-49': 97, '50-59': 125, '60-79': 103}
+    """
+    from sklearn.datasets import load_diabetes
+
+    if sites not in ("age", "sex"):
+        raise InputError(f"sites={sites!r} must be 'age' or 'sex'.")
+    loaded: Any = load_diabetes()
+    raw: Any = load_diabetes(scaled=False)
+    column = raw.data[:, raw.feature_names.index(sites)]
+    if sites == "age":
+        where = np.array(["19-39", "40-49", "50-59", "60-79"])[np.digitize(column, [40, 50, 60])]
+    else:
+        where = np.array(["sex 1", "sex 2"])[column.astype(int) - 1]
+    text = f"diabetes: 442 patients, progression after a year; sites by {sites} (recorded)"
+    return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
+
+
+def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
+    """Handwritten digits, 1797 x 64 pixels from 0 to 16, ten classes; sites have Dirichlet(alpha) shares of each class.
+
+    The split is made: `partition.dirichlet(y, sites, alpha, seed, min_rows=10)`.
+    """
+    from sklearn.datasets import load_digits
+
+    loaded: Any = load_digits()
+    where = partition.dirichlet(loaded.target, sites, alpha, seed, min_rows=10)
+    text = f"digits: 1797 images of 8 x 8 pixels; {sites} sites with Dirichlet({alpha}) label shares (made)"
+    return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
+
+
+# the first ten of 14 columns; then come slope, ca, thal and num
+HEART_COLUMNS = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"]
+# hospital: (file, complete rows it must give)
+HEART_FILES = {
+    "cleveland": ("processed.cleveland.data", 303),
+    "hungary": ("processed.hungarian.data", 261),
+    "switzerland": ("processed.switzerland.data", 46),
+    "va": ("processed.va.data", 130),
+}
+
+
+def heart(folder: str | Path) -> Table:
+    """UCI heart disease, 740 x 13, label 1 = disease (num > 0); sites are the four hospitals that recorded it.
+
+    slope, ca and thal are left out, being mostly missing, then rows with a missing value; cp and restecg become one
+    column per level but the first. In Switzerland chol is 0 throughout, which means that it was not measured.
+
+    - `folder`: holds processed.cleveland.data, processed.hungarian.data, processed.switzerland.data, processed.va.data.
+
+    Reference: Janosi, Steinbrunn, Pfisterer, Detrano, "Heart Disease", UCI, 1989, doi 10.24432/C52P4X; the same rows
+    and columns as Fed-Heart-Disease of FLamby (du Terrail et al., NeurIPS 2022).
+    """
+    X, y, where = [], [], []
+    for hospital, (name, complete) in HEART_FILES.items():
+        path = _present(folder, name, "the heart disease data of UCI, https://doi.org/10.24432/C52P4X")
+        # a wrong number of columns is a ValueError, a hole ('?') a NaN
+        try:
+            rows = np.genfromtxt(path, delimiter=",")[:, [*range(10), 13]]
+        except (ValueError, IndexError):
+            raise InputError(
+                f"{name} must have 14 columns separated by commas and no header; get UCI's file."
+            ) from None
+        rows = rows[~np.isnan(rows).any(axis=1)]
+        if len(rows) != complete:
+            raise InputError(
+                f"{name} has {len(rows)} complete rows where UCI's has {complete}: it is an altered copy (often '?' "
+                "turned into 0). Get UCI's file, https://doi.org/10.24432/C52P4X."
+            )
+        X.append(rows[:, :10])
+        y.append((rows[:, 10] > 0).astype(float))
+        where += [hospital] * complete
+    features, names = _one_hot(np.concatenate(X), HEART_COLUMNS, {"cp": (2, 3, 4), "restecg": (1, 2)})
+    text = "heart: 740 patients, label 1 = disease; sites are four hospitals (recorded)"
+    return Table(features, np.concatenate(y), np.array(where), names, text)
+
+
+def _one_hot(X: np.ndarray, names: list[str], levels: dict[str, tuple[int, ...]]) -> tuple[np.ndarray, tuple[str, ...]]:
+    columns = {}
+    for name, column in zip(names, X.T, strict=True):
+        if name in levels:
+            columns |= {f"{name}={level}": (column == level).astype(float) for level in levels[name]}
+        else:
+            columns[name] = column
+    return np.column_stack(list(columns.values())), tuple(columns)
+
+
+# one-hot groups of a9a in the order of its columns, with their sizes
+A9A_GROUPS = {
+    "age": 5, "workclass": 8, "fnlwgt": 5, "education": 16, "education-num": 5, "marital-status": 7, "occupation": 14,
+    "relationship": 6, "race": 5, "sex": 2, "capital-gain": 2, "capital-loss": 2, "hours-per-week": 5,
+    "native-country": 41,
+}  # fmt: skip
+A9A_SITES = {
+    "occupation": (
+        "Tech-support", "Craft-repair", "Other-service", "Sales", "Exec-managerial", "Prof-specialty",
+        "Handlers-cleaners", "Machine-op-inspct", "Adm-clerical", "Farming-fishing", "Transport-moving",
+        "Priv-house-serv", "Protective-serv", "Armed-Forces",
+    ),
+    "workclass": (
+        "Private", "Self-emp-not-inc", "Self-emp-inc", "Federal-gov", "Local-gov", "State-gov", "Without-pay",
+        "Never-worked",
+    ),
+}  # fmt: skip
+
+
+def a9a(
+    folder: str | Path,
+    sites: Literal["occupation", "workclass"] = "occupation",
+    drop_site_columns: bool = False,
+    file: Literal["a9a", "a9a.t"] = "a9a",
+) -> Table:
+    """UCI Adult in the binary encoding of LIBSVM, 32561 x 123, label +1 = income over 50,000 dollars.
+
+    Sites are the 14 occupations (or 8 work classes) read off the columns that encode them, and "missing" where none
+    is set: strong skew of labels and of sizes.
+
+    - `folder`: holds the file `a9a` (or `a9a.t`, the 16281 rows of the test set).
+    - `drop_site_columns`: leave out the columns that encode the site, each of which is constant within a site.
+
+    Reference: Kohavi, Becker, "Adult", UCI, 1996, doi 10.24432/C5XW20; encoding by Platt, on LIBSVM's data page.
+    """
+    from sklearn.datasets import load_svmlight_file
+
+    if sites not in A9A_SITES:
+        raise InputError(f"sites={sites!r} must be 'occupation' or 'workclass'.")
+    path = _present(folder, file, "a9a, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#a9a")
+    try:
+        loaded: Any = load_svmlight_file(str(path), n_features=sum(A9A_GROUPS.values()))
+    except ValueError as problem:
+        raise InputError(f"{file} is not LIBSVM's file ({problem}); get it again.") from None
+    X, y = loaded[0].toarray(), loaded[1]
+    names = [f"{group}_{k}" for group, size in A9A_GROUPS.items() for k in range(1, size + 1)]
+    site_columns = np.array([name.rpartition("_")[0] == sites for name in names])
+    encoded = X[:, site_columns]
+    where = np.where(encoded.any(axis=1), np.array(A9A_SITES[sites])[encoded.argmax(axis=1)], "missing")
+    if drop_site_columns:
+        X, names = X[:, ~site_columns], [name for name, gone in zip(names, site_columns, strict=True) if not gone]
+    return Table(X, y, where, tuple(names), f"{file}: income of {len(y)} people; sites by {sites} (recorded)")
+
+
+def _present(folder: str | Path, name: str, what: str) -> Path:
+    path = Path(folder, name)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; it is part of {what}. Download it and give its folder.")
+    return path

@@ -1,0 +1,249 @@
+"""Federations from files: one per site, or one table with a column that names the site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from compfed.data.sites import Sites, from_arrays, from_table
+from compfed.errors import InputError, MissingExtra
+
+Format = Literal["csv", "parquet"]
+Paths = str | Path | Sequence[str | Path]
+Names = str | Sequence[str]
+
+SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
+
+
+def from_files(
+    paths: Paths,
+    label: Names,
+    features: Names | None = None,
+    drop: Names = (),
+    *,
+    site: str | None = None,
+    format: Format | None = None,
+    **read: Any,
+) -> Sites:
+    """A federation from CSV or Parquet files: one site per file, named by the file without its ending.
+
+    All files need the same columns; their order may differ, the first file's is kept. Everything must be a number.
+
+    - `paths`: files, or a folder, which stands for all its .csv and .parquet files in the order of their names.
+    - `label`: the column of labels, or several for several outputs.
+    - `features`: the columns to use; without it, all but `label`, `site` and `drop`.
+    - `site`: a column that names the site of each row; the files are then parts of one table.
+    - `format`: "csv" or "parquet"; without it, by the ending of each file.
+    - `read`: passed on to pandas.read_csv or read_parquet, such as sep=";" or na_values="?".
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for town, rows in {"rome": "50,1\\n61,0\\n", "oslo": "70,1\\n"}.items():
+    ...     _ = Path(folder.name, f"{town}.csv").write_text("age,ill\\n" + rows)
+    >>> sites = from_files(folder.name, label="ill")
+    >>> sites.names, sites.columns, sites.sizes.tolist()
+    (('oslo', 'rome'), ('age',), [1, 2])
+    >>> folder.cleanup()
+    """
+    if format not in (None, "csv", "parquet"):
+        raise InputError(f"format={format!r} must be 'csv' or 'parquet'; svmlight files go to from_svmlight.")
+    files = _expanded(paths, (f".{format}",) if format else (".csv", ".parquet"))
+    frames = {path: _read(path, format or _format(path), read) for path in files}
+    labels = _listed(label)
+    columns = _agreed(
+        frames, [*labels, *_listed(site or ())], None if features is None else _listed(features), _listed(drop)
+    )
+    X = [np.column_stack([_numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
+    Y = [np.column_stack([_numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
+    Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
+    source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
+    if site is None:
+        return from_arrays(X, Y, _site_names(files, (".csv", ".parquet")), source, columns=columns)
+    parts = [frame[site] for frame in frames.values()]
+    if not all(_is_numeric(part) for part in parts):
+        parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
+    where = np.concatenate([part.to_numpy(object) for part in parts])
+    return replace(from_table(np.concatenate(X), np.concatenate(Y), where), source=source, columns=tuple(columns))
+
+
+def from_csv(
+    path: str | Path, label: Names, site: str, features: Names | None = None, drop: Names = (), **read: Any
+) -> Sites:
+    """A federation from one CSV file with a column `site` that says at which site each row lives.
+
+    The rest is as in `from_files`.
+    """
+    return from_files([path], label, features, drop, site=site, format="csv", **read)
+
+
+def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) -> Sites:
+    """A federation from files of lines `label index:value ...` (svmlight, LIBSVM): one file per site.
+
+    Indices count from 1, or from 0 when any file has an index 0.
+
+    - `sites`: the site of each row; the files are then parts of one table.
+    - `features`: how many columns there are, where the last ones may be empty in all files; without it, the largest
+      index says.
+    """
+    from sklearn.datasets import load_svmlight_files
+
+    if features is not None and (not isinstance(features, (int, np.integer)) or features < 1):
+        raise InputError(f"features={features!r} must be a whole number >= 1: how many columns there are.")
+    files = _expanded(paths, SVMLIGHT_ENDINGS)
+    try:
+        loaded = load_svmlight_files([str(path) for path in files], n_features=features)
+    except (ValueError, OSError) as problem:
+        _blame_svmlight(files, features)
+        raise InputError(f"{', '.join(path.name for path in files)}: {_line(problem)}") from None
+    X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
+    source = {"name": "from_svmlight", "files": [path.name for path in files]}
+    if sites is None:
+        return from_arrays(X, Y, _site_names(files, SVMLIGHT_ENDINGS), source)
+    return replace(from_table(np.concatenate(X), np.concatenate(Y), sites), source=source)
+
+
+def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
+    """Refuse the first file that cannot be read alone, which the loader of many does not name."""
+    from sklearn.datasets import load_svmlight_file
+
+    for path in files:
+        try:
+            load_svmlight_file(str(path), n_features=features)
+        except (ValueError, OSError) as problem:
+            raise InputError(f"{path.name} cannot be read as svmlight: {_line(problem)}") from None
+
+
+def _line(problem: Exception) -> str:
+    return str(problem).strip().splitlines()[0]
+
+
+def _listed(names: Names) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _some(names: Sequence[Any], most: int = 12) -> str:
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
+    files = []
+    for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.suffix in endings)
+            if not inside:
+                raise InputError(f"the folder {path} has no {' or '.join(endings)} file; name the files one by one.")
+            files += inside
+        elif path.exists():
+            files.append(path)
+        else:
+            raise InputError(f"there is no file {path}; mend the name or write the file first.")
+    if not files:
+        raise InputError("no file was given; a federation needs at least one.")
+    return files
+
+
+def _format(path: Path) -> Format:
+    if path.suffix == ".csv":
+        return "csv"
+    if path.suffix == ".parquet":
+        return "parquet"
+    raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
+
+
+def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
+    names = [path.stem if path.suffix in endings else path.name for path in files]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            first = files[names.index(name)]
+            raise InputError(f"{first} and {files[i]} would both be site {name!r}; rename one of them.")
+    return names
+
+
+def _read(path: Path, format: Format, read: dict[str, Any]) -> Any:
+    """The file as a pandas DataFrame whose columns have words for names."""
+    extra, what = ("pandas", "CSV") if format == "csv" else ("parquet", "Parquet")
+    try:
+        import pandas as pd
+
+        if format == "parquet":
+            frame = pd.read_parquet(path, **read)
+        else:
+            # before 3.1 pandas' default may be off by the last bit, and only its C reader can be asked for more
+            old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
+            exact = {"float_precision": "round_trip"} if old and "engine" not in read else {}
+            frame = pd.read_csv(path, **exact, **read)
+    except ImportError:
+        raise MissingExtra(
+            "pandas" + (" with pyarrow" if extra == "parquet" else ""), extra, f"Reading {what}"
+        ) from None
+    except (ValueError, TypeError, OSError) as problem:
+        raise InputError(f"{path.name} cannot be read as {what}: {_line(problem)}") from None
+    names = [str(c) for c in frame.columns]
+    twice = [name for i, name in enumerate(names) if name in names[:i]]
+    if twice:
+        raise InputError(f"{path.name} has two columns {twice[0]!r}; rename one of them.")
+    return frame.set_axis(names, axis=1)
+
+
+def _agreed(
+    frames: dict[Path, Any], aside: Sequence[str], chosen: Sequence[str] | None, drop: Sequence[str]
+) -> list[str]:
+    """The feature columns that every file has, in the order of the first; refuses a file that differs."""
+    first, frame = next(iter(frames.items()))
+    for name in drop:
+        if not any(name in other.columns for other in frames.values()):
+            raise InputError(f"drop={name!r}: no file has this column; {first.name} has {_some(frame.columns)}.")
+    left_out = {*aside, *drop}
+    columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
+    if not columns or left_out.intersection(columns):
+        raise InputError(
+            f"features={_some(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
+            f"may be the label, the site or dropped ({_some(sorted(left_out))})."
+        )
+    for path, other in frames.items():
+        missing = [c for c in [*aside, *columns] if c not in other.columns]
+        if missing:
+            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_some(other.columns)}.")
+        extra = [c for c in other.columns if c not in left_out and c not in columns]
+        if extra and chosen is None:
+            raise InputError(
+                f"{path.name} has a column {extra[0]!r} that {first.name} has not; all files need the same columns. "
+                f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
+            )
+    return columns
+
+
+def _is_numeric(column: Any) -> bool:
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    return is_numeric_dtype(column) or is_bool_dtype(column)
+
+
+def _numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
+    """One column as floats; refuses words and holes, naming the first."""
+    way_out = f", or leave the column out with drop={column.name!r}." if feature else "."
+    empty = column.isna().to_numpy()
+    values = np.full(len(column), np.nan)
+    if _is_numeric(column):
+        values = column.to_numpy(float, na_value=np.nan)
+    else:
+        for i in np.flatnonzero(~empty):
+            value = column.iloc[i]
+            try:
+                values[i] = float(value)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{path.name}: column {column.name!r} has {value!r} in row {i} (the first is 0), which is not a "
+                    f"number. Encode it as numbers{way_out}"
+                ) from None
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise InputError(
+            f"{path.name}: column {column.name!r} has {bad.sum()} missing or infinite value(s), the first in row "
+            f"{bad.argmax()} (the first is 0). Drop these rows, impute them{way_out}"
+        )
+    return values

@@ -1,0 +1,235 @@
+"""What all estimators share: from a table and its sites to coefficients on the original scale."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from compfed.algorithms import Algorithm
+from compfed.data import Sites, from_table
+from compfed.data.standardise import moments
+from compfed.errors import InputError
+from compfed.estimators.frame import Frame
+from compfed.losses import Loss
+from compfed.minimise import Minimum, minimise
+from compfed.problem import Problem
+from compfed.progress import progress_bar
+from compfed.regularisers import OnBlock, Regulariser
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A checked table: what `fit` was given, with labels as the loss wants them."""
+
+    sites: Sites  # original features
+    weights: np.ndarray  # p_i
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
+
+    problem: Problem
+    frame: Frame
+    null: np.ndarray
+
+    @property
+    def null_gradient(self) -> np.ndarray:
+        return self.problem.gradient(self.null)
+
+
+class FederatedModel(BaseEstimator):
+    """A linear model whose rows stay at their sites. Subclasses say which loss, which penalty, which parameters."""
+
+    alpha: float
+    fit_intercept: bool
+    standardize: bool
+    site_weights: str
+    algorithm: str | Algorithm
+    tau: int
+    tol: float
+    max_rounds: int
+    verbose: bool
+
+    # --- what a subclass says ---
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """Labels as the loss wants them; sets classes_ where there are any."""
+        return y
+
+    def _loss(self, y: np.ndarray) -> Loss:
+        raise NotImplementedError
+
+    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
+        """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
+        raise NotImplementedError
+
+    def _column_scale(self, scale: np.ndarray) -> np.ndarray:
+        """The scale of each column that the penalty can live with (one per group, for a penalty of groups)."""
+        return scale
+
+    def _null_intercept(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        """The best intercepts without features; weight sums to 1 over all rows."""
+        return np.atleast_1d(weight @ y)
+
+    def _publish(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        """Set coef_ and intercept_ from (width, outputs) and (outputs,)."""
+        self.coef_, self.intercept_ = coef[:, 0], float(intercept[0])
+
+    # --- scikit-learn's face ---
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Any:
+        """Fit over all sites; the coefficients are those of the pooled rows.
+
+        - `sites`: the site of every row, or the name of a column of a DataFrame X; all rows are one site without it.
+        - `sample_weight`: how much each row counts.
+        """
+        prepared = self._prepare(self._federation(X, y, sites, sample_weight))
+        minimum = self._solve(prepared)
+        self._finish(prepared, minimum)
+        return self
+
+    def fit_sites(self, sites: Sites) -> Any:
+        """Fit over a federation from `compfed.data`."""
+        if not isinstance(sites, Sites):
+            raise InputError(f"fit_sites takes what compfed.data makes (from_files, ...); got {type(sites).__name__}.")
+        X, y = sites.pooled()
+        weights = None if sites.row_weights is None else np.concatenate(sites.row_weights)
+        where = np.repeat(sites.names, sites.sizes)
+        self.fit(X, y, sites=where, sample_weight=weights)
+        if sites.columns is not None:
+            self.feature_names_in_ = np.array(sites.columns, dtype=object)
+        return self
+
+    def _decision(self, X: Any) -> np.ndarray:
+        """Predictions z of shape (rows, outputs)."""
+        check_is_fitted(self)
+        X = validate_data(self, self._without_sites(X), reset=False, accept_sparse="csr")
+        z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
+        return np.asarray(z)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # --- the way there ---
+
+    def _without_sites(self, X: Any) -> Any:
+        column = getattr(self, "site_column_", None)
+        return X.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+
+    def _check_parameters(self) -> None:
+        for name, kind, low in (
+            ("alpha", Real, 0),
+            ("tol", Real, 0),
+            ("tau", Integral, 1),
+            ("max_rounds", Integral, 1),
+        ):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value < np.inf:
+                what = "a whole number" if kind is Integral else "a finite number"
+                raise InputError(f"{type(self).__name__}({name}={value!r}): {name} must be {what} >= {low}.")
+        ratio = getattr(self, "l1_ratio", 1.0)
+        if not (isinstance(ratio, Real) and 0 <= ratio <= 1):
+            raise InputError(f"{type(self).__name__}(l1_ratio={ratio!r}): l1_ratio must be between 0 and 1.")
+        if self.site_weights not in ("rows", "equal"):
+            raise InputError(
+                f"{type(self).__name__}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
+                "counts the same, as if pooled) or 'equal' (every site counts the same)."
+            )
+
+    def _federation(self, X: Any, y: Any, sites: Any, sample_weight: Any, reset: bool = True) -> Federation:
+        """What was given, checked: nothing is computed before this has passed."""
+        self._check_parameters()
+        if reset:
+            self.__dict__.pop("site_column_", None)
+        if isinstance(sites, str):
+            if sites not in getattr(X, "columns", ()):
+                raise InputError(
+                    f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
+                    "or one site per row."
+                )
+            self.site_column_, sites = sites, np.asarray(X[sites])
+            X = self._without_sites(X)
+        multi = self.__sklearn_tags__().target_tags.multi_output
+        X, y = validate_data(
+            self, X, y, reset=reset, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            dtype=np.float64,
+        )  # fmt: skip
+        X = X.toarray() if hasattr(X, "toarray") else X
+        where = np.zeros(len(X), int) if sites is None else np.asarray(sites)
+        if where.shape != (len(X),):
+            raise InputError(f"sites has shape {where.shape}; X has {len(X)} rows: give the site of every row.")
+        y = self._targets(y)
+        rows = None
+        if sample_weight is not None:
+            rows = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            keep = rows > 0  # a row of weight 0 is no row
+            X, y, where, rows = X[keep], y[keep], where[keep], rows[keep]
+        table = from_table(X, y, where, row_weights=rows)
+        return Federation(table, table.shares if self.site_weights == "rows" else np.full(len(table), 1 / len(table)))
+
+    def _prepare(self, federation: Federation) -> Prepared:
+        """The smooth part of the problem in well-conditioned coordinates."""
+        sites, p = federation.sites, federation.weights
+        y = np.concatenate(sites.labels)
+        loss = self._loss(y)
+        outputs = loss.size(1)
+        centre, scale = moments(sites, p)
+        frame = Frame(
+            centre=centre if self.fit_intercept else np.zeros_like(centre),
+            # without an intercept columns are not centred: their size is their root mean square
+            scale=self._column_scale(scale if self.fit_intercept else np.sqrt(scale**2 + centre**2)),
+            intercept=self.fit_intercept,
+            outputs=outputs,
+        )
+        framed = replace(sites, features=tuple(frame.features(A) for A in sites.features))
+        problem = Problem(loss, self._regulariser(frame), framed, weights=p)
+        null = np.zeros(problem.d)
+        if self.fit_intercept:
+            null[frame.penalised :] = self._null_intercept(y, _row_weights(federation))
+        return Prepared(problem, frame, null)
+
+    def _regulariser(self, frame: Frame) -> Regulariser:
+        penalty = self._penalty(np.ones_like(frame.scale) if self.standardize else frame.scale, frame.outputs)
+        return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+
+    def _solve(self, prepared: Prepared, x0: np.ndarray | None = None) -> Minimum:
+        return minimise(
+            prepared.problem,
+            self.algorithm,
+            tau=self.tau,
+            tol=self.tol,
+            max_rounds=self.max_rounds,
+            x0=prepared.null if x0 is None else x0,
+            scale=float(np.linalg.norm(prepared.null_gradient)),
+            progress=progress_bar(type(self).__name__) if self.verbose else None,
+        )
+
+    def _finish(self, prepared: Prepared, minimum: Minimum) -> None:
+        self._publish(*prepared.frame.coefficients(minimum.x))
+        self.n_rounds_, self.trace_, self.certificate_ = minimum.rounds, minimum.trace, minimum.certificate
+        self.n_iter_ = minimum.rounds
+        self.algorithm_ = minimum.algorithm
+        self.site_names_ = np.array(prepared.problem.sites.names)
+        if not minimum.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped after {minimum.rounds} rounds with a gradient mapping of "
+                f"{minimum.certificate.relative:.1e} of its scale; tol is {self.tol:g}. Give more max_rounds"
+                + (", or another algorithm: this one is not exact." if not minimum.algorithm.exact else "."),
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+def _row_weights(federation: Federation) -> np.ndarray:
+    """p_i q_il of all rows, site after site."""
+    return np.concatenate([p * q for p, q in zip(federation.weights, federation.sites.row_shares, strict=True)])
