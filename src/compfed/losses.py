@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +116,10 @@ class Squared(_OneOutput):
     """loss(z, y) = (z - y)^2 / 2."""
 
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 1.0
+
+    @property
+    def curvature(self) -> float:
+        return 1.0
 
     def value(self, z: Array, y: Array) -> Array:
         return 0.5 * (z - y) ** 2
@@ -130,7 +133,10 @@ class Logistic(_OneOutput):
     """loss(z, y) = log(1 + exp(-y z)), labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
 
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 0.25
+
+    @property
+    def curvature(self) -> float:
+        return 0.25
 
     def value(self, z: Array, y: Array) -> Array:
         return jnp.logaddexp(0.0, -y * z)
@@ -147,7 +153,10 @@ class SquaredHinge(_OneOutput):
     """loss(z, y) = max(0, 1 - y z)^2, labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
 
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 2.0
+
+    @property
+    def curvature(self) -> float:
+        return 2.0
 
     def value(self, z: Array, y: Array) -> Array:
         return jnp.maximum(0.0, 1.0 - y * z) ** 2
@@ -165,7 +174,10 @@ class Huber(_OneOutput):
 
     delta: float = positive(default=1.35)
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 1.0
+
+    @property
+    def curvature(self) -> float:
+        return 1.0
 
     def value(self, z: Array, y: Array) -> Array:
         inner = jnp.clip(z - y, -self.delta, self.delta)
@@ -210,7 +222,10 @@ class Poisson(_OneOutput):
     """loss(z, y) = exp(z) - y z, counts y >= 0 with mean exp(z)."""
 
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[None] = None  # exp has none: steps come from the curvature where the model is
+
+    @property
+    def curvature(self) -> None:  # exp has no bound: steps come from the curvature where the model is
+        return None
 
     def value(self, z: Array, y: Array) -> Array:
         return jnp.exp(z) - y * z
@@ -230,7 +245,10 @@ class Softmax(_ManyOutputs):
 
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 0.5
+
+    @property
+    def curvature(self) -> float:
+        return 0.5
 
     def value(self, z: Array, y: Array) -> Array:
         return logsumexp(z, axis=-1) - (z * self._one_hot(z, y)).sum(axis=-1)
@@ -258,7 +276,10 @@ class MultiSquared(_ManyOutputs):
 
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[float] = 1.0
+
+    @property
+    def curvature(self) -> float:
+        return 1.0
 
     def value(self, z: Array, y: Array) -> Array:
         return 0.5 * ((z - y) ** 2).sum(axis=-1)
@@ -297,7 +318,10 @@ class FromFunction:
 
     model: Model = fixed()
     ridge: float = nonnegative(default=0.0)
-    curvature: ClassVar[None] = None
+
+    @property
+    def curvature(self) -> None:
+        return None
 
     @property
     def start(self) -> np.ndarray:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import svds
 
 from compfed.data import Sites
 from compfed.errors import InputError
@@ -21,7 +21,7 @@ from compfed.precision import checked_dtype, precision
 from compfed.records import describe
 from compfed.regularisers import Regulariser
 
-GRAM_WIDTH = 1000  # up to this many features a site forms A^T A; beyond, products with vectors are cheaper
+GRAM_WIDTH = 1000  # up to this many features A^T A is formed; beyond, products with vectors are cheaper
 
 
 @jax.tree_util.register_dataclass
@@ -263,17 +263,14 @@ class Problem:
 
 
 def largest_eigenvalue(features: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> float:
-    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i; a site contributes one product, never its rows."""
-    width = features[0].shape[1]
+    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i."""
     rows = list(zip(features, weights, strict=True))
     with np.errstate(over="ignore", invalid="ignore"):  # overflow is named by who asks for the constant
-        if width <= GRAM_WIDTH:
-            gram = sum((A.T * w) @ A for A, w in rows)
+        if features[0].shape[1] <= GRAM_WIDTH:
+            gram = np.sum([(A.T * w) @ A for A, w in rows], axis=0)
             return float(np.linalg.eigvalsh(gram)[-1]) if np.isfinite(gram).all() else np.inf
-        product = LinearOperator(
-            (width, width), lambda v: sum(A.T @ (w * (A @ v.ravel())) for A, w in rows), dtype=float
-        )
-        return float(eigsh(product, k=1, return_eigenvectors=False)[0])
+        root = np.concatenate([A * np.sqrt(w)[:, None] for A, w in rows])
+        return float(np.asarray(svds(root, k=1, return_singular_vectors=False, rng=0))[0] ** 2)
 
 
 def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:

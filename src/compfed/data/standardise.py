@@ -29,11 +29,11 @@ def moments(sites: Sites, weights: np.ndarray | None = None) -> Moments:
     [4.0, 4.32]
     """
     p = sites.shares if weights is None else np.asarray(weights, float)
-    mean = sum(w * local_mean(sites, i) for i, w in enumerate(p))
-    variance = sum(w * local_mean(sites, i, around=mean) for i, w in enumerate(p))
+    mean = p @ [local_mean(sites, i) for i in range(len(sites))]
+    variance = p @ [local_mean(sites, i, around=mean) for i in range(len(sites))]
     # a constant column leaves rounding errors: what is far below its own size is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(mean)) ** 2
-    return Moments(np.asarray(mean), np.where(varies, np.sqrt(variance), 1.0))
+    return Moments(mean, np.where(varies, np.sqrt(variance), 1.0))
 
 
 def local_mean(sites: Sites, i: int, around: np.ndarray | None = None) -> np.ndarray:

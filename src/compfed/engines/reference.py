@@ -30,9 +30,10 @@ _solution = jax.jit(lambda a, g, s: a.solution(g, s))
 
 @jax.jit(static_argnames=("stage", "batch_size", "capacity"))
 def _client(stage, batch_size, capacity, a, loss, g, rows, d, c, key):
-    f, m = FullGradient(loss, *rows), len(rows[0])
+    A, y, q = rows
+    f = FullGradient(loss, A, y, q)
     if batch_size is not None:
-        f = MiniBatch(loss, *rows, jnp.int32(0), jnp.int32(m), capacity, batch_size)
+        f = MiniBatch(loss, A, y, q, jnp.int32(0), jnp.int32(len(A)), capacity, batch_size)
     return getattr(a, stage)(f, g, d, c, key)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from compfed.algorithms import Algorithm
 from compfed.data import Sites, from_table
 from compfed.data.standardise import moments
+from compfed.engines.run import whole
 from compfed.errors import InputError
 from compfed.estimators.frame import Frame
 from compfed.losses import Loss
@@ -127,22 +128,19 @@ class FederatedModel(BaseEstimator):
         return X.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
 
     def _check_parameters(self) -> None:
-        for name, kind, low in (
-            ("alpha", Real, 0),
-            ("tol", Real, 0),
-            ("tau", Integral, 1),
-            ("max_rounds", Integral, 1),
-        ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kind) or not low <= value < np.inf:
-                what = "a whole number" if kind is Integral else "a finite number"
-                raise InputError(f"{type(self).__name__}({name}={value!r}): {name} must be {what} >= {low}.")
-        ratio = getattr(self, "l1_ratio", 1.0)
-        if not (isinstance(ratio, Real) and 0 <= ratio <= 1):
-            raise InputError(f"{type(self).__name__}(l1_ratio={ratio!r}): l1_ratio must be between 0 and 1.")
+        me = type(self).__name__
+        for name in ("alpha", "tol", "l1_ratio"):
+            value = getattr(self, name, 0.0)
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < np.inf:
+                raise InputError(f"{me}({name}={value!r}): {name} must be a finite number >= 0.")
+        for name in ("tau", "max_rounds"):
+            whole(getattr(self, name), f"{me}: {name}", 1)
+        l1_ratio = getattr(self, "l1_ratio", 0.0)
+        if l1_ratio > 1:
+            raise InputError(f"{me}(l1_ratio={l1_ratio}): l1_ratio must be between 0 and 1.")
         if self.site_weights not in ("rows", "equal"):
             raise InputError(
-                f"{type(self).__name__}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
+                f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
@@ -16,7 +16,7 @@ from compfed.algorithms import Algorithm
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.losses import Huber, Loss, Poisson, Squared
-from compfed.regularisers import L1, ElasticNet, GroupL2, NonNegative, Regulariser, SumOf
+from compfed.regularisers import ElasticNet, GroupL2, NonNegative, Regulariser, SumOf
 
 
 class _Regressor(RegressorMixin, FederatedModel):
@@ -72,8 +72,8 @@ class FederatedLasso(_Regressor):
         return Squared()
 
     def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        l1 = L1(self.alpha / scale)
-        return SumOf(l1, NonNegative()) if self.positive else l1
+        penalty = elastic_net(self.alpha, 1.0, scale, outputs)
+        return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 class FederatedElasticNet(_Regressor):
@@ -143,9 +143,9 @@ class FederatedHuber(_Regressor):
             return float(weight @ np.clip(y - b, -self.delta, self.delta))
 
         low, high = float(y.min()), float(y.max())
-        # "and": at the ends rounding can give the force of the far side
-        b = brentq(force, low, high, xtol=1e-300, rtol=1e-15) if force(low) > 0 > force(high) else np.median(y)
-        return np.atleast_1d(b)
+        if not force(low) > 0 > force(high):  # all y alike
+            return np.array([low])
+        return np.array([root_scalar(force, bracket=(low, high), xtol=1e-300).root])
 
 
 class FederatedPoissonRegressor(_Regressor):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import jax
@@ -121,3 +123,13 @@ def least_factor(g: Regulariser, gradient: Array) -> Array:
     _, high = jax.lax.fori_loop(0, 64, halve, ends)
     found = jnp.where(zero(ends[1]), jnp.exp2(high), jnp.inf)
     return jnp.where(zero(ends[0]), 0.0, found)
+
+
+def sequential_on_cpu(f: Callable[..., Array]) -> Callable[..., Array]:
+    """f with long data-dependent loops: a `vmap` of it runs its members one after the other on a CPU.
+
+    In step, as usual and as a GPU wants it, each iteration gathers from and scatters to every member, which on a CPU
+    costs ten times the loops themselves.
+    """
+    one_by_one = jax.custom_batching.sequential_vmap(f)
+    return functools.wraps(f)(lambda *args: jax.lax.platform_dependent(*args, cpu=one_by_one, default=f))

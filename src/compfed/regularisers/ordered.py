@@ -9,7 +9,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.records import nonnegative, record
-from compfed.regularisers.base import Combinable, like, ratio
+from compfed.regularisers.base import Combinable, like, ratio, sequential_on_cpu
 from compfed.regularisers.sets import water_level
 
 
@@ -74,6 +74,7 @@ def _falling(v: Array) -> Array:
     return -jnp.sort(-v)
 
 
+@sequential_on_cpu
 def nonincreasing_fit(v: Array) -> Array:
     """argmin over u_1 >= u_2 >= ... of ||u - v||^2, by pooling adjacent violators: O(d).
 

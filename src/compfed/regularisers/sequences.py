@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from compfed.records import nonnegative, record
-from compfed.regularisers.base import Combinable, like
+from compfed.regularisers.base import Combinable, like, sequential_on_cpu
 
 
 @record
@@ -31,6 +33,7 @@ class TotalVariation1D(Combinable):
         return _fused(x, jnp.minimum(like(x, t * self.lam), enough))
 
 
+@sequential_on_cpu
 def _fused(y: Array, lam: Array) -> Array:
     """argmin_u ||u - y||^2 / 2 + lam sum_j |u_{j+1} - u_j|.
 
@@ -45,31 +48,31 @@ def _fused(y: Array, lam: Array) -> Array:
     knots = knots.at[d - 1].set(jnp.stack([y[0] - lam, jnp.ones_like(lam), lam - y[0]]))
     knots = knots.at[d].set(jnp.stack([y[0] + lam, -jnp.ones_like(lam), lam + y[0]]))
 
-    def from_left(knots: Array, first: Array, last: Array, offset: Array) -> tuple[Array, Array]:
-        """The line (slope, intercept) on which b - offset + (knots passed) reaches 0, and the knot after it."""
+    def ends(knots: Array, first: Array, last: Array, offset: Array) -> tuple[Array, Array, Array, Array]:
+        """The lines (slope, intercept) on which b - offset + (knots passed) is 0, from the left and from the right.
 
-        def below(state: tuple[Array, Array]) -> Array:
-            line, k = state
-            return (k <= last) & (line[0] * knots[k, 0] + line[1] <= 0)
+        Without the -lam and +lam at the two ends, "reaches -lam" and "reaches +lam" both read "is 0". One loop for
+        both ends: with a loop for each XLA copies all knots at every step, and the work is no longer O(d).
+        """
 
-        start = jnp.stack([jnp.ones_like(offset), -offset]), first
-        return jax.lax.while_loop(below, lambda state: (state[0] + knots[state[1], 1:], state[1] + 1), start)
+        def passing(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+            rising, i, falling, k = state
+            left = (i <= k) & (rising[0] * knots[i, 0] + rising[1] <= 0)
+            right = (i + left <= k) & (falling[0] * knots[k, 0] + falling[1] >= 0)  # no knot is passed from both ends
+            return left, right
 
-    def from_right(knots: Array, first: Array, last: Array, offset: Array) -> tuple[Array, Array]:
-        def above(state: tuple[Array, Array]) -> Array:
-            line, k = state
-            return (k >= first) & (line[0] * knots[k, 0] + line[1] >= 0)
+        def step(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            (rising, i, falling, k), (left, right) = state, passing(state)
+            rising = jnp.where(left, rising + knots[i, 1:], rising)
+            falling = jnp.where(right, falling - knots[k, 1:], falling)
+            return rising, i + left, falling, k - right
 
-        start = jnp.stack([jnp.ones_like(offset), -offset]), last
-        return jax.lax.while_loop(above, lambda state: (state[0] - knots[state[1], 1:], state[1] - 1), start)
+        line = jnp.stack([jnp.ones_like(offset), -offset])
+        return jax.lax.while_loop(lambda state: jnp.any(jnp.stack(passing(state))), step, (line, first, line, last))
 
-    def forward(
-        carry: tuple[Array, Array, Array], y_j: Array
-    ) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    def forward(carry: tuple[Array, Array, Array], y_j: Array) -> tuple[Any, tuple[Array, Array]]:
         knots, first, last = carry
-        # both lines without the -lam and +lam at the two ends: "reaches -lam" and "reaches +lam" then read "is 0"
-        rising, first = from_left(knots, first, last, y_j)
-        falling, last = from_right(knots, first, last, y_j)
+        rising, first, falling, last = ends(knots, first, last, y_j)
         low, high = -rising[1] / rising[0], -falling[1] / falling[0]
         knots = knots.at[first - 1].set(jnp.concatenate([low[None], rising]))
         knots = knots.at[last + 1].set(jnp.concatenate([high[None], -falling]))
@@ -77,7 +80,7 @@ def _fused(y: Array, lam: Array) -> Array:
 
     start = knots, jnp.asarray(d - 1, jnp.int32), jnp.asarray(d, jnp.int32)
     (knots, first, last), (low, high) = jax.lax.scan(forward, start, y[1:-1])
-    line, _ = from_left(knots, first, last, y[-1] + lam)
+    line, *_ = ends(knots, first, last, y[-1] + lam)
     end = -line[1] / line[0]
 
     def backward(after: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
