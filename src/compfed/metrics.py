@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,12 +36,19 @@ COLUMNS = {
 BLOCK = 64  # models measured together
 
 
-def at_models(problem: Problem, X: np.ndarray, reference: np.ndarray | None) -> dict[str, np.ndarray]:
-    """The columns that depend on the model alone, at each row of X: two passes over the data for all rows together."""
-    out: dict[str, np.ndarray] = {}
+def at_models(
+    problem: Problem, X: np.ndarray, reference: np.ndarray | None, known: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """The columns of the models in the rows of X: what the engine knows of them, and what is left to measure."""
+    out: dict[str, np.ndarray] = {"nonzeros": np.count_nonzero(X, axis=1), **known}
     if reference is not None:
         scale = np.linalg.norm(reference)
         out["optimality"] = np.linalg.norm(X - reference, axis=1) / (scale if scale > 0 else 1.0)
+    return out if "gradient_mapping" in known else out | _measured(problem, X)
+
+
+def _measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
+    """Objective and gradient mapping: two passes over the data for a whole block of rows."""
     step = 1.0 / problem.lipschitz
     parts = []
     with precision(problem.dtype):
@@ -50,11 +58,9 @@ def at_models(problem: Problem, X: np.ndarray, reference: np.ndarray | None) -> 
             padded = rows if len(rows) == 1 else np.resize(rows, (BLOCK, X.shape[1]))
             values, mappings = objectives_and_mappings(problem.loss, problem.regulariser, problem.store, padded, step)
             parts.append((np.asarray(values)[: len(rows)], np.asarray(mappings, float)[: len(rows)]))
-    out["objective"] = np.concatenate([values for values, _ in parts])
     with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
-        out["gradient_mapping"] = np.linalg.norm(np.concatenate([m for _, m in parts]), axis=1)
-    out["nonzeros"] = np.count_nonzero(X, axis=1)
-    return out
+        norms = np.linalg.norm(np.concatenate([m for _, m in parts]), axis=1)
+    return {"objective": np.concatenate([values for values, _ in parts]), "gradient_mapping": norms}
 
 
 class _CountingLoss:

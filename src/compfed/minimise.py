@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -11,7 +12,8 @@ import numpy as np
 
 from compfed import steps
 from compfed.algorithms import Algorithm
-from compfed.engines.run import Progress, whole
+from compfed.engines.grid import side_by_side
+from compfed.engines.run import Progress, checked, whole
 from compfed.engines.simulate import checked_tol, simulate
 from compfed.errors import Divergence, StepSizeWarning
 from compfed.problem import Problem
@@ -119,6 +121,43 @@ def minimise(
     trace = reduce(Trace.then, [*pieces, piece])
     converged = certificate.holds or _at_rounding_level(problem, trace)
     return Minimum(trace.x.astype(float), certificate, converged, done, method.algorithm, trace, notes)
+
+
+def minimise_all(
+    problems: Sequence[Problem],
+    x0: np.ndarray,
+    *,
+    algorithm: str | Algorithm,
+    tau: int,
+    tol: float,
+    max_rounds: int,
+    scale: float,
+) -> list[Minimum]:
+    """`minimise` for problems that differ in the numbers of their regulariser, all from x0, side by side.
+
+    They share their rounds: a message holds one vector per problem. Whoever does not arrive this way goes on alone.
+    """
+    options = {"tau": tau, "tol": tol, "scale": scale}
+    first = problems[0]
+    method = _Method(first, algorithm, tau, x0)
+    if first.loss.curvature is None:  # the step follows the model, and each has its own
+        return [minimise(p, algorithm, x0=x0, max_rounds=max_rounds, **options) for p in problems]
+    runs = [
+        checked(
+            p, method.algorithm, max_rounds, batch_size=None, participants=None, record_every=CHECK, seed=0, x0=x0,
+            reference=None, resume=None,
+        )
+        for p in problems
+    ]  # fmt: skip
+    found = []
+    for problem, trace in zip(problems, side_by_side(runs, [{}] * len(runs), tol=tol * scale), strict=True):
+        certificate = Certificate(float(trace["gradient_mapping"][-1]), scale, tol)
+        done = int(trace["round"][-1])
+        if certificate.holds or (done >= max_rounds and "diverged" not in trace.provenance):
+            found.append(Minimum(trace.x.astype(float), certificate, certificate.holds, done, method.algorithm, trace))
+        else:
+            found.append(minimise(problem, algorithm, x0=x0, max_rounds=max_rounds, **options))
+    return found
 
 
 def _at_rounding_level(problem: Problem, trace: Trace) -> bool:

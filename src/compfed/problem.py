@@ -297,10 +297,8 @@ def _checked_weights(weights: Any, n: int) -> np.ndarray:
     p = _numbers(weights, "weights")
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
-    if not (np.isfinite(p).all() and (p > 0).all()):
-        raise InputError(
-            f"weights must be finite and > 0; the smallest is {p.min()!r}. Leave out sites that should not count."
-        )
+    if not (np.isfinite(p).all() and (p >= 0).all()):
+        raise InputError(f"weights must be finite and >= 0; the smallest is {p.min()!r}.")
     if abs(p.sum() - 1.0) > 1e-8:
         raise InputError(f"weights sum to {p.sum():.6g}; they must sum to 1. Divide them by their sum.")
     return p

@@ -13,8 +13,20 @@ import numpy as np
 
 from compfed.errors import InputError, MissingExtra
 
-# Columns that describe one model; all others count what was spent up to it.
-AT_A_MODEL = frozenset({"optimality", "objective", "gradient_mapping", "nonzeros", "drift", "correction"})
+# Columns that count what was spent up to a model; all others, the measures of a user's own included, describe it.
+COUNTED = frozenset(
+    {
+        "round",
+        "vectors_up",
+        "vectors_down",
+        "bytes_up",
+        "bytes_down",
+        "gradients",
+        "client_proxes",
+        "server_proxes",
+        "seconds",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -61,11 +73,10 @@ class Trace:
 
     def then(self, later: Trace) -> Trace:
         """This trace followed by one that began at its model: rounds and costs go on counting."""
-        counted = [c for c in later if c not in AT_A_MODEL]
         columns = {}
         for c in self:
             after = later.columns.get(c, np.full(len(later), np.nan))[1:]
-            columns[c] = np.concatenate([self[c], after + self[c][-1] if c in counted else after])
+            columns[c] = np.concatenate([self[c], after + self[c][-1] if c in COUNTED else after])
         return Trace(columns, later.x, later.provenance, None)
 
     def to_pandas(self) -> Any:

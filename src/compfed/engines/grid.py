@@ -17,6 +17,7 @@ from compfed.engines.simulate import (
     Measure,
     Plan,
     Setting,
+    Stop,
     clients_at_once,
     drive,
     finished,
@@ -78,14 +79,28 @@ def grid(
                 x0=x0, reference=x_star, resume=None,
             )
         )  # fmt: skip
+    return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
+
+
+def side_by_side(
+    runs: Sequence[Run],
+    more: Sequence[Mapping[str, Any]],
+    *,
+    tol: float | None = None,
+    measure: Measure | None = None,
+    progress: Progress | None = None,
+) -> list[Trace]:
+    """Runs over the same data as one program; each stops by itself at `tol`. `more` goes into their provenance."""
     if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
         )
+    problem, batch_size = runs[0].problem, runs[0].batch_size
     plan = Plan(runs[0].participants, batch_size, clients_at_once(problem, batch_size), measure)
     recorders = [Recorder(run, "simulate") for run in runs]
     with precision(problem.dtype):
-        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed)) for r in runs]
+        stop = None if tol is None else Stop(tol, 1.0 / problem.lipschitz)
+        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
         setting, varies = _stacked(settings)
 
         def program(carry: Carry, records: int, every: int):
@@ -93,8 +108,8 @@ def grid(
 
         carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(first_carry(run) for run in runs))
         carry = drive(program, carry, recorders, progress)
-        for recorder, (_, values) in zip(recorders, members, strict=True):
-            recorder.more["grid"] = values
+        for recorder, said in zip(recorders, more, strict=True):
+            recorder.more.update(said)
         return [finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
 
 

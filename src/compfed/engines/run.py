@@ -179,8 +179,8 @@ class Recorder:
         before, span = max(self.last_round, 0), max(int(rounds[-1]) - max(self.last_round, 0), 1)
         if keep:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
-            block |= at_models(self.run.problem, models[:keep], self.run.reference)
-            block |= {name: values[:keep] for name, values in seen.items()}
+            known = {name: values[:keep] for name, values in seen.items()}
+            block |= at_models(self.run.problem, models[:keep], self.run.reference, known)
             share = self.run.participants / self.run.problem.n
             for name, value in asdict(self.cost).items():
                 block[name] = rounds[:keep] * value * (1.0 if name == "server_proxes" else share)

@@ -179,27 +179,33 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
     """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows."""
 
     def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
-        return setting.algorithm.solution(setting.g, carry.server), _seen(setting, data, plan, carry)
+        x = setting.algorithm.solution(setting.g, carry.server)
+        return x, _seen(setting, data, plan, carry) | _certified(setting, data, x)
+
+    def over(carry: Carry, noted: tuple[Array, dict[str, Array]]) -> Array:
+        arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
+        return (carry.bad > 0) | arrived
 
     def record(loop):
         k, _, carry, buffers = loop
         carry = jax.lax.fori_loop(0, every, lambda _, c: _round(setting, data, plan, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
-        return k + 1, (carry.bad > 0) | _arrived(setting, data, noted[0]), carry, buffers
+        return k + 1, over(carry, noted), carry, buffers
 
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
-    start = (0, carry.bad > 0, carry, buffers)
+    start = (0, over(carry, look(carry)), carry, buffers)
     _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1], record, start)
     return carry, buffers, look(carry)
 
 
-def _arrived(setting: Setting, data: Store, x: Array) -> Array | bool:
+def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
+    """What `metrics.at_models` would say of x, where the program itself has to know it."""
     if setting.stop is None:
-        return False
-    tol, step = setting.stop
-    return jnp.linalg.norm(objectives_and_mappings(setting.loss, setting.g, data, x[None], step)[1][0]) <= tol
+        return {}
+    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step)
+    return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
 def _grid_rounds(
@@ -234,13 +240,7 @@ def programs_compiled() -> int:
     return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
-def drive(
-    program: Callable,
-    carry: Carry,
-    recorders: Sequence[Recorder],
-    progress: Progress | None,
-    tol: float | None = None,
-) -> Carry:
+def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
     run = recorders[0].run
     _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
@@ -249,7 +249,6 @@ def drive(
             recorder.add(
                 np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0
             )
-            recorder.arrived = tol is not None and recorder.blocks[0]["gradient_mapping"][0] <= tol
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
     done = 0
@@ -341,7 +340,7 @@ def simulate(
             done = program_for(plan, grid=False)(setting, problem.store, plan, one, records, every)
             return jax.tree.map(lambda leaf: leaf[None], done)
 
-        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress, tol)
+        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress)
         trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)

@@ -9,8 +9,19 @@ from compfed.estimators.linear import (
 )
 from compfed.estimators.logistic import FederatedLogisticRegression
 from compfed.estimators.many_outcomes import FederatedMultiTaskLasso, FederatedNuclearRegressor
+from compfed.estimators.path import Path, regularisation_path
+from compfed.estimators.selection import (
+    FederatedElasticNetCV,
+    FederatedGroupLassoCV,
+    FederatedHuberCV,
+    FederatedLassoCV,
+    FederatedLogisticRegressionCV,
+    FederatedPoissonRegressorCV,
+)
 
 __all__ = [
-    "FederatedElasticNet", "FederatedGroupLasso", "FederatedHuber", "FederatedLasso", "FederatedLogisticRegression",
-    "FederatedMultiTaskLasso", "FederatedNuclearRegressor", "FederatedPoissonRegressor",
+    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
+    "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
+    "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedNuclearRegressor",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
 ]  # fmt: skip

@@ -31,6 +31,7 @@ class Federation:
 
     sites: Sites  # original features
     weights: np.ndarray  # p_i
+    rows: tuple[np.ndarray, ...]  # where each site's rows are in the table
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,14 @@ class FederatedModel(BaseEstimator):
         where = np.zeros(len(X), int) if sites is None else np.asarray(sites)
         if where.shape != (len(X),):
             raise InputError(f"sites has shape {where.shape}; X has {len(X)} rows: give the site of every row.")
-        y = self._targets(y)
-        rows = None
+        y, keep = self._targets(y), np.arange(len(X))
         if sample_weight is not None:
-            rows = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-            keep = rows > 0  # a row of weight 0 is no row
-            X, y, where, rows = X[keep], y[keep], where[keep], rows[keep]
-        table = from_table(X, y, where, row_weights=rows)
-        return Federation(table, table.shares if self.site_weights == "rows" else np.full(len(table), 1 / len(table)))
+            sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+            keep = np.flatnonzero(sample_weight)  # a row of weight 0 is no row
+            sample_weight = sample_weight[keep]
+        table = from_table(X[keep], y[keep], where[keep], row_weights=sample_weight)
+        p = table.shares if self.site_weights == "rows" else np.full(len(table), 1 / len(table))
+        return Federation(table, p, tuple(keep[where[keep] == name] for name in np.unique(where[keep])))
 
     def _prepare(self, federation: Federation) -> Prepared:
         """The smooth part of the problem in well-conditioned coordinates."""

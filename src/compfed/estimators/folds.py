@@ -1,0 +1,58 @@
+"""Folds for cross-validation over sites: every site splits its own rows, or one whole site is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from compfed.data import Sites
+from compfed.errors import InputError
+
+LEAVE_ONE_SITE_OUT = "leave-one-site-out"
+
+
+def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.ndarray, ...]:
+    """The fold in which each row is held out, one array per site.
+
+    - a whole number K: every site shuffles its rows and deals them over K folds, class by class for a classifier;
+    - "leave-one-site-out": fold i is site i.
+    """
+    if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
+        if len(sites) < 2:
+            raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
+        return tuple(np.full(m, i) for i, m in enumerate(sites.sizes))
+    if isinstance(cv, bool) or not isinstance(cv, (int, np.integer)) or cv < 2:
+        raise InputError(
+            f"cv={cv!r} must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, or an array with the fold of every row."
+        )
+    if sites.sizes.sum() < cv:
+        raise InputError(f"cv={cv} folds need at least {cv} rows; there are {sites.sizes.sum()}.")
+    folds, dealt = [], 0
+    for i, y in zip(sites.ids, sites.labels, strict=True):
+        order = np.random.default_rng([seed, i]).permutation(len(y))  # a site's own draw, whoever else is there
+        if classes:
+            order = order[np.argsort(y[order], kind="stable")]
+        fold = np.empty(len(y), int)
+        fold[order] = (dealt + np.arange(len(y))) % cv  # going on where the last site stopped: no fold stays empty
+        folds.append(fold)
+        dealt += len(y)
+    return tuple(folds)
+
+
+def restricted(
+    sites: Sites, keep: Sequence[np.ndarray], counts: Sequence[np.ndarray], equal: bool
+) -> tuple[Sites, np.ndarray]:
+    """The sites with weight 0 for rows that are not kept, and the p_i: same shapes, so every fold runs the same program.
+
+    `counts` are the weights of all rows. A site of which nothing is kept has p_i = 0.
+    """
+    kept = [np.where(k, w, 0.0) for k, w in zip(keep, counts, strict=True)]
+    total = np.array([w.sum() for w in kept])
+    if not total.any():
+        raise InputError("a fold holds out every row, or none; give other folds.")
+    p = (total > 0) / (total > 0).sum() if equal else total / total.sum()
+    weights = tuple(w if t > 0 else full for w, t, full in zip(kept, total, counts, strict=True))
+    return replace(sites, row_weights=weights), p
