@@ -1,6 +1,7 @@
 """compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that stays at n sites."""
 
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from compfed import algorithms, data, engines, losses, regularisers, steps
 from compfed.engines import grid, simulate
@@ -11,8 +12,50 @@ from compfed.progress import progress_bar
 from compfed.solve import Solution, solve
 from compfed.trace import Trace
 
+if TYPE_CHECKING:
+    from compfed.comparison import compare_local_federated_pooled
+    from compfed.estimators import (
+        FederatedElasticNet,
+        FederatedElasticNetCV,
+        FederatedGroupLasso,
+        FederatedGroupLassoCV,
+        FederatedHuber,
+        FederatedHuberCV,
+        FederatedLasso,
+        FederatedLassoCV,
+        FederatedLogisticRegression,
+        FederatedLogisticRegressionCV,
+        FederatedMultiTaskLasso,
+        FederatedNuclearRegressor,
+        FederatedPoissonRegressor,
+        FederatedPoissonRegressorCV,
+        regularisation_path,
+    )
+    from compfed.model_plots import plot_path
+
 __version__ = version("compfed")
 __all__ = [
-    "Divergence", "InputError", "Minimum", "Problem", "Solution", "StepSizeWarning", "Trace", "algorithms", "data",
-    "engines", "grid", "losses", "minimise", "progress_bar", "regularisers", "simulate", "solve", "steps",
+    "Divergence", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV",
+    "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
+    "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedNuclearRegressor",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "Problem", "Solution",
+    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated_pooled", "data", "engines", "grid", "losses",
+    "minimise", "plot_path", "progress_bar", "regularisation_path", "regularisers", "simulate", "solve", "steps",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Estimators come with scikit-learn, which takes a second to import: they are fetched when first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'compfed' has no attribute {name!r}")
+    if name == "compare_local_federated_pooled":
+        from compfed import comparison as where
+    elif name == "plot_path":
+        from compfed import model_plots as where
+    else:
+        from compfed import estimators as where
+    return getattr(where, name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

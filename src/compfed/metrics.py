@@ -80,12 +80,14 @@ class _CountingLoss:
 class _CountingRegulariser:
     def __init__(self) -> None:
         self.calls = 0
+        self.largest_t = 0.0
 
     def __call__(self, x: Array) -> Array:
         return jnp.zeros((), x.dtype)
 
     def prox(self, x: Array, t: Array | float) -> Array:
         self.calls += 1
+        self.largest_t = max(self.largest_t, float(t))
         return x
 
 
@@ -115,11 +117,16 @@ def cost_of_a_round(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: boo
     values = tuple(map(float, leaves)) if algorithm.rounds_to_count > 1 else ()
     case = (structure, values, d, dtype, everyone)
     if case not in _counted:
-        _counted[case] = _count(algorithm, d, dtype, everyone)
+        _counted[case] = _count(algorithm, d, dtype, everyone)[0]
     return _counted[case]
 
 
-def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cost:
+def largest_prox_step(algorithm: Algorithm) -> float:
+    """The largest t in a prox_{t g} of the first rounds: what a weakly convex g puts a bound on."""
+    return _count(algorithm, 1, np.dtype(float), everyone=True)[1]
+
+
+def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> tuple[Cost, float]:
     f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
     up, down = [], []  # every message of the counted rounds
     with precision(dtype), jax.disable_jit():
@@ -141,7 +148,7 @@ def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cos
                 c = algorithm.close(g, algorithm.down(_CountingRegulariser(), s), c)
     totals = (*_size(up, d), *_size(down, d), f.calls, g.calls, server_g.calls)
     vectors_up, bytes_up, vectors_down, bytes_down, *calls = (t / algorithm.rounds_to_count for t in totals)
-    return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls)
+    return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls), max(g.largest_t, server_g.largest_t)
 
 
 def _size(messages: list[Any], d: int) -> tuple[float, int]:

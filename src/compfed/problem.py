@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.precision import checked_dtype, precision
 from compfed.records import describe
-from compfed.regularisers import Regulariser
+from compfed.regularisers import Regulariser, from_object, largest_step
 
 GRAM_WIDTH = 1000  # up to this many features A^T A is formed; beyond, products with vectors are cheaper
 
@@ -29,8 +30,8 @@ GRAM_WIDTH = 1000  # up to this many features A^T A is formed; beyond, products 
 class Store:
     """The rows of all clients, one client after another, in arrays that live on the device.
 
-    Clients of similar size form a bucket and are padded to its largest with rows that do not count, so memory stays
-    within twice the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
+    Clients of similar size form a bucket and are padded to its largest with rows that do not count; memory stays
+    within 1.5 times the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
     """
 
     A: Array  # (rows, width)
@@ -58,12 +59,7 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
     """The store of a federation, and `order`: the site at each position of the store."""
     sizes = sites.sizes
     order = np.argsort(-sizes, kind="stable")
-    buckets: list[tuple[int, int]] = []
-    for m in sizes[order]:
-        if buckets and 2 * m > buckets[-1][1]:
-            buckets[-1] = (buckets[-1][0] + 1, buckets[-1][1])
-        else:
-            buckets.append((1, int(m)))
+    buckets = _buckets(sizes[order])
     padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
     offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
     A = np.zeros((padded.sum(), sites.width), dtype)
@@ -88,6 +84,23 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
             buckets=tuple(buckets),
         )
     return made, order
+
+
+def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
+    """(clients, rows each) for falling sizes: as few buckets as keep all padding within half of the data.
+
+    Each bucket is a program of its own, and costs its time to compile.
+    """
+    cuts = [0, len(sizes)]
+
+    def padded(cuts: list[int]) -> int:
+        return sum(int(sizes[a]) * (b - a) for a, b in pairwise(cuts))
+
+    while padded(cuts) > 1.5 * sizes.sum():
+        # cutting between two equal sizes saves less than cutting beside them
+        candidates = np.flatnonzero(np.diff(sizes)) + 1
+        cuts = min((sorted({*cuts, int(c)}) for c in candidates), key=padded)
+    return [(b - a, int(sizes[a])) for a, b in pairwise(cuts)]
 
 
 class Problem:
@@ -120,6 +133,7 @@ class Problem:
                 f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
                 "the loss comes first, then the regulariser."
             )
+        regulariser = from_object(regulariser)
         _check_fits(regulariser, loss.size(sites.width))
         self.loss, self.regulariser, self.sites = loss, regulariser, sites
         self.weights = _checked_weights(weights, len(sites))
@@ -144,7 +158,8 @@ class Problem:
 
     def replace(self, loss: Loss | None = None, regulariser: Regulariser | None = None) -> Problem:
         """The same data with another loss or regulariser; nothing is copied, and equal shapes compile once."""
-        loss, regulariser = loss or self.loss, regulariser or self.regulariser
+        loss = self.loss if loss is None else loss
+        regulariser = self.regulariser if regulariser is None else from_object(regulariser)
         # another loss may read the labels differently
         if type(loss) is not type(self.loss) or loss.size(self.sites.width) != self.d:
             return Problem(loss, regulariser, self.sites, self.weights, self.dtype)
@@ -199,6 +214,16 @@ class Problem:
                 objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0]
             )
 
+    def rounding(self, x: Any) -> float:
+        """100 eps (L ||x|| + sum_il p_i q_il ||grad loss(x; a_il, y_il)||): a gradient mapping below this may be noise.
+
+        The terms of the gradient count before they cancel: at the minimiser rounding in them is all that is left.
+        """
+        with precision(self.dtype):
+            point = self.point(x)
+            size = self.lipschitz * np.linalg.norm(point) + float(_gradient_terms(self.loss, self.store, point))
+            return float(100 * np.finfo(self.dtype).eps * size)
+
     @property
     def lipschitz(self) -> float:
         """L: Lipschitz constant of the gradient of f = sum_i p_i f_i.
@@ -211,6 +236,12 @@ class Problem:
             raise InputError(
                 f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
                 "their squares overflow. Rescale them."
+            )
+        if float(largest_step(self.regulariser)) <= 1.0 / L:
+            raise InputError(
+                f"{type(self.regulariser).__name__} is weakly convex: its prox needs steps below "
+                f"{float(largest_step(self.regulariser)):.3g}, and here 1/L = {1.0 / L:.3g}. Enlarge its gamma, or scale "
+                "the features up."
             )
         return float(L)
 
@@ -320,6 +351,17 @@ def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step
     objectives = values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
     forward = X - step * gradients(loss, s, X)
     return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
+
+
+@jax.jit
+def _gradient_terms(loss: Loss, s: Store, x: Array) -> Array:
+    """Sum over the rows of the norm of what they add to grad f(x)."""
+
+    def one(row: tuple[Array, Array, Array]) -> Array:
+        a, y, weight = row
+        return jnp.linalg.norm(loss.gradient(x, a[None], y[None], weight[None]))
+
+    return jax.lax.map(one, (s.A, s.y, s.row_weight), batch_size=256).sum()
 
 
 @jax.jit

@@ -14,10 +14,11 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
-from compfed.metrics import COLUMNS, at_models, cost_of_a_round
+from compfed.metrics import COLUMNS, at_models, cost_of_a_round, largest_prox_step
 from compfed.precision import precision
 from compfed.problem import Problem
 from compfed.records import describe
+from compfed.regularisers import largest_step
 from compfed.trace import State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
@@ -96,9 +97,17 @@ def checked(
         raise InputError(f"participants={k} is more than the {problem.n} clients there are.")
     if resume is not None:
         _check_resume(resume, problem, algorithm, x0)
+    prepared = algorithm.prepared(problem, k)
+    limit = float(largest_step(problem.regulariser))
+    if limit < np.inf and (used := largest_prox_step(prepared)) >= limit:
+        raise InputError(
+            f"{type(algorithm).__name__} takes the prox of {type(problem.regulariser).__name__} with steps up to "
+            f"{used:.3g}; a weakly convex regulariser needs steps below {limit:.3g}. Reduce eta (or tau, eta_g), or "
+            "enlarge its gamma."
+        )
     return Run(
         problem=problem,
-        algorithm=algorithm.prepared(problem, k),
+        algorithm=prepared,
         rounds=rounds,
         batch_size=batch_size,
         participants=k,

@@ -47,8 +47,8 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(
-                f"FederatedLogisticRegression needs at least 2 classes over all sites together; y has one class: "
-                f"{self.classes_[0]!r}."
+                "FederatedLogisticRegression needs at least 2 classes over all sites together; y has one class: "
+                f"{self.classes_[0]}."
             )
         return codes.astype(float)
 

@@ -1,0 +1,224 @@
+"""Estimators as people use them: sites, weights, scaling, methods, names, and what goes wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn import set_config
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Lasso
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import compfed as cf
+
+ROWS, WIDTH = 60, 6
+
+
+@pytest.fixture(scope="module")
+def table():
+    """Features in different units, three sites that differ in mean and in slope."""
+    rng = np.random.default_rng(0)
+    site = np.repeat([0, 1, 2], ROWS // 3)
+    X = (rng.standard_normal((ROWS, WIDTH)) + site[:, None]) * [1.0, 0.01, 100.0, 1.0, 5.0, 1.0] + [0, 3, 50, 0, 0, -2]
+    y = X[:, 0] * (1 + site) - 200 * X[:, 1] + 0.02 * X[:, 2] + rng.standard_normal(ROWS) + 7
+    return X, y, site
+
+
+def pooled(X, y, alpha, **options):
+    return Lasso(alpha=alpha, tol=1e-14, max_iter=1_000_000, **options).fit(X, y)
+
+
+def agree(model, expected, tol=1e-8):
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=tol, atol=tol)
+    np.testing.assert_array_equal(model.coef_ != 0, expected.coef_ != 0)
+    np.testing.assert_allclose(model.intercept_, expected.intercept_, rtol=tol, atol=tol)
+
+
+def test_sites_do_not_change_the_answer(table):
+    """One site, three, or one for every row: the answer is that of the pooled rows."""
+    X, y, site = table
+    expected = pooled(X, y, 0.1)
+    for sites in (None, site, np.arange(ROWS) % 20, np.where(site == 0, "north", "the rest")):
+        agree(cf.FederatedLasso(alpha=0.1).fit(X, y, sites=sites), expected)
+
+
+def test_without_intercept(table):
+    X, y, site = table
+    agree(
+        cf.FederatedLasso(alpha=0.1, fit_intercept=False).fit(X, y, sites=site), pooled(X, y, 0.1, fit_intercept=False)
+    )
+
+
+def test_standardize_is_a_pipeline_with_coefficients_on_the_original_scale(table):
+    X, y, site = table
+    model = cf.FederatedLasso(alpha=0.3, standardize=True).fit(X, y, sites=site)
+    pipeline = make_pipeline(StandardScaler(), Lasso(alpha=0.3, tol=1e-14, max_iter=1_000_000)).fit(X, y)
+    scaler, lasso = pipeline[0], pipeline[-1]
+    np.testing.assert_allclose(model.coef_, lasso.coef_ / scaler.scale_, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(model.predict(X), pipeline.predict(X), rtol=1e-8)
+    assert not np.array_equal(model.coef_ != 0, pooled(X, y, 0.3).coef_ != 0), "scaling must matter here"
+
+
+def test_row_weights(table):
+    X, y, site = table
+    weight = np.random.default_rng(1).integers(0, 4, ROWS).astype(float)
+    model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site, sample_weight=weight)
+    repeated = np.repeat(np.arange(ROWS), weight.astype(int))
+    agree(model, pooled(X[repeated], y[repeated], 0.1))
+
+
+def test_equal_sites_weigh_rows_by_one_over_their_site(table):
+    X, y, _ = table
+    uneven = np.where(np.arange(ROWS) < 45, 0, 1)
+    model = cf.FederatedLasso(alpha=0.1, site_weights="equal").fit(X, y, sites=uneven)
+    by_hand = Lasso(alpha=0.1, tol=1e-14, max_iter=1_000_000)
+    by_hand.fit(X, y, sample_weight=np.where(uneven == 0, 1 / 45, 1 / 15))
+    agree(model, by_hand)
+    assert np.abs(model.coef_ - pooled(X, y, 0.1).coef_).max() > 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ["FISTA", "Scaffnew", cf.algorithms.AcceleratedDecoupledProx(eta=0.1, tau=3)])
+def test_any_exact_method_gives_the_same_answer(table, algorithm):
+    X, y, site = table
+    model = cf.FederatedLasso(alpha=0.1, algorithm=algorithm, max_rounds=50_000).fit(X, y, sites=site)
+    agree(model, pooled(X, y, 0.1), tol=1e-6)
+    assert type(model.algorithm_).__name__ in str(algorithm)
+
+
+def test_an_inexact_method_says_so(table):
+    X, y, site = table
+    with pytest.warns(ConvergenceWarning, match=r"stopped after \d+ rounds .* this one is not exact"):
+        cf.FederatedLasso(alpha=0.1, algorithm="FedMid").fit(X, y, sites=site)
+
+
+def test_too_few_rounds_say_so(table):
+    X, y, site = table
+    with pytest.warns(ConvergenceWarning, match=r"stopped after 20 rounds .* Give more max_rounds\."):
+        model = cf.FederatedLasso(alpha=1e-4, max_rounds=20).fit(X, y, sites=site)
+    assert model.n_rounds_ == 20
+    assert not model.certificate_.holds
+
+
+def test_data_frames_keep_names_and_the_site_column_is_no_feature(table):
+    X, y, site = table
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(WIDTH)]).assign(hospital=site)
+    model = cf.FederatedLasso(alpha=0.1).fit(frame, y, sites="hospital")
+    assert model.feature_names_in_.tolist() == [f"x{i}" for i in range(WIDTH)]
+    agree(model, pooled(X, y, 0.1))
+    plain = frame.drop(columns="hospital")
+    np.testing.assert_array_equal(model.predict(frame), model.predict(plain))
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(plain.rename(columns={"x0": "other"}))
+
+
+def test_fit_sites_takes_a_federation(table):
+    X, y, site = table
+    federation = cf.data.from_table(pd.DataFrame(X, columns=list("abcdef")), y, site)
+    model = cf.FederatedLasso(alpha=0.1).fit_sites(federation)
+    agree(model, pooled(X, y, 0.1))
+    assert model.feature_names_in_.tolist() == list("abcdef")
+    with pytest.raises(cf.InputError, match=r"fit_sites takes what compfed\.data makes"):
+        cf.FederatedLasso().fit_sites(X)
+
+
+def test_sites_are_routed_by_scikit_learn(table):
+    """Metadata routing hands each fold its part of `sites`; without the request scikit-learn refuses."""
+    X, y, site = table
+    set_config(enable_metadata_routing=True)
+    try:
+        model = cf.FederatedLasso(alpha=0.1).set_fit_request(sites=True)
+        found = cross_validate(model, X, y, params={"sites": site}, cv=3, return_estimator=True)
+        assert all(len(m.site_names_) == 2 for m in found["estimator"]), "unshuffled folds leave out one site each"
+        with pytest.raises(ValueError, match="sites"):
+            cross_validate(cf.FederatedLasso(alpha=0.1), X, y, params={"sites": site}, cv=3)
+        search = GridSearchCV(model, {"alpha": [0.1, 100.0]}, cv=GroupKFold(3)).fit(X, y, sites=site, groups=site)
+        assert search.best_params_["alpha"] == 0.1
+    finally:
+        set_config(enable_metadata_routing=False)
+
+
+def test_probabilities(table):
+    X, _, site = table
+    y = np.array(["no", "yes"])[(X[:, 0] > X[:, 0].mean()).astype(int)]
+    model = cf.FederatedLogisticRegression(alpha=0.05).fit(X, y, sites=site)
+    P = model.predict_proba(X)
+    np.testing.assert_allclose(P.sum(axis=1), 1.0)
+    np.testing.assert_allclose(P[:, 1], 1 / (1 + np.exp(-(X @ model.coef_[0] + model.intercept_[0]))))
+    np.testing.assert_allclose(np.log(P), model.predict_log_proba(X))
+    np.testing.assert_array_equal(model.predict(X), model.classes_[P.argmax(axis=1)])
+    assert model.score(X, y) > 0.9
+
+
+def test_trace_and_certificate(table):
+    X, y, site = table
+    model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site)
+    assert model.certificate_.relative <= model.tol
+    assert model.trace_["gradient_mapping"][-1] == model.certificate_.gradient_mapping
+    assert model.site_names_.tolist() == ["0", "1", "2"]
+    # the certificate's scale is the gradient of the mean model, in standardised columns
+    Z = (X - X.mean(0)) / X.std(0)
+    np.testing.assert_allclose(model.certificate_.scale, np.linalg.norm(Z.T @ (y - y.mean()) / ROWS), rtol=1e-10)
+
+
+WRONG = {
+    "alpha": (
+        lambda X, y, s: cf.FederatedLasso(alpha=-1.0).fit(X, y, sites=s),
+        r"alpha=-1.0\): alpha must be a finite",
+    ),
+    "l1_ratio": (
+        lambda X, y, s: cf.FederatedElasticNet(l1_ratio=1.5).fit(X, y, sites=s),
+        r"l1_ratio=1.5\): l1_ratio must be between 0 and 1",
+    ),
+    "tau": (lambda X, y, s: cf.FederatedLasso(tau=0).fit(X, y, sites=s), r"tau=0 must be a whole number >= 1"),
+    "site weights": (
+        lambda X, y, s: cf.FederatedLasso(site_weights="mean").fit(X, y, sites=s),
+        r"site_weights='mean'\): site_weights must be 'rows' .* or 'equal'",
+    ),
+    "sites too short": (
+        lambda X, y, s: cf.FederatedLasso().fit(X, y, sites=s[:5]),
+        r"sites has shape \(5,\); X has 60 rows",
+    ),
+    "sites a name, X an array": (
+        lambda X, y, s: cf.FederatedLasso().fit(X, y, sites="hospital"),
+        r"sites='hospital' names a column, and X has none of that name",
+    ),
+    "one class": (
+        lambda X, y, s: cf.FederatedLogisticRegression().fit(X, np.ones(ROWS), sites=s),
+        r"at least 2 classes over all sites together; y has one class: 1.0",
+    ),
+    "negative counts": (
+        lambda X, y, s: cf.FederatedPoissonRegressor().fit(X, -np.ones(ROWS), sites=s),
+        r"y must be >= 0 and not all zero. The smallest is -1",
+    ),
+    "groups": (
+        lambda X, y, s: cf.FederatedGroupLasso(groups=[0, 1]).fit(X, y, sites=s),
+        r"groups has 2 labels; X has 6 features",
+    ),
+    "groups as lists": (
+        lambda X, y, s: cf.FederatedGroupLasso(groups=[[0, 1], [1, 2, 3, 4, 5]]).fit(X, y, sites=s),
+        r"groups must list each of the 6 features 0..5 exactly once",
+    ),
+    "unknown method": (
+        lambda X, y, s: cf.FederatedLasso(algorithm="Nope").fit(X, y, sites=s),
+        r"(?i)nope",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_bad_input(table, name):
+    call, message = WRONG[name]
+    with pytest.raises(cf.InputError, match=message):
+        call(*table)
+
+
+def test_groups_as_lists_of_positions(table):
+    X, y, site = table
+    labelled = cf.FederatedGroupLasso(alpha=0.05, groups=["b", "a", "b", "c", "a", "c"]).fit(X, y, sites=site)
+    listed = cf.FederatedGroupLasso(alpha=0.05, groups=[[1, 4], [0, 2], [3, 5]]).fit(X, y, sites=site)
+    np.testing.assert_array_equal(labelled.coef_, listed.coef_)
+    singles = cf.FederatedGroupLasso(alpha=0.1).fit(X, y, sites=site)
+    agree(singles, pooled(X, y, 0.1))

@@ -1,0 +1,193 @@
+"""Paths and cross-validation: what pooling the same folds would have chosen, and what the path must do at its ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.preprocessing import StandardScaler
+
+import compfed as cf
+from compfed.data import bundled
+from compfed.engines.simulate import programs_compiled
+from compfed.estimators.folds import fold_of_rows
+
+EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
+ALPHAS = np.geomspace(0.2, 0.002, 6)
+
+
+@pytest.fixture(scope="module")
+def cancer():
+    """Ten standardised columns of breast cancer, so that scikit-learn's solver is exact too, over four sites."""
+    table = bundled.breast_cancer()
+    return StandardScaler().fit_transform(table.X)[:, :10], table.y, table.sites
+
+
+@pytest.fixture(scope="module")
+def chosen(cancer):
+    X, y, sites = cancer
+    return cf.FederatedLogisticRegressionCV(ALPHAS, cv=3).fit(X, y, sites=sites)
+
+
+def pooled_logistic(X, y, alpha) -> Any:
+    return LogisticRegression(l1_ratio=1.0, C=1 / (alpha * len(y)), solver="saga", tol=1e-10, max_iter=100_000).fit(
+        X, y
+    )
+
+
+def test_the_alpha_that_the_same_folds_pooled_would_choose(cancer, chosen):
+    X, y, _ = cancer
+    loss = np.empty((len(ALPHAS), 3))
+    for k in range(3):
+        train = chosen.fold_ != k
+        for i, alpha in enumerate(chosen.alphas_):
+            model = pooled_logistic(X[train], y[train], alpha)
+            loss[i, k] = log_loss(y[~train], model.predict_proba(X[~train]))
+    np.testing.assert_allclose(chosen.cv_loss_, loss, rtol=1e-6)
+    mean, error = loss.mean(axis=1), loss.std(axis=1, ddof=1) / np.sqrt(3)
+    best = mean.argmin()
+    assert chosen.alpha_ == chosen.alpha_best_ == chosen.alphas_[best]
+    within = [a for a, m in zip(chosen.alphas_, mean, strict=True) if m <= mean[best] + error[best]]
+    assert chosen.alpha_one_standard_error_ == max(within)
+    assert 0 < best < len(ALPHAS)
+
+
+def test_the_chosen_model_is_the_fit_with_that_alpha(cancer, chosen):
+    X, y, sites = cancer
+    plain = cf.FederatedLogisticRegression(chosen.alpha_).fit(X, y, sites=sites)
+    np.testing.assert_allclose(chosen.coef_, plain.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_array_equal(chosen.coef_ != 0, plain.coef_ != 0)
+    at = int(np.flatnonzero(chosen.alphas_ == chosen.alpha_)[0])
+    np.testing.assert_array_equal(chosen.coef_path_[at], chosen.coef_)
+    np.testing.assert_array_equal(chosen.predict(X), plain.predict(X))
+
+
+def test_one_standard_error_takes_the_sparser_model(cancer, chosen):
+    X, y, sites = cancer
+    sparse = cf.FederatedLogisticRegressionCV(ALPHAS, cv=3, rule="one_standard_error").fit(X, y, sites=sites)
+    assert sparse.alpha_ == chosen.alpha_one_standard_error_ > chosen.alpha_best_
+    assert (sparse.coef_ != 0).sum() < (chosen.coef_ != 0).sum()
+
+
+def test_leave_one_site_out(cancer):
+    X, y, sites = cancer
+    model = cf.FederatedLogisticRegressionCV(ALPHAS[:3], cv="leave-one-site-out").fit(X, y, sites=sites)
+    np.testing.assert_array_equal(model.fold_, sites)
+    for k in range(4):
+        expected = pooled_logistic(X[sites != k], y[sites != k], ALPHAS[1])
+        held = log_loss(y[sites == k], expected.predict_proba(X[sites == k]), labels=[0, 1])
+        np.testing.assert_allclose(model.cv_loss_[1, k], held, rtol=1e-6)
+
+
+def test_scaling_is_refitted_inside_the_fold():
+    table = bundled.diabetes()
+    fold = np.arange(len(table.y)) % 2
+    X = table.X * np.where(fold == 0, 1.0, 5.0)[:, None]  # the folds differ in scale
+    model = cf.FederatedLassoCV([5.0, 1.0], cv=fold, standardize=True).fit(X, table.y, sites=table.sites)
+    for k in range(2):
+        train = fold != k
+        scaler = StandardScaler().fit(X[train])
+        for i, alpha in enumerate([5.0, 1.0]):
+            lasso = Lasso(alpha, **EXACT).fit(scaler.transform(X[train]), table.y[train])
+            mse = mean_squared_error(table.y[~train], lasso.predict(scaler.transform(X[~train])))
+            np.testing.assert_allclose(model.cv_loss_[i, k], mse / 2, rtol=1e-8)
+
+
+def test_path_against_scikit_learn():
+    table = bundled.diabetes()
+    path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, n_alphas=30)
+    n = len(table.y)
+    # at alpha_max all are zero, just below one is not: alpha_max = max |X^T (y - mean)| / n
+    np.testing.assert_allclose(path.alphas[0], np.abs(table.X.T @ (table.y - table.y.mean())).max() / n, rtol=1e-12)
+    assert not path.coefs[0].any()
+    assert path.coefs[1].any()
+    for i in (1, 7, 20, 28, 29):  # the last ones are in the second block, started from the first
+        expected = Lasso(path.alphas[i], **EXACT).fit(table.X, table.y)
+        np.testing.assert_allclose(path.coefs[i], expected.coef_, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(path.coefs[i] != 0, expected.coef_ != 0)
+        np.testing.assert_allclose(path.intercepts[i], expected.intercept_, rtol=1e-9)
+    assert path.converged
+
+
+def test_a_path_is_one_compiled_program():
+    table = bundled.diabetes()
+    model = cf.FederatedLasso()
+    cf.regularisation_path(model, table.X, table.y, table.sites, n_alphas=25)
+    before = programs_compiled()
+    cf.regularisation_path(model, table.X, table.y, table.sites, alphas=np.geomspace(1.0, 0.01, 50))
+    assert programs_compiled() == before
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        cf.FederatedElasticNet(l1_ratio=0.3),
+        cf.FederatedGroupLasso(groups=[0, 0, 1, 1, 2, 2, 2, 2, 2, 3]),
+        cf.FederatedHuber(delta=30.0),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_alpha_max_is_where_the_first_coefficient_appears(model):
+    table = bundled.diabetes()
+    largest = cf.regularisation_path(model, table.X, table.y, table.sites, n_alphas=1).alphas[0]
+    above, below = cf.regularisation_path(
+        model, table.X, table.y, table.sites, alphas=[1.001 * largest, 0.99 * largest]
+    ).coefs
+    assert not above.any()
+    assert below.any()
+
+
+def test_folds_are_even_inside_every_site_and_class(cancer):
+    X, y, where = cancer
+    sites = cf.data.from_table(X, y, where)
+    folds = fold_of_rows(sites, 5, seed=0, classes=True)
+    for fold, labels in zip(folds, sites.labels, strict=True):
+        for c in np.unique(labels):
+            counts = np.bincount(fold[labels == c], minlength=5)
+            assert counts.max() - counts.min() <= 1
+    other = fold_of_rows(sites, 5, seed=1, classes=True)
+    assert any(not np.array_equal(a, b) for a, b in zip(folds, other, strict=True))
+    # a site deals its own rows the same way whoever else is there, up to where the dealing starts
+    alone = fold_of_rows(sites.permuted([2, 0, 1, 3]), 5, seed=0, classes=True)
+    shift = (alone[0] - folds[2]) % 5
+    assert len(set(shift.tolist())) == 1
+
+
+def test_tiny_sites_do_not_leave_a_fold_empty():
+    sites = cf.data.from_arrays([np.ones((1, 1))] * 7, [np.ones(1)] * 7)
+    folds = np.concatenate(fold_of_rows(sites, 5, seed=0, classes=False))
+    assert set(folds.tolist()) == set(range(5))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((14, 2))
+    model = cf.FederatedLassoCV([0.1, 0.01], cv=3).fit(X, X[:, 0], sites=np.arange(14) // 2)
+    assert np.isfinite(model.cv_loss_).all()
+
+
+WRONG = {
+    "one fold": ({"cv": 1}, r"cv=1 must be a whole number >= 2"),
+    "word": ({"cv": "loso"}, r"cv='loso' must be a whole number >= 2, 'leave-one-site-out', or an array"),
+    "array": ({"cv": np.zeros(20)}, r"cv as an array needs one fold per row and at least two folds"),
+    "one site": ({"cv": "leave-one-site-out"}, r"needs at least two sites; there is one"),
+    "too many folds": ({"cv": 21}, r"cv=21 folds need at least 21 rows; there are 20"),
+    "rule": ({"rule": "1se"}, r"rule='1se'\): rule must be one of 'best', 'one_standard_error'"),
+    "eps": ({"eps": 2.0}, r"eps=2.0\): eps must be between 0 and 1"),
+    "n_alphas": ({"n_alphas": 0}, r"n_alphas=0 must be a whole number >= 1"),
+    "alphas": ({"alphas": [-1.0]}, r"alphas=\[-1.0\] must be a list of finite numbers >= 0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_bad_input(name):
+    options, message = WRONG[name]
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(cf.InputError, match=message):
+        cf.FederatedLassoCV(**options).fit(X, X[:, 0])
+
+
+def test_ridge_alone_has_no_alpha_max():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(cf.InputError, match=r"no alpha makes all coefficients zero .* Give alphas"):
+        cf.FederatedElasticNetCV(l1_ratio=0.0).fit(X, X[:, 0])
