@@ -305,11 +305,14 @@ class Model:
         self.function = function
         self.shapes = [a.shape for a in arrays]
         self.start = np.concatenate([a.ravel() for a in arrays])
+        if not np.isfinite(self.start).all():
+            raise InputError("params has NaN or infinite entries; a run starts there, so they must be finite.")
 
-    def unravel(self, x: Array) -> Any:
-        sizes = [math.prod(shape) for shape in self.shapes]
-        parts = jnp.split(x, np.cumsum(sizes)[:-1])
-        return jax.tree.unflatten(self.structure, [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)])
+    def unravel(self, x: Array | np.ndarray) -> Any:
+        # slices, because NumPy's float64 stays float64 that way whatever JAX's default precision
+        ends = np.cumsum([0, *(math.prod(shape) for shape in self.shapes)]).tolist()
+        parts = zip(ends[:-1], ends[1:], self.shapes, strict=True)
+        return jax.tree.unflatten(self.structure, [x[start:end].reshape(shape) for start, end, shape in parts])
 
 
 @record
@@ -333,7 +336,9 @@ class FromFunction:
 
     def unravel(self, x: Any) -> Any:
         """The pytree of parameters in a flat model."""
-        return self.model.unravel(x)
+        if np.shape(x) != self.model.start.shape:
+            raise InputError(f"x has shape {np.shape(x)}; the parameters are {self.model.start.size} numbers in a row.")
+        return self.model.unravel(x if hasattr(x, "reshape") else np.asarray(x))
 
     def values(self, x: Array, A: Array, y: Array) -> Array:
         return jax.vmap(self.model.function, (None, 0, 0))(self.model.unravel(x), A, y)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,15 +79,13 @@ class _CountingLoss:
 
 class _CountingRegulariser:
     def __init__(self) -> None:
-        self.calls = 0
-        self.largest_t = 0.0
+        self.steps: list[Any] = []  # the t of every prox
 
     def __call__(self, x: Array) -> Array:
         return jnp.zeros((), x.dtype)
 
     def prox(self, x: Array, t: Array | float) -> Array:
-        self.calls += 1
-        self.largest_t = max(self.largest_t, float(t))
+        self.steps.append(t)
         return x
 
 
@@ -117,41 +115,63 @@ def cost_of_a_round(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: boo
     values = tuple(map(float, leaves)) if algorithm.rounds_to_count > 1 else ()
     case = (structure, values, d, dtype, everyone)
     if case not in _counted:
-        _counted[case] = _count(algorithm, d, dtype, everyone)[0]
+        _counted[case] = _count(algorithm, d, dtype, everyone)
     return _counted[case]
 
 
 def largest_prox_step(algorithm: Algorithm) -> float:
     """The largest t in a prox_{t g} of the first rounds: what a weakly convex g puts a bound on."""
-    return _count(algorithm, 1, np.dtype(float), everyone=True)[1]
+    g = _CountingRegulariser()
+    with precision(np.dtype(float)), jax.disable_jit():
+        _messages(algorithm, jnp.zeros(1), _CountingLoss(), g, g, everyone=True)
+    return max(float(t) for t in g.steps)
 
 
-def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> tuple[Cost, float]:
-    f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
-    up, down = [], []  # every message of the counted rounds
+def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cost:
+    def counted(run: Callable[..., Any]) -> Cost:
+        f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
+        up, down = run(lambda x0: _messages(algorithm, x0, f, g, server_g, everyone))
+        totals = (*_size(up, d), *_size(down, d), f.calls, len(g.steps), len(server_g.steps))
+        vectors_up, bytes_up, vectors_down, bytes_down, *calls = (t / algorithm.rounds_to_count for t in totals)
+        return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls)
+
     with precision(dtype), jax.disable_jit():
-        share, key = jnp.ones((), dtype), jax.random.key(0)
-        s, c = algorithm.init(jnp.zeros(d, dtype))
-        for _ in range(algorithm.rounds_to_count):
-            if algorithm.asks():
-                down.append(algorithm.ask(server_g, s))
-                u, c = algorithm.answer(f, g, down[-1], c, key)
-                s = algorithm.digest(server_g, s, u, share)
-                up.append(u)
-            down.append(algorithm.down(server_g, s))
-            u, c = algorithm.client(f, g, down[-1], c, key)
+        try:
+            return counted(lambda round_: jax.eval_shape(round_, jax.ShapeDtypeStruct((d,), dtype)))
+        except jax.errors.ConcretizationTypeError:  # the length of a round is a number it has to draw
+            return counted(lambda round_: round_(jnp.zeros(d, dtype)))
+
+
+def _messages(
+    algorithm: Algorithm,
+    x0: Array,
+    f: _CountingLoss,
+    g: _CountingRegulariser,
+    server_g: _CountingRegulariser,
+    everyone: bool,
+) -> tuple[list[Any], list[Any]]:
+    """Every message up and every message down of the rounds to count."""
+    up, down = [], []
+    share, key = jnp.ones((), x0.dtype), jax.random.key(0)
+    s, c = algorithm.init(x0)
+    for _ in range(algorithm.rounds_to_count):
+        if algorithm.asks():
+            down.append(algorithm.ask(server_g, s))
+            u, c = algorithm.answer(f, g, down[-1], c, key)
+            s = algorithm.digest(server_g, s, u, share)
             up.append(u)
-            s = algorithm.server(server_g, s, algorithm.decode(u, d), share)
-            if algorithm.closes():
-                if not everyone:  # with everyone present the closing message is the next round's opening one
-                    down.append(algorithm.down(_CountingRegulariser(), s))
-                c = algorithm.close(g, algorithm.down(_CountingRegulariser(), s), c)
-    totals = (*_size(up, d), *_size(down, d), f.calls, g.calls, server_g.calls)
-    vectors_up, bytes_up, vectors_down, bytes_down, *calls = (t / algorithm.rounds_to_count for t in totals)
-    return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls), max(g.largest_t, server_g.largest_t)
+        down.append(algorithm.down(server_g, s))
+        u, c = algorithm.client(f, g, down[-1], c, key)
+        up.append(u)
+        s = algorithm.server(server_g, s, algorithm.decode(u, x0.size), share)
+        if algorithm.closes():
+            if not everyone:  # with everyone present the closing message is the next round's opening one
+                down.append(algorithm.down(_CountingRegulariser(), s))
+            c = algorithm.close(g, algorithm.down(_CountingRegulariser(), s), c)
+    return up, down
 
 
 def _size(messages: list[Any], d: int) -> tuple[float, int]:
     """(d-vectors, bytes) of some messages. Scalars and counters are bytes, but not vectors."""
     leaves = jax.tree.leaves(messages)
-    return sum(leaf.size for leaf in leaves if leaf.ndim) / d, sum(leaf.nbytes for leaf in leaves)
+    return sum(leaf.size for leaf in leaves if leaf.ndim) / d, sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)

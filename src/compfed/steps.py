@@ -111,6 +111,8 @@ def suggest(
     True
     """
     cls = alg.find(algorithm) if isinstance(algorithm, str) else algorithm
+    if not isinstance(cls, type):
+        raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class; got {cls!r}.")
     if cls not in RULES:
         raise InputError(
             f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...)."

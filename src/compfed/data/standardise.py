@@ -29,14 +29,15 @@ def moments(sites: Sites, weights: np.ndarray | None = None) -> Moments:
     [4.0, 4.32]
     """
     p = sites.shares if weights is None else np.asarray(weights, float)
-    mean = p @ [local_mean(sites, i) for i in range(len(sites))]
+    means = np.array([local_mean(sites, i) for i in range(len(sites))])
+    mean = means[0] + p @ (means - means[0])  # around one of them: a constant column has exactly its value as mean
     variance = p @ [local_mean(sites, i, around=mean) for i in range(len(sites))]
-    # a constant column leaves rounding errors: what is far below its own size is no variation
+    # values that differ by rounding only: what is far below the size of a column is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(mean)) ** 2
     return Moments(mean, np.where(varies, np.sqrt(variance), 1.0))
 
 
 def local_mean(sites: Sites, i: int, around: np.ndarray | None = None) -> np.ndarray:
     """What site i sends: the mean of its rows, or of their squared distances from `around`."""
-    A = sites.features[i] if around is None else (sites.features[i] - around) ** 2
-    return sites.row_shares[i] @ A
+    A, q = sites.features[i], sites.row_shares[i]
+    return A[0] + q @ (A - A[0]) if around is None else q @ (A - around) ** 2
