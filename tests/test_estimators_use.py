@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn import set_config
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
@@ -13,6 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
+from compfed.estimators.duality import duality_gap
+from compfed.estimators.frame import Frame
 
 ROWS, WIDTH = 60, 6
 
@@ -161,6 +166,41 @@ def test_trace_and_certificate(table):
     # the certificate's scale is the gradient of the mean model, in standardised columns
     Z = (X - X.mean(0)) / X.std(0)
     np.testing.assert_allclose(model.certificate_.scale, np.linalg.norm(Z.T @ (y - y.mean()) / ROWS), rtol=1e-10)
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+def test_duality_gap_bounds_the_suboptimality(table, standardize):
+    """Weak duality, at models far from and near the minimiser, and strong duality at it."""
+    X, y, site = table
+    best = None
+    for labels, model in (
+        (y, cf.FederatedLasso(alpha=0.1, standardize=standardize)),
+        (y, cf.FederatedElasticNet(alpha=0.1, standardize=standardize)),
+        (y > y.mean(), cf.FederatedLogisticRegression(alpha=0.02, standardize=standardize)),
+    ):
+        best = model.fit(X, labels, sites=site)
+        assert 0 <= best.certificate_.duality_gap + 1e-13 <= 1e-9
+        least = best.trace_["objective"][-1]
+        for rounds in (10, 20, 40):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                rough = clone(model).set_params(max_rounds=rounds).fit(X, labels, sites=site)
+            assert rough.certificate_.duality_gap >= rough.trace_["objective"][-1] - least - 1e-12
+    assert best is not None
+
+
+def test_duality_gap_is_scikit_learns(table):
+    """At a rough solution: scikit-learn's dual_gap_ is of the same objective at its own coefficients."""
+    X, y, _ = table
+    Z = StandardScaler().fit_transform(X)
+    rough = Lasso(alpha=0.1, tol=1e-2).fit(Z, y)
+    sites = cf.data.from_arrays([np.column_stack([Z, np.ones(ROWS)])], [y])
+    g = cf.regularisers.OnBlock(cf.regularisers.ElasticNet(np.full(WIDTH, 0.1), np.zeros(WIDTH)), 0, WIDTH)
+    frame = Frame(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
+    gap = duality_gap(cf.Problem(cf.losses.Squared(), g, sites), frame, np.append(rough.coef_, rough.intercept_))
+    np.testing.assert_allclose(gap, rough.dual_gap_, rtol=1e-6, atol=1e-12)
+    assert gap is not None
+    assert gap > 1e-8
 
 
 WRONG = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -22,6 +22,7 @@ from compfed.trace import Trace
 
 CHECK = 10  # rounds between two looks at the certificate
 SEGMENT = 500  # rounds between two looks at the step
+TOGETHER = 3000  # rounds side by side, before the last ones go on alone
 HALVINGS = 12  # of the step, before giving up: a factor of 4096
 
 
@@ -32,7 +33,7 @@ class Certificate:
     gradient_mapping: float  # norm of (x - prox(x - grad f(x) / L)) L
     scale: float  # what it is compared with
     tol: float
-    duality_gap: float | None = None  # F(x) - F(x*) is at most this, where there is a dual
+    duality_gap: float | None = None  # F(x) - F(x*) is at most this, where a dual point is known
 
     @property
     def relative(self) -> float:
@@ -126,7 +127,8 @@ def minimise(
         pieces, piece, spent = [*pieces, piece], None, done
     trace = reduce(Trace.then, [*pieces, piece])
     converged = arrived or _at_rounding_level(problem, trace)
-    return Minimum(trace.x.astype(float), certificate, converged, done, method.algorithm, trace, notes)
+    x = good if "diverged" in piece.provenance else trace.x
+    return Minimum(x.astype(float), certificate, converged, done, method.algorithm, trace, notes)
 
 
 def minimise_all(
@@ -143,14 +145,15 @@ def minimise_all(
 
     They share their rounds: a message holds one vector per problem. Whoever does not arrive this way goes on alone.
     """
-    options = {"tau": tau, "tol": tol, "scale": scale}
+    options = {"algorithm": algorithm, "tau": tau, "tol": tol, "scale": scale}
     first = problems[0]
-    method = _Method(first, algorithm, tau, x0)
     if first.loss.curvature is None:  # the step follows the model, and each has its own
-        return [minimise(p, algorithm, x0=x0, max_rounds=max_rounds, **options) for p in problems]
+        return [minimise(p, x0=x0, max_rounds=max_rounds, **options) for p in problems]
+    method = _Method(first, algorithm, tau, x0)
+    together = min(max_rounds, TOGETHER)
     runs = [
         checked(
-            p, method.algorithm, max_rounds, batch_size=None, participants=None, record_every=CHECK, seed=0, x0=x0,
+            p, method.algorithm, together, batch_size=None, participants=None, record_every=CHECK, seed=0, x0=x0,
             reference=None, resume=None,
         )
         for p in problems
@@ -159,10 +162,12 @@ def minimise_all(
     for problem, trace in zip(problems, side_by_side(runs, [{}] * len(runs), tol=tol * scale), strict=True):
         certificate = Certificate(float(trace["gradient_mapping"][-1]), scale, tol)
         done = int(trace["round"][-1])
-        if certificate.holds or (done >= max_rounds and "diverged" not in trace.provenance):
+        if certificate.holds or done >= max_rounds:
             found.append(Minimum(trace.x.astype(float), certificate, certificate.holds, done, method.algorithm, trace))
-        else:
-            found.append(minimise(problem, algorithm, x0=x0, max_rounds=max_rounds, **options))
+            continue
+        start = x0 if "diverged" in trace.provenance else trace.x
+        alone = minimise(problem, x0=start, max_rounds=max_rounds - done, **options)
+        found.append(replace(alone, rounds=done + alone.rounds, trace=trace.then(alone.trace)))
     return found
 
 

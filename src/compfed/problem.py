@@ -140,6 +140,21 @@ class Problem:
         encoded = loss.encode(np.concatenate(sites.labels))
         labels = np.split(encoded, np.cumsum(sites.sizes)[:-1])
         self.store, self.order = store(sites, labels, self.weights, self.dtype)
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        """A loss must give one number per row: a function that does not is found out here."""
+        try:
+            with precision(self.dtype):
+                found = jax.eval_shape(self.loss.values, self.start, self.store.A, self.store.y).shape
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"{type(self.loss).__name__} does not work with {self.sites.width} features: {error}"
+            ) from error
+        if found != self.store.y.shape[:1]:
+            raise InputError(
+                f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give a single number."
+            )
 
     @property
     def n(self) -> int:

@@ -59,6 +59,11 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
             problem.loss, problem.regulariser, problem.store, problem.start, 1.0 / problem.lipschitz, max_iterations
         )
     x = np.asarray(x)
+    if not np.isfinite(x).all():
+        raise InputError(
+            f"solve diverged: the curvature of {type(problem.loss).__name__} has no bound, and the step that suits the "
+            "start is too long elsewhere. Use compfed.minimise, which adapts it, or scale features and labels down."
+        )
     reached = float(np.linalg.norm(problem.gradient_mapping(x)))
     # Rounding of L x and of the sums in the gradient, with a margin for long sums.
     rounding = 100 * np.finfo(float).eps * (problem.lipschitz * np.linalg.norm(x) + np.linalg.norm(problem.gradient(x)))

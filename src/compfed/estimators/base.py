@@ -17,6 +17,7 @@ from compfed.data import Sites, from_table
 from compfed.data.standardise import moments
 from compfed.engines.run import whole
 from compfed.errors import InputError
+from compfed.estimators.duality import duality_gap
 from compfed.estimators.frame import Frame
 from compfed.losses import Loss
 from compfed.minimise import Minimum, minimise
@@ -215,7 +216,9 @@ class FederatedModel(BaseEstimator):
 
     def _finish(self, prepared: Prepared, minimum: Minimum) -> None:
         self._publish(*prepared.frame.coefficients(minimum.x))
-        self.n_rounds_, self.trace_, self.certificate_ = minimum.rounds, minimum.trace, minimum.certificate
+        gap = duality_gap(prepared.problem, prepared.frame, minimum.x)
+        self.n_rounds_, self.trace_ = minimum.rounds, minimum.trace
+        self.certificate_ = replace(minimum.certificate, duality_gap=gap)
         self.n_iter_ = minimum.rounds
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(prepared.problem.sites.names)

@@ -22,7 +22,7 @@ from compfed.estimators.linear import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.logistic import FederatedLogisticRegression
-from compfed.estimators.path import alpha_grid, alpha_max, checked_alphas, follow, published, rounds_of
+from compfed.estimators.path import alpha_grid, alpha_max, at_alpha, checked_alphas, follow, published, rounds_of
 from compfed.precision import precision
 from compfed.problem import Problem, objectives_and_mappings
 from compfed.regularisers import Zero
@@ -70,7 +70,8 @@ class CrossValidated(FederatedModel):
         coefs, intercepts = zip(*(published(model, prepared, m.x) for m in path), strict=True)
         self.coef_path_, self.intercept_path_ = np.array(coefs), np.array(intercepts)
         self.n_rounds_path_ = rounds_of(path) + sum(rounds for _, rounds in held)
-        model._finish(prepared, path[int(np.flatnonzero(self.alphas_ == self.alpha_)[0])])
+        chosen = replace(prepared, problem=at_alpha(model, prepared, self.alpha_))
+        model._finish(chosen, path[int(np.flatnonzero(self.alphas_ == self.alpha_)[0])])
         fitted = {name: value for name, value in vars(model).items() if name not in model.get_params()}
         self.__dict__.update(fitted)
         return self
