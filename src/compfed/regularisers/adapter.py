@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.records import fixed, record
-from compfed.regularisers.base import Combinable, Regulariser, indicator
+from compfed.regularisers.base import Combinable, Regulariser, indicator, like
 
 
 class Identity:
@@ -47,19 +48,14 @@ class Adapted(Combinable):
         if _traceable(self.source, "__call__", x.shape, x.dtype.name):
             value = jnp.asarray(self.source.target(x))
         else:
-            value = jax.pure_callback(
-                functools.partial(_value, self.source.target), _shape((), x.dtype), x, vmap_method="sequential"
-            )
-        # some libraries answer "is x in the set?"
-        return indicator(value, x) if value.dtype == bool else value.astype(x.dtype)
+            value = _on_host(lambda x, t: _value(self.source.target(x)), (), x, 0.0)
+        return indicator(value, x) if value.dtype == bool else value.astype(x.dtype)  # see _value
 
     def prox(self, x: Array, t: Array | float) -> Array:
         x = jnp.asarray(x)
         if _traceable(self.source, "prox", x.shape, x.dtype.name):
             return jnp.asarray(self.source.target.prox(x, t), x.dtype)
-        return jax.pure_callback(
-            functools.partial(_prox, self.source.target), _shape(x.shape, x.dtype), x, t, vmap_method="sequential"
-        )
+        return _on_host(self.source.target.prox, x.shape, x, t)
 
 
 def from_object(obj: Any) -> Regulariser:
@@ -85,19 +81,27 @@ def from_object(obj: Any) -> Regulariser:
     return obj if not jax.tree_util.all_leaves([obj]) else Adapted(Identity(obj))
 
 
-def _shape(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, dtype)
+def _on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
+    """f(x, t), called with NumPy arrays while the compiled program waits.
+
+    The call may come in a thread in which double precision is off: JAX would round x on its way there and refuse the
+    answer on its way back. Hence bits travel, not numbers.
+    """
+    dtype = np.dtype(x.dtype)
+    words = jax.lax.bitcast_convert_type(jnp.append(x, like(x, t)), jnp.uint32)
+
+    def call(words: Any) -> np.ndarray:
+        numbers = np.array(words).reshape(-1).view(dtype)
+        answer = np.array(f(numbers[:-1], float(numbers[-1])), dtype).reshape(shape)
+        return answer[..., None].view(np.uint32).reshape(shape + words.shape[1:])
+
+    answer = jax.ShapeDtypeStruct(shape + words.shape[1:], np.uint32)
+    return jax.lax.bitcast_convert_type(jax.pure_callback(call, answer, words, vmap_method="sequential"), dtype)
 
 
-def _value(obj: Any, x: Any) -> np.ndarray:
-    value = np.asarray(obj(np.array(x)))
-    if value.dtype == bool:
-        value = np.where(value, 0.0, np.inf)
-    return np.asarray(value, x.dtype).reshape(())
-
-
-def _prox(obj: Any, x: Any, t: Any) -> np.ndarray:
-    return np.asarray(obj.prox(np.array(x), float(t)), x.dtype)
+def _value(answer: Any) -> Any:
+    """Some libraries answer "is x in the set?": yes is 0, no is inf."""
+    return (0.0 if answer else np.inf) if np.asarray(answer).dtype == bool else answer
 
 
 @functools.lru_cache(maxsize=256)
@@ -106,7 +110,7 @@ def _traceable(source: Identity, method: str, shape: tuple[int, ...], dtype: str
     obj, expected = source.target, () if method == "__call__" else shape
     call, known = (obj, ()) if method == "__call__" else (obj.prox, (0.5,))
     try:
-        found = jax.eval_shape(call, _shape(shape, dtype), *known).shape
+        found = jax.eval_shape(call, jax.ShapeDtypeStruct(shape, dtype), *known).shape
         traceable = True
     except Exception:  # whatever NumPy code makes of a tracer
         traceable = False

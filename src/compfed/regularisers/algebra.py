@@ -69,9 +69,6 @@ class Shifted(Combinable):
         offset = like(x, self.offset)
         return offset + self.g.prox(x - offset, t)
 
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return _ask(self.g, "optimality_distance")(x - like(x, self.offset), gradient)
-
 
 @record
 class Rescaled(Combinable):
@@ -100,10 +97,6 @@ class Rescaled(Combinable):
 
     def critical(self, gradient: Array) -> Array:
         return _ask(self.g, "critical")(gradient) * like(gradient, self.scale)
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        scale = like(x, self.scale)
-        return _ask(self.g, "optimality_distance")(x / scale, gradient * scale) / scale
 
 
 @record

@@ -119,10 +119,9 @@ def least_factor(g: Regulariser, gradient: Array) -> Array:
         done = zero(middle)
         return jnp.where(done, low, middle), jnp.where(done, middle, high)
 
-    ends = like(gradient, -bound), like(gradient, bound)
-    _, high = jax.lax.fori_loop(0, 64, halve, ends)
-    found = jnp.where(zero(ends[1]), jnp.exp2(high), jnp.inf)
-    return jnp.where(zero(ends[0]), 0.0, found)
+    low, high = jax.lax.fori_loop(0, 64, halve, (like(gradient, -bound), like(gradient, bound)))
+    found = jnp.where(high == bound, jnp.inf, jnp.exp2(high))  # an end that never moved is no answer
+    return jnp.where(low == -bound, 0.0, found)
 
 
 def sequential_on_cpu(f: Callable[..., Array]) -> Callable[..., Array]:

@@ -82,7 +82,7 @@ class GroupL2(_Grouped):
         return cls(lam, tuple(np.repeat(np.arange(rows), columns).tolist()), np.ones(rows))
 
     def __call__(self, x: Array) -> Array:
-        return self.thresholds(x) @ self.norms(x)
+        return (self.thresholds(x) * self.norms(x)).sum()
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(x, t)
@@ -108,7 +108,7 @@ class SparseGroup(_Grouped):
     weights: np.ndarray | None = optional(nonnegative(), default=None)
 
     def __call__(self, x: Array) -> Array:
-        return (like(x, self.l1) * jnp.abs(x)).sum() + self.thresholds(x) @ self.norms(x)
+        return (like(x, self.l1) * jnp.abs(x)).sum() + (self.thresholds(x) * self.norms(x)).sum()
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(soft(x, t * self.l1), t)

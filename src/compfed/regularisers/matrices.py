@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 from jax import Array
 
@@ -22,8 +24,7 @@ class Nuclear(Combinable):
         return like(x, self.lam) * singular_values(x, self.columns).sum()
 
     def prox(self, x: Array, t: Array | float) -> Array:
-        U, s, Vt = jnp.linalg.svd(as_matrix(x, self.columns), full_matrices=False)
-        return ((U * soft(s, t * self.lam)) @ Vt).reshape(x.shape)
+        return through_singular_values(x, self.columns, lambda s: soft(s, t * self.lam))
 
     def critical(self, gradient: Array) -> Array:
         return ratio(singular_values(gradient, self.columns).max(), self.lam)
@@ -40,9 +41,7 @@ class NuclearBall(ConvexSet):
         return indicator(singular_values(x, self.columns).sum() <= like(x, self.radius) * slack(x), x)
 
     def prox(self, x: Array, t: Array | float) -> Array:
-        U, s, Vt = jnp.linalg.svd(as_matrix(x, self.columns), full_matrices=False)
-        inside = s.sum() <= like(x, self.radius)
-        return jnp.where(inside, x, ((U * L1Ball(self.radius).prox(s, t)) @ Vt).reshape(x.shape))
+        return through_singular_values(x, self.columns, lambda s: L1Ball(self.radius).prox(s, t))
 
 
 def as_matrix(x: Array, columns: int) -> Array:
@@ -51,6 +50,13 @@ def as_matrix(x: Array, columns: int) -> Array:
             f"a model of {x.size} coefficients is no matrix with columns={columns}: give a divisor of {x.size}."
         )
     return x.reshape(-1, columns)
+
+
+def through_singular_values(x: Array, columns: int, change: Callable[[Array], Array]) -> Array:
+    """U diag(change(s)) V^T for X = U diag(s) V^T, as a vector."""
+    U, s, Vt = jnp.linalg.svd(as_matrix(x, columns), full_matrices=False)
+    # some GPUs would otherwise multiply float32 matrices with 10 bits
+    return jnp.matmul(U * change(s), Vt, precision="highest").reshape(x.shape)
 
 
 def singular_values(x: Array, columns: int) -> Array:

@@ -50,7 +50,7 @@ class SortedL1(Combinable):
             raise InputError(f"SortedL1(lam={self.lam!r}): lam must not increase. Give np.sort(lam)[::-1].")
 
     def __call__(self, x: Array) -> Array:
-        return self._weights(x) @ _falling(jnp.abs(x))
+        return (self._weights(x) * _falling(jnp.abs(x))).sum()
 
     def prox(self, x: Array, t: Array | float) -> Array:
         order = jnp.argsort(-jnp.abs(x))

@@ -17,7 +17,8 @@ class TotalVariation1D(Combinable):
     """g(x) = lam * sum_j |x_{j+1} - x_j|.
 
     The prox is exact and direct, in O(d): dynamic programming on the derivative of the message that passes along the
-    row (Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013).
+    row (Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013). Rounding adds up
+    along the row: in float32, to 1e-6 of the largest coefficient for d = 2000 and 1e-5 for d = 100 000.
     """
 
     lam: float = nonnegative(scalar=True)
@@ -52,7 +53,8 @@ def _fused(y: Array, lam: Array) -> Array:
         """The lines (slope, intercept) on which b - offset + (knots passed) is 0, from the left and from the right.
 
         Without the -lam and +lam at the two ends, "reaches -lam" and "reaches +lam" both read "is 0". One loop for
-        both ends: with a loop for each XLA copies all knots at every step, and the work is no longer O(d).
+        both ends: with a loop for each XLA copies all knots at every step, and the work is no longer O(d). A few more
+        operations here or in `forward` cost a factor of ten, as XLA then schedules them one by one.
         """
 
         def passing(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
@@ -80,7 +82,7 @@ def _fused(y: Array, lam: Array) -> Array:
 
     start = knots, jnp.asarray(d - 1, jnp.int32), jnp.asarray(d, jnp.int32)
     (knots, first, last), (low, high) = jax.lax.scan(forward, start, y[1:-1])
-    line, *_ = ends(knots, first, last, y[-1] + lam)
+    line, *_ = ends(knots, first, last, y[-1] + lam)  # from the left, with -lam counted: where F_d' is 0
     end = -line[1] / line[0]
 
     def backward(after: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:

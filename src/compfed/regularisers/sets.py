@@ -64,7 +64,6 @@ def water_level(v: Array, radius: Array) -> Array:
 
 def onto_simplex(v: Array, radius: Array) -> Array:
     """The projection on {u >= 0, sum u = radius}."""
-    # Adding a number to all v_j changes nothing; from the largest, what stands out is of the size of the radius.
-    v = v - v.max()
-    u = jnp.maximum(v - water_level(v, radius), 0.0)
-    return u * (radius / u.sum())  # = u up to rounding; puts the sum right to the last digits
+    # Adding a number to all v_j changes nothing. Measured from the level, what stands out by little keeps its digits.
+    v = v - water_level(v, radius)
+    return jnp.maximum(v - water_level(v, radius), 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -111,31 +112,38 @@ class SumOf(Combinable):
         return 1.0 / slope if slope > 0 else np.inf
 
     def critical(self, gradient: Array) -> Array:
+        for g in jax.tree.leaves(self, is_leaf=_is_nonconvex):
+            if _is_nonconvex(g):
+                raise InputError(f"a sum with {type(g).__name__} has no critical factor: it is not convex.")
         return least_factor(self, gradient)
 
     def _ridge(self) -> tuple[Any, Any] | None:
         """(g, lam) if this is g + (lam / 2) ||x||^2."""
         for g, other in ((self.a, self.b), (self.b, self.a)):
-            if isinstance(_core(other), Ridge):
+            if isinstance(core(other), Ridge):
                 return g, _strength(other)
         return None
 
     def _ordered(self) -> tuple[Any, Any]:
         """(first, last) by the rule that is about this pair."""
         for first, last in ((self.a, self.b), (self.b, self.a)):
-            f, l = _core(first), _core(last)
+            f, l = core(first), core(last)
             if any(isinstance(f, rule.first) and isinstance(l, rule.last) and rule.condition(l) for rule in RULES):
                 return first, last
         raise InputError(
-            f"the prox of {_core(self.a)!r} + {_core(self.b)!r} is not known in closed form. Known: any g + Ridge; "
+            f"the prox of {core(self.a)!r} + {core(self.b)!r} is not known in closed form. Known: any g + Ridge; "
             + "; ".join(rule.words for rule in RULES)
             + "."
         )
 
 
-def _core(g: Any) -> Any:
+def _is_nonconvex(g: Any) -> bool:
+    return isinstance(g, (MCP, SCAD))
+
+
+def core(g: Any) -> Any:
     """g without its factors, which no rule depends on."""
-    return _core(g.g) if isinstance(g, Scaled) else g
+    return core(g.g) if isinstance(g, Scaled) else g
 
 
 def _strength(ridge: Any) -> Any:
