@@ -187,8 +187,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: problem(weights=[0.2, 0.3, 0.5]),
         r"weights has shape \(3,\); there are 2 sites",
     ),
-    "a negative weight": (lambda: problem(weights=[1.5, -0.5]), r"finite and > 0; the smallest is .*-0\.5.*Leave out"),
-    "a zero weight": (lambda: problem(weights=[1.0, 0.0]), r"finite and > 0; the smallest is .*0\.0.*Leave out"),
+    "a negative weight": (lambda: problem(weights=[1.5, -0.5]), r"finite and >= 0; the smallest is .*-0\.5"),
+    "a sample that may weigh nothing": (
+        lambda: cf.simulate(problem(weights=[1.0, 0.0]), cf.algorithms.FedAvg(eta=0.1), 1, participants=1),
+        r"site '1' has weight 0, and a sample of participants=1 could consist of such sites only",
+    ),
     "a NaN weight": (lambda: problem(weights=[0.5, np.nan]), r"weights must be finite"),
     "words for weights": (
         lambda: problem(weights="uniform"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.metrics import log_loss, mean_squared_error
+from sklearn.model_selection import KFold
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
@@ -96,6 +97,22 @@ def test_scaling_is_refitted_inside_the_fold():
             np.testing.assert_allclose(model.cv_loss_[i, k], mse / 2, rtol=1e-8)
 
 
+def test_folds_as_scikit_learn_gives_them():
+    """A splitter, its pairs and the array of its folds are the same thing."""
+    table = bundled.diabetes()
+    splitter = KFold(3, shuffle=True, random_state=0)
+    pairs = list(splitter.split(table.X))
+    fold = np.empty(len(table.y), int)
+    for k, (_, test) in enumerate(pairs):
+        fold[test] = k
+    losses = [
+        cf.FederatedLassoCV([1.0, 0.1], cv=cv).fit(table.X, table.y, sites=table.sites).cv_loss_
+        for cv in (splitter, pairs, fold)
+    ]
+    np.testing.assert_array_equal(losses[0], losses[1])
+    np.testing.assert_array_equal(losses[0], losses[2])
+
+
 def test_path_against_scikit_learn():
     table = bundled.diabetes()
     path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, n_alphas=30)
@@ -168,10 +185,10 @@ def test_tiny_sites_do_not_leave_a_fold_empty():
 
 WRONG = {
     "one fold": ({"cv": 1}, r"cv=1 must be a whole number >= 2"),
-    "word": ({"cv": "loso"}, r"cv='loso' must be a whole number >= 2, 'leave-one-site-out', or an array"),
+    "word": ({"cv": "loso"}, r"cv='loso' must be a whole number >= 2, 'leave-one-site-out', an array"),
     "array": ({"cv": np.zeros(20)}, r"cv as an array needs one fold per row and at least two folds"),
     "one site": ({"cv": "leave-one-site-out"}, r"needs at least two sites; there is one"),
-    "too many folds": ({"cv": 21}, r"cv=21 folds need at least 21 rows; there are 20"),
+    "too many folds": ({"cv": 21}, r"cv=21 folds need at least 21 rows; got n_samples=20"),
     "rule": ({"rule": "1se"}, r"rule='1se'\): rule must be one of 'best', 'one_standard_error'"),
     "eps": ({"eps": 2.0}, r"eps=2.0\): eps must be between 0 and 1"),
     "n_alphas": ({"n_alphas": 0}, r"n_alphas=0 must be a whole number >= 1"),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         FederatedPoissonRegressorCV,
         regularisation_path,
     )
-    from compfed.model_plots import plot_path
+    from compfed.report.paths import plot_path
 
 __version__ = version("compfed")
 __all__ = [
@@ -51,7 +51,7 @@ def __getattr__(name: str) -> Any:
     if name == "compare_local_federated_pooled":
         from compfed import comparison as where
     elif name == "plot_path":
-        from compfed import model_plots as where
+        from compfed.report import paths as where
     else:
         from compfed import estimators as where
     return getattr(where, name)

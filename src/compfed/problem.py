@@ -108,7 +108,8 @@ class Problem:
 
     The rows count equally within a site unless `sites` has row weights.
 
-    - `weights`: p_i, 1/n unless given; `sites.shares` makes the problem that of the pooled table.
+    - `weights`: p_i, 1/n unless given (0: the site is there and does not count); `sites.shares` makes the problem that
+      of the pooled table.
     - `dtype`: "float64" (default) or "float32": the precision of every run on this problem.
     """
 

@@ -95,6 +95,12 @@ def checked(
     k = problem.n if participants is None else whole(participants, "participants", 1)
     if k > problem.n:
         raise InputError(f"participants={k} is more than the {problem.n} clients there are.")
+    idle = np.flatnonzero(problem.weights == 0)
+    if idle.size and k < problem.n:
+        raise InputError(
+            f"site {problem.sites.names[idle[0]]!r} has weight 0, and a sample of participants={k} could consist of such "
+            "sites only. Leave the site out."
+        )
     if resume is not None:
         _check_resume(resume, problem, algorithm, x0)
     prepared = algorithm.prepared(problem, k)

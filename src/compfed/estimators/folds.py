@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,13 @@ from compfed.data import Sites
 from compfed.errors import InputError
 
 LEAVE_ONE_SITE_OUT = "leave-one-site-out"
+
+
+class Split(NamedTuple):
+    """Masks over the rows of each site."""
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
 
 
 def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.ndarray, ...]:
@@ -26,10 +33,11 @@ def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.nd
         return tuple(np.full(m, i) for i, m in enumerate(sites.sizes))
     if isinstance(cv, bool) or not isinstance(cv, (int, np.integer)) or cv < 2:
         raise InputError(
-            f"cv={cv!r} must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, or an array with the fold of every row."
+            f"cv={cv!r} must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or "
+            "what scikit-learn takes: a splitter or pairs (train, test)."
         )
     if sites.sizes.sum() < cv:
-        raise InputError(f"cv={cv} folds need at least {cv} rows; there are {sites.sizes.sum()}.")
+        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sites.sizes.sum()}.")
     folds, dealt = [], 0
     for i, y in zip(sites.ids, sites.labels, strict=True):
         order = np.random.default_rng([seed, i]).permutation(len(y))  # a site's own draw, whoever else is there
@@ -40,6 +48,39 @@ def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.nd
         folds.append(fold)
         dealt += len(y)
     return tuple(folds)
+
+
+def splits(sites: Sites, rows: Sequence[np.ndarray], cv: Any, seed: int, classes: bool) -> list[Split]:
+    """Which rows of each site train and which are held out, split by split.
+
+    `rows` are the places of the sites' rows in the table that an array, a splitter or pairs (train, test) speak of.
+    """
+    length = 1 + max(int(r.max()) for r in rows)
+    if hasattr(cv, "split"):
+        cv = list(cv.split(np.zeros((length, 1)), _in_table(sites.labels, rows, length)))
+    if isinstance(cv, (list, tuple)) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in cv):
+        masks = [[np.isin(np.arange(length), part) for part in pair] for pair in cv]
+        return [Split([train[r] for r in rows], [test[r] for r in rows]) for train, test in masks]
+    if isinstance(cv, (list, np.ndarray)):
+        given = np.asarray(cv)
+        if given.ndim != 1 or len(given) < length or len(np.unique(given)) < 2:
+            raise InputError(
+                f"cv as an array needs one fold per row and at least two folds; got shape {given.shape} for "
+                f"{length} rows with {len(np.unique(given))} different folds."
+            )
+        folds = [given[r] for r in rows]
+    else:
+        folds = fold_of_rows(sites, cv, seed, classes)
+    names = np.unique(np.concatenate(folds))
+    return [Split([fold != k for fold in folds], [fold == k for fold in folds]) for k in names]
+
+
+def _in_table(parts: Sequence[np.ndarray], rows: Sequence[np.ndarray], length: int) -> np.ndarray:
+    """Per-site values in the order of the table; rows of weight 0, which no site has, get -1."""
+    table = np.full(length, -1.0)
+    for part, r in zip(parts, rows, strict=True):
+        table[r] = part if part.ndim == 1 else 0.0
+    return table
 
 
 def restricted(

@@ -13,7 +13,7 @@ from compfed.algorithms import Algorithm
 from compfed.engines.run import whole
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, Federation
-from compfed.estimators.folds import fold_of_rows, restricted
+from compfed.estimators.folds import Split, restricted, splits
 from compfed.estimators.linear import (
     FederatedElasticNet,
     FederatedGroupLasso,
@@ -34,13 +34,14 @@ class CrossValidated(FederatedModel):
     """What all of them share. The rows of a fold are held out at their sites; only losses leave.
 
     - `alphas`, or `n_alphas` of them from the least at which all coefficients are zero down to eps times that;
-    - `cv`: a number of folds inside the sites, "leave-one-site-out", or an array with the fold 0, 1, ... of every row;
+    - `cv`: a number of folds inside the sites, "leave-one-site-out", an array with the fold of every row, or what
+      scikit-learn takes (a splitter, pairs of train and test rows);
     - `rule`: "best" takes the alpha of least held-out loss, "one_standard_error" the largest alpha whose loss is within
       one standard error of the least: a sparser model that does about as well;
     - `seed`: of the folds. Scaling is refitted in each fold.
 
     After `fit` also: `alpha_`, `alpha_best_`, `alpha_one_standard_error_`, `alphas_`, `cv_loss_` (alphas, folds; the
-    smooth loss of the held-out rows), `coef_path_`, `intercept_path_`, `fold_` and `n_rounds_path_`.
+    smooth loss of the held-out rows), `coef_path_`, `intercept_path_`, `fold_` (the split that held each row out) and `n_rounds_path_`.
     """
 
     model: ClassVar[type[FederatedModel]]  # the estimator with a given alpha
@@ -58,12 +59,13 @@ class CrossValidated(FederatedModel):
         model = self.model(**{name: getattr(self, name) for name in names})
         federation = model._federation(X, y, sites, sample_weight)
         prepared = model._prepare(federation)
-        folds = self._folds(federation)
+        parts = splits(federation.sites, federation.rows, self.cv, self.seed, is_classifier(self))
         if self.alphas is None:
             self.alphas_ = alpha_grid(alpha_max(model, prepared), self.n_alphas, self.eps)
         else:
             self.alphas_ = checked_alphas(self.alphas)
-        held = [self._held_out(model, federation, [f == k for f in folds]) for k in np.unique(np.concatenate(folds))]
+        self.fold_ = _fold_column(parts, federation.rows)
+        held = [self._held_out(model, federation, split) for split in parts]
         self.cv_loss_ = np.column_stack([loss for loss, _ in held])
         self._choose()
         path = follow(model, prepared, self.alphas_)
@@ -85,32 +87,14 @@ class CrossValidated(FederatedModel):
         if self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
 
-    def _folds(self, federation: Federation) -> Sequence[np.ndarray]:
-        """The fold of every row, site by site; also sets fold_, in the order of the table (-1: a row of weight 0)."""
-        table_rows = 1 + max(int(rows.max()) for rows in federation.rows)
-        if isinstance(self.cv, (list, tuple, np.ndarray)):
-            given = np.asarray(self.cv)
-            if given.ndim != 1 or len(given) < table_rows or len(np.unique(given)) < 2:
-                raise InputError(
-                    f"cv as an array needs one fold per row and at least two folds; got shape {given.shape} for "
-                    f"{table_rows} rows with {len(np.unique(given))} different folds."
-                )
-            folds = [given[rows] for rows in federation.rows]
-        else:
-            folds = fold_of_rows(federation.sites, self.cv, self.seed, is_classifier(self))
-        self.fold_ = np.full(table_rows, -1)
-        for rows, fold in zip(federation.rows, folds, strict=True):
-            self.fold_[rows] = fold
-        return folds
-
-    def _held_out(self, model: FederatedModel, whole: Federation, out: list[np.ndarray]) -> tuple[np.ndarray, int]:
-        """The loss of the rows in `out` for the model of all others, at every alpha, and the rounds this took."""
+    def _held_out(self, model: FederatedModel, whole: Federation, split: Split) -> tuple[np.ndarray, int]:
+        """The loss of the held-out rows for the model of the others, at every alpha, and the rounds this took."""
         equal, counts = self.site_weights == "equal", whole.sites.row_weights
         counts = [np.ones(m) for m in whole.sites.sizes] if counts is None else counts
-        train, p = restricted(whole.sites, [~o for o in out], counts, equal)
+        train, p = restricted(whole.sites, split.train, counts, equal)
         prepared = model._prepare(replace(whole, sites=train, weights=p))
         path = follow(model, prepared, self.alphas_)
-        test, p = restricted(prepared.problem.sites, out, counts, equal)
+        test, p = restricted(prepared.problem.sites, split.test, counts, equal)
         problem = Problem(prepared.problem.loss, Zero(), test, weights=p)
         with precision(problem.dtype):
             models = np.array([m.x for m in path])
@@ -124,6 +108,15 @@ class CrossValidated(FederatedModel):
         within = int(np.flatnonzero(mean <= mean[best] + error[best])[0])  # alphas fall: the first is the largest
         self.alpha_best_, self.alpha_one_standard_error_ = float(self.alphas_[best]), float(self.alphas_[within])
         self.alpha_ = self.alpha_best_ if self.rule == "best" else self.alpha_one_standard_error_
+
+
+def _fold_column(parts: Sequence[Split], rows: Sequence[np.ndarray]) -> np.ndarray:
+    """The number of the split that holds each row of the table out; -1 for a row that none does."""
+    fold = np.full(1 + max(int(r.max()) for r in rows), -1)
+    for number, split in enumerate(parts):
+        for place, test in zip(rows, split.test, strict=True):
+            fold[place[test]] = number
+    return fold
 
 
 class FederatedLassoCV(CrossValidated, FederatedLasso):
