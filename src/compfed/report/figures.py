@@ -24,6 +24,11 @@ AXES = {
     "nonzeros": "non-zero coefficients",
     "lyapunov": "Lyapunov function Ω",
 }
+STYLE: Any = {
+    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
+    "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "svg.fonttype": "none",
+    "figure.constrained_layout.use": True,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,27 +66,45 @@ def pyplot() -> Any:
     return plt
 
 
+def blank(width: float, height: float) -> Any:
+    """A figure for the caller to keep: no window, no global state. Draw on it in `with styled():`."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("matplotlib", "report", "Drawing figures") from None
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def styled() -> Any:
+    """The look of all figures, as a context."""
+    import matplotlib
+
+    return matplotlib.rc_context(STYLE)
+
+
 def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
     """Draw panels side by side and write path.svg, path.png and path.pdf."""
     plt = pyplot()
-    style = {
-        "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
-        "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "svg.fonttype": "none",
-        "figure.constrained_layout.use": True,
-    }  # fmt: skip
-    with plt.rc_context(style):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
         for panel, ax in zip(panels, axes[0], strict=True):
             _panel(panel, ax)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = []
-        for ending in FORMATS:
+        written = write(figure, path, FORMATS)
+        plt.close(figure)
+    return written
+
+
+def write(figure: Any, path: Path, endings: Sequence[str]) -> list[Path]:
+    """Write a figure once per ending."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    with styled():
+        for ending in endings:
             written.append(path.with_suffix(f".{ending}"))
-            # no dates inside, so that the same traces give the same files
+            # no dates inside, so that the same numbers give the same files
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
             figure.savefig(written[-1], dpi=160, metadata=metadata)
             figure.set_layout_engine("none")  # laid out once is enough
-        plt.close(figure)
     return written
 
 

@@ -23,10 +23,30 @@ def short(value: Any) -> str:
     return str(value)
 
 
+def shortened(name: str, most: int) -> str:
+    """A long name without its middle: names often differ at their ends.
+
+    >>> shortened("fractal dimension error, worst", 20)
+    'fractal di…or, worst'
+    """
+    tail = (most - 1) // 2
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
+
+
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, a rule under the header."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
+    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+
+
+def number_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same with the first column, of names, to the left and all others to the right."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
+        for row in [header, *rows]
+    ]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 

@@ -1,0 +1,65 @@
+"""The figure of a path shows the numbers it was given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from compfed.errors import InputError
+from compfed.report.paths import _apart, path_figure
+
+ALPHAS = np.geomspace(1.0, 0.01, 9)
+COEFS = np.maximum(0.0, np.outer(1 - ALPHAS, np.arange(1, 13)) - 3.0)
+
+
+def test_every_coefficient_is_a_line_from_the_largest_alpha_to_the_smallest():
+    shuffled = np.random.default_rng(0).permutation(9)
+    axes = path_figure(ALPHAS[shuffled], COEFS[shuffled], names=list("abcdefghijkl")).axes
+    lines = [line for line in axes[0].get_lines() if len(line.get_xdata()) == 9]
+    np.testing.assert_array_equal(sorted(line.get_ydata()[-1] for line in lines), COEFS[-1])
+    for line in lines:
+        np.testing.assert_array_equal(line.get_xdata(), ALPHAS)
+    left, right = axes[0].get_xlim()
+    assert left > right
+    assert {text.get_text() for text in axes[0].texts} == set("defghijkl")  # the first three are zero throughout
+
+
+def test_the_axis_above_counts_coefficients_that_are_not_zero():
+    above = path_figure(ALPHAS, COEFS).axes[-1]
+    for alpha, label in zip(above.get_xticks(), above.get_xticklabels(), strict=True):
+        assert int(label.get_text()) == np.count_nonzero(COEFS[np.argmin(np.abs(ALPHAS - alpha))])
+
+
+def test_marks_and_cross_validation():
+    mean, error = (np.log10(ALPHAS) + 1) ** 2, np.full(9, 0.1)
+    figure = path_figure(ALPHAS, COEFS, cv_mean=mean, cv_error=error, marks={"best": 0.1, "one standard error": 0.3})
+    curve = figure.axes[1].get_lines()[0]
+    np.testing.assert_array_equal(curve.get_ydata(), mean)
+    band = figure.axes[1].collections[0].get_paths()[0].vertices
+    np.testing.assert_allclose([band[:, 1].min(), band[:, 1].max()], [(mean - error).min(), (mean + error).max()])
+    for ax in figure.axes[:2]:
+        assert [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 2][-2:] == [0.1, 0.3]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["best: alpha = 0.1", "one standard error: alpha = 0.3"]
+
+
+def test_alpha_zero_is_left_out():
+    figure = path_figure(np.append(ALPHAS, 0.0), np.vstack([COEFS, COEFS[-1]]))
+    assert all(len(line.get_xdata()) in (2, 9) for line in figure.axes[0].get_lines())
+
+
+def test_names_are_moved_apart_and_stay_inside():
+    placed = _apart(np.array([0.0, 0.01, 0.99, 1.0, 0.5]), 0.1, 0.0, 1.0)
+    assert (np.diff(np.sort(placed)) >= 0.1 - 1e-6).all()
+    assert placed.min() >= 0
+    assert placed.max() <= 1
+    assert placed[4] == 0.5  # which had room
+
+
+@pytest.mark.parametrize(
+    ("alphas", "coefs", "names", "message"),
+    [(ALPHAS, COEFS[:3], None, "shape"), ([0.1], [[1.0]], None, "two of them"), (ALPHAS, COEFS, ["a"], "1 entries")],
+)
+def test_mistakes_are_named(alphas, coefs, names, message):
+    with pytest.raises(InputError, match=message):
+        path_figure(alphas, coefs, names=names)
