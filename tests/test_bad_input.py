@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "a negative weight": (lambda: problem(weights=[1.5, -0.5]), r"finite and >= 0; the smallest is .*-0\.5"),
     "a sample that may weigh nothing": (
         lambda: cf.simulate(problem(weights=[1.0, 0.0]), cf.algorithms.FedAvg(eta=0.1), 1, participants=1),
-        r"site '1' has weight 0, and a sample of participants=1 could consist of such sites only",
+        r"site 'south' has weight 0, and a sample of participants=1 could consist of such sites only",
     ),
     "a NaN weight": (lambda: problem(weights=[0.5, np.nan]), r"weights must be finite"),
     "words for weights": (

@@ -15,7 +15,7 @@ from compfed.steps import suggest
 
 engine = importlib.import_module("compfed.engines.simulate")  # the package exports the function of the same name
 
-EQUAL, UNEQUAL = 20, [30, 12, 30, 12, 30]
+EQUAL, UNEQUAL = 20, [30, 6, 30, 6, 6]  # the unequal ones fill two buckets
 # Columns that are pure rounding noise (a norm that is zero in exact arithmetic), or a clock.
 NOT_COMPARED = {"seconds", "correction"}
 

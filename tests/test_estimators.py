@@ -60,6 +60,7 @@ def counts():
 def pixels():
     """Three outcomes of the digits: ink in the upper half, in the lower half, and the digit itself."""
     X, y, sites = digits()
+    X = np.asarray(X)
     Y = np.column_stack([X[:, :32].mean(1), X[:, 32:].mean(1), y])
     return X[:, 5::7], Y, sites
 
@@ -112,7 +113,7 @@ def poisson(y: np.ndarray) -> Callable:
     return lambda z: cp.sum(cp.exp(z[:, 0]) - cp.multiply(y, z[:, 0])) / len(y)
 
 
-def huber(y: np.ndarray, delta: float) -> Callable:
+def huber(y: np.ndarray, delta: Any) -> Callable:
     return lambda z: cp.sum(cp.huber(z[:, 0] - y, delta)) / (2 * len(y))  # cvxpy's is twice the usual
 
 

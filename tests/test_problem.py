@@ -127,19 +127,19 @@ def test_lipschitz_follows_the_ridge_and_keeps_the_data(problem):
 
 def test_very_unequal_sites_are_bucketed(problem):
     rows = problem.store.A.shape[0]
-    assert rows <= 2 * sum(SIZES) < 5 * max(SIZES)
-    assert problem.store.buckets == ((1, 300), (1, 40), (2, 9), (1, 1))
+    assert rows <= 1.5 * sum(SIZES) < 5 * max(SIZES)
+    assert problem.store.buckets == ((1, 300), (4, 40))  # 460 rows for 358; one bucket would be 1500
     np.testing.assert_array_equal(problem.order, [1, 3, 0, 4, 2])
     np.testing.assert_array_equal(problem.store.ids, problem.order)
     np.testing.assert_array_equal(problem.store.size, [300, 40, 9, 8, 1])
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_memory_is_at_most_twice_the_data_whatever_the_sizes(seed):
+def test_memory_is_at_most_half_again_the_data_whatever_the_sizes(seed):
     sizes = np.random.default_rng(seed).lognormal(3, 2, 30).astype(int) + 1
     sites = cf.data.from_arrays([np.ones((m, 1)) for m in sizes], [np.ones(m) for m in sizes])
     store = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites).store
-    assert sizes.sum() <= store.A.shape[0] <= 2 * sizes.sum()
+    assert sizes.sum() <= store.A.shape[0] <= 1.5 * sizes.sum()
     assert sum(k for k, _ in store.buckets) == 30
     assert store.A.shape[0] == sum(k * m for k, m in store.buckets)
 
@@ -147,7 +147,7 @@ def test_memory_is_at_most_twice_the_data_whatever_the_sizes(seed):
 def test_padding_changes_nothing(problem, x):
     store = problem.store
     padding = np.asarray(store.row_weight) == 0
-    assert padding.sum() == 1  # the site of 8 rows shares a bucket with that of 9
+    assert padding.sum() == 31 + 32 + 39  # sites of 9, 8 and 1 rows share a bucket with that of 40
     with jax.enable_x64(True):
         spoiled = dataclasses.replace(store, y=jnp.where(padding, 1e6, store.y))
         before = problem_module.objectives_and_mappings(problem.loss, problem.regulariser, store, x[None], 0.1)

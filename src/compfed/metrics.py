@@ -136,10 +136,9 @@ def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cos
         return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls)
 
     with precision(dtype), jax.disable_jit():
-        try:
-            return counted(lambda round_: jax.eval_shape(round_, jax.ShapeDtypeStruct((d,), dtype)))
-        except jax.errors.ConcretizationTypeError:  # the length of a round is a number it has to draw
+        if algorithm.rounds_to_count > 1:  # the length of a round is a number that has to be known
             return counted(lambda round_: round_(jnp.zeros(d, dtype)))
+        return counted(lambda round_: jax.eval_shape(round_, jax.ShapeDtypeStruct((d,), dtype)))
 
 
 def _messages(

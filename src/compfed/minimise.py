@@ -66,7 +66,7 @@ def minimise(
     algorithm: str | Algorithm = "auto",
     *,
     tau: int = 5,
-    tol: float = 1e-10,
+    tol: float = 1e-12,
     max_rounds: int = 20_000,
     x0: Any = None,
     scale: float | None = None,

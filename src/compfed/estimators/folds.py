@@ -56,7 +56,7 @@ def splits(sites: Sites, rows: Sequence[np.ndarray], cv: Any, seed: int, classes
     `rows` are the places of the sites' rows in the table that an array, a splitter or pairs (train, test) speak of.
     """
     length = 1 + max(int(r.max()) for r in rows)
-    if hasattr(cv, "split"):
+    if hasattr(cv, "split") and not isinstance(cv, str):
         cv = list(cv.split(np.zeros((length, 1)), _in_table(sites.labels, rows, length)))
     if isinstance(cv, (list, tuple)) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in cv):
         masks = [[np.isin(np.arange(length), part) for part in pair] for pair in cv]

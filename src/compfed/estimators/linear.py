@@ -49,12 +49,12 @@ class FederatedLasso(_Regressor):
     >>> X, hospital = rng.standard_normal((60, 5)), rng.choice(["north", "south", "west"], 60)
     >>> y = 3 * X[:, 0] - 2 * X[:, 3] + 5
     >>> FederatedLasso(alpha=0.1).fit(X, y, sites=hospital).coef_.round(2)
-    array([ 2.89,  0.  ,  0.  , -1.92,  0.  ])
+    array([ 2.88,  0.  ,  0.  , -1.92,  0.  ])
     """
 
     def __init__(
         self, alpha: float = 1.0, *, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
         max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha
@@ -85,7 +85,7 @@ class FederatedElasticNet(_Regressor):
     def __init__(
         self, alpha: float = 1.0, *, l1_ratio: float = 0.5, positive: bool = False, fit_intercept: bool = True,
         standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-10, max_rounds: int = 20_000, verbose: bool = False,
+        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha
         self.l1_ratio = l1_ratio
@@ -118,7 +118,7 @@ class FederatedHuber(_Regressor):
     def __init__(
         self, alpha: float = 0.01, *, delta: float = 1.35, l1_ratio: float = 1.0, fit_intercept: bool = True,
         standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-10, max_rounds: int = 20_000, verbose: bool = False,
+        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha
         self.delta = delta
@@ -157,7 +157,7 @@ class FederatedPoissonRegressor(_Regressor):
 
     def __init__(
         self, alpha: float = 1.0, *, l1_ratio: float = 0.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
         max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha
@@ -215,7 +215,7 @@ class FederatedGroupLasso(_Regressor):
     def __init__(
         self, alpha: float = 1.0, *, groups: Any = None, group_weights: Any = None, fit_intercept: bool = True,
         standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-10, max_rounds: int = 20_000, verbose: bool = False,
+        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha
         self.groups = groups

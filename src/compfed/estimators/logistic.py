@@ -28,7 +28,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
 
     def __init__(
         self, alpha: float = 0.01, *, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
         max_rounds: int = 20_000, verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha

@@ -16,7 +16,7 @@ from compfed.regularisers import GroupL2, Nuclear, Regulariser
 class _MultiRegressor(MultiOutputMixin, RegressorMixin, FederatedModel):
     def __init__(
         self, alpha: float = 1.0, *, fit_intercept: bool = True, standardize: bool = False, site_weights: str = "rows",
-        algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alpha = alpha

@@ -108,7 +108,7 @@ def regularisation_path(
     >>> X = rng.standard_normal((60, 5))
     >>> path = regularisation_path(FederatedLasso(), X, 3 * X[:, 0] - X[:, 3], sites=np.arange(60) % 3, n_alphas=5)
     >>> (path.coefs != 0).sum(axis=1)[[0, -1]]
-    array([0, 5])
+    array([0, 2])
     """
     model = copy.copy(model)
     prepared = model._prepare(model._federation(X, y, sites, sample_weight))

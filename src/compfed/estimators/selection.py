@@ -127,7 +127,7 @@ class FederatedLassoCV(CrossValidated, FederatedLasso):
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
@@ -155,7 +155,7 @@ class FederatedElasticNetCV(CrossValidated, FederatedElasticNet):
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, l1_ratio: float = 0.5, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
@@ -184,7 +184,7 @@ class FederatedHuberCV(CrossValidated, FederatedHuber):
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, delta: float = 1.35, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
@@ -213,7 +213,7 @@ class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, l1_ratio: float = 0.5, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
@@ -241,7 +241,7 @@ class FederatedGroupLassoCV(CrossValidated, FederatedGroupLasso):
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, groups: Any = None, group_weights: Any = None, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
@@ -270,7 +270,7 @@ class FederatedLogisticRegressionCV(CrossValidated, FederatedLogisticRegression)
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-10, max_rounds: int = 20_000,
+        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
         verbose: bool = False,
     ):  # fmt: skip
         self.alphas = alphas
