@@ -1,11 +1,12 @@
 # Everything from a bare python3 (with venv and pip) and make.
 #   make reproduce   set up .venv, reproduce the paper
-#   make test        set up .venv, check style, types and layers, run all tests
+#   make test        set up .venv, check style, types and layers, run the tests
+#   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick test check format bench lock clean
+.PHONY: help reproduce quick test test-all check format bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -30,6 +31,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-all: check
+	COMPFED_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

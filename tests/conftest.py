@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+THOROUGH = bool(os.environ.get("COMPFED_THOROUGH"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "thorough: runs with `make test-all` only; minutes of compilation")
     config.addinivalue_line(
         "markers",
         "identity(row, *algorithms): verifies row `row` of the table of identities for these algorithms; the table "
         "of algorithms is generated from these marks",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> None:
+    """Deselect what only `make test-all` runs."""
+    if THOROUGH:
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]

@@ -22,6 +22,7 @@ from compfed.precision import checked_dtype, precision
 from compfed.records import describe
 from compfed.regularisers import Regulariser, from_object, largest_step
 
+SMALL = 256  # rows of a single site up to which it is padded to a power of two
 GRAM_WIDTH = 1000  # up to this many features A^T A is formed; beyond, products with vectors are cheaper
 
 
@@ -89,8 +90,12 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
 def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
     """(clients, rows each) for falling sizes: as few buckets as keep all padding within half of the data.
 
+    A single small site is the exception: it is padded to a power of two.
+
     Each bucket is a program of its own, and costs its time to compile.
     """
+    if len(sizes) == 1 and sizes[0] <= SMALL:  # fits of many small tables, one by one, share a few programs
+        return [(1, max(16, 1 << int(sizes[0] - 1).bit_length()))]
     cuts = [0, len(sizes)]
 
     def padded(cuts: list[int]) -> int:

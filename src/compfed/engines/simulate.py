@@ -195,7 +195,8 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
-    start = (0, over(carry, look(carry)), carry, buffers)
+    already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
+    start = (0, already, carry, buffers)
     _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1], record, start)
     return carry, buffers, look(carry)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from sklearn.utils.estimator_checks import parametrize_with_checks
+import pytest
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import compfed as cf
 
@@ -26,25 +26,39 @@ ESTIMATORS = [
     cf.FederatedHuberCV(**SMALL),
     cf.FederatedGroupLassoCV(**SMALL),
 ]
-# These share `fit` with the other two and differ in their constructor: the checks of that are theirs. All checks, which
-# compile for minutes: COMPFED_ALL_CHECKS=1 pytest tests/test_sklearn_checks.py
-CONSTRUCTOR_ONLY = ("FederatedElasticNetCV", "FederatedPoissonRegressorCV", "FederatedHuberCV", "FederatedGroupLassoCV")
-CONSTRUCTOR_CHECKS = (
+# All estimators share `fit`, and every check compiles for new shapes. `make test` runs all checks of these three, and for
+# the others those that fit nothing; `make test-all` runs everything.
+REPRESENTATIVE = ("FederatedLasso", "FederatedLogisticRegression", "FederatedLassoCV")
+WITHOUT_FIT = (
     "check_estimator_cloneable", "check_estimator_repr", "check_no_attributes_set_in_init", "check_get_params_invariance",
     "check_set_params", "check_parameters_default_constructible", "check_do_not_raise_errors_in_init_or_set_param",
     "check_estimator_tags_renamed", "check_valid_tag_types", "check_mixin_order", "check_estimators_unfitted",
 )  # fmt: skip
 
 
-def name_of(check: Any) -> str:
-    return getattr(check, "func", check).__name__
+def checks(everything: bool) -> list[Any]:
+    """(estimator, check) pairs: those of `make test`, or the others."""
+    pairs: list[Any] = [pair for estimator in ESTIMATORS for pair in estimator_checks_generator(estimator)]
+
+    def quick(estimator: Any, check: Any) -> bool:
+        return type(estimator).__name__ in REPRESENTATIVE or check.func.__name__ in WITHOUT_FIT
+
+    return [
+        pytest.param(estimator, check, id=f"{type(estimator).__name__}-{check.func.__name__}")
+        for estimator, check in pairs
+        if quick(estimator, check) != everything
+    ]
 
 
-@parametrize_with_checks(ESTIMATORS)
+@pytest.mark.parametrize(("estimator", "check"), checks(everything=False))
 def test_scikit_learn_check(estimator, check):
-    thorough = os.environ.get("COMPFED_ALL_CHECKS") or type(estimator).__name__ not in CONSTRUCTOR_ONLY
-    if thorough or name_of(check) in CONSTRUCTOR_CHECKS:
-        check(estimator)
+    check(estimator)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("estimator", "check"), checks(everything=True))
+def test_the_other_checks(estimator, check):
+    check(estimator)
 
 
 def test_every_estimator_is_here():
