@@ -65,6 +65,18 @@ def pixels():
     return X[:, 5::7], Y, sites
 
 
+def three_of_cancer():
+    """Size, texture and class from standardised errors and extremes of the measurements."""
+    X, y, sites = breast_cancer()
+    Z = (X - X.mean(0)) / X.std(0)
+    return Z[:, 10:], np.column_stack([Z[:, 0], Z[:, 1], y]), sites
+
+
+def three_of_diabetes():
+    X, y, sites = diabetes()
+    return X[:, :8], np.column_stack([y, 500 * X[:, 8], 500 * X[:, 9]]), sites
+
+
 def heart():
     table = bundled.heart(SHARED / "heart")
     return table.X, table.y, table.sites
@@ -245,6 +257,26 @@ CASES: dict[str, Case] = {
     ),
     "multi-task lasso, digits": Case(
         cf.FederatedMultiTaskLasso(alpha=0.2), pixels, lambda X, Y: of_sklearn(MultiTaskLasso(0.2, **EXACT), X, Y)
+    ),
+    "multi-task lasso, cancer": Case(
+        cf.FederatedMultiTaskLasso(alpha=0.1),
+        three_of_cancer,
+        lambda X, Y: of_sklearn(MultiTaskLasso(0.1, **EXACT), X, Y),
+    ),
+    "multi-task lasso, diabetes": Case(
+        cf.FederatedMultiTaskLasso(alpha=0.5),
+        three_of_diabetes,
+        lambda X, Y: of_sklearn(MultiTaskLasso(0.5, **EXACT), X, Y),
+    ),
+    "nuclear, cancer": Case(
+        cf.FederatedNuclearRegressor(alpha=0.5),
+        three_of_cancer,
+        lambda X, Y: of_cvxpy(Squares(Y), lambda W: 0.5 * cp.normNuc(W), X, outputs=3),
+    ),
+    "nuclear, diabetes": Case(
+        cf.FederatedNuclearRegressor(),
+        three_of_diabetes,
+        lambda X, Y: of_cvxpy(Squares(Y), cp.normNuc, X, outputs=3),
     ),
     "nuclear, digits": Case(
         cf.FederatedNuclearRegressor(alpha=2.0),
