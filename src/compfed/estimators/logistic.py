@@ -22,7 +22,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
 
     P is the logistic model for two classes and the softmax (multinomial) model for more. The objective is that of
     sklearn.linear_model.LogisticRegression(C=1 / (n * alpha), l1_ratio=l1_ratio). A site may hold a single class.
-    Intercepts of the softmax model are given with mean zero: adding a constant to all of them changes nothing.
+    Adding a constant to all classes of a softmax model changes no probability. Intercepts are given with mean zero. With
+    an even number of classes and l1_ratio=1 a constant may also be added to a feature's coefficients at no cost, so
+    that there are many minimisers: the sparsest is given, and of two such the one of least norm.
     Other parameters as in FederatedLasso.
     """
 
@@ -64,6 +66,8 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         return np.atleast_1d(log[1] - log[0]) if len(log) == 2 else log - log.mean()
 
     def _publish(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        if self.l1_ratio == 1 and len(intercept) > 1 and len(intercept) % 2 == 0:
+            coef = sparsest(coef)
         self.coef_ = coef.T
         self.intercept_ = intercept - intercept.mean() if len(intercept) > 1 else intercept
 
@@ -90,3 +94,18 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         if z.ndim == 1:
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
+
+
+def sparsest(coef: np.ndarray) -> np.ndarray:
+    """Of coefficients (features, classes) and all those with the same probabilities and l1 norm, the ones given.
+
+    Subtracting c from an even number of coefficients leaves the sum of their absolute values as it is while c stays
+    between the two in the middle. Where those differ, one end of the interval is taken: a coefficient becomes zero.
+    """
+    half = coef.shape[1] // 2
+    low, high = np.sort(coef, axis=1)[:, [half - 1, half]].T[:, :, None]
+    rounding = 1e-9 * np.abs(coef).max(axis=1, keepdims=True)
+    ends = [np.where(np.abs(coef - end) <= rounding, 0.0, coef - end) for end in (low, high)]
+    (zeros_low, zeros_high), (norm_low, norm_high) = [(e == 0).sum(1) for e in ends], [(e**2).sum(1) for e in ends]
+    take_low = (zeros_low > zeros_high) | ((zeros_low == zeros_high) & (norm_low <= norm_high))
+    return np.where(high - low <= rounding, coef, np.where(take_low[:, None], *ends))
