@@ -74,6 +74,14 @@ def test_row_weights(table):
     agree(model, pooled(X[repeated], y[repeated], 0.1))
 
 
+def test_a_site_whose_rows_count_nothing_is_no_site(table):
+    X, y, site = table
+    absent = site == np.unique(site)[0]
+    model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site, sample_weight=np.where(absent, 0.0, 2.0))
+    agree(model, pooled(X[~absent], y[~absent], 0.1))
+    assert model.site_names_.tolist() == np.unique(site[~absent]).astype(str).tolist()
+
+
 def test_equal_sites_weigh_rows_by_one_over_their_site(table):
     X, y, _ = table
     uneven = np.where(np.arange(ROWS) < 45, 0, 1)
