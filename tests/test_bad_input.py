@@ -73,11 +73,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "inf in labels": (lambda: from_arrays([X], [spoiled(Y, 0, -np.inf)]), r"labels of site '0'.*row 0\. Drop"),
     "words for labels": (
         lambda: from_arrays([X], [["a", "b", "a", "b"]]),
-        r"labels of site '0' must be numbers; got list",
+        r"labels of site '0' must be numbers: could not convert .* 'a'. Encode words",
     ),
     "words in features": (
         lambda: from_arrays([pd.DataFrame({"a": ["x", "y"]})], [[0, 1]]),
-        r"features of site '0' must be numbers; got DataFrame",
+        r"features of site '0' must be numbers: could not convert .* 'x'. Encode words",
     ),
     "an empty site": (
         lambda: from_arrays([X, X[:0]], [Y, Y[:0]], names=["north", "south"]),
@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: from_table(X, Y, ["a", "b"]),
         r"one entry per row; got shapes \(4, 2\), \(4,\) and \(2,\)",
     ),
-    "site column missing": (lambda: from_table(X, Y, "hospital"), r"got shapes \(4, 2\), \(4,\) and \(\)"),
+    "site column missing": (lambda: from_table(X, Y, "hospital"), r"the site of every row is needed; got shape \(\)"),
     "one label for all": (lambda: from_table(X, 1, ["a", "b", "a", "b"]), r"got shapes \(4, 2\), \(\) and \(4,\)"),
     "unknown column": (
         lambda: from_table(pd.DataFrame({"age": [1], "ill": [0]}), "ill", "hospital"),
@@ -105,11 +105,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rows without a site": (
         lambda: from_table(X, Y, np.array(["a", None, "b", None], object)),
-        r"2 row\(s\) have no site, the first is row 1; name a site or drop them",
+        r"site of every row is needed; 2 row\(s\) have none, the first is row 1. Drop them",
     ),
     "rows whose site is pandas.NA": (
         lambda: from_table(X, Y, pd.array([1, 2, pd.NA, 1], dtype="Int64")),
-        r"1 row\(s\) have no site, the first is row 2",
+        r"1 row\(s\) have none, the first is row 2",
     ),
     "a wrong permutation": (lambda: SITES.permuted([0, 0]), r"each of 0\.\.1 once; got \[0, 0\]"),
     # the generator
@@ -166,6 +166,26 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "loss and regulariser swapped": (
         lambda: problem(loss=L1(0.1), regulariser=Logistic()),
         r"got Problem\(L1, Logistic, sites\); the loss comes first, then the regulariser",
+    ),
+    "no prox": (
+        lambda: problem(regulariser=np.sum),
+        r"has no prox; a regulariser needs g\.prox\(x, t\), the prox of t g",
+    ),
+    "no loss": (
+        lambda: problem(loss=np.sum),
+        r"is no loss: it has no size\. Take one of compfed\.losses, or make one .* losses\.from_function",
+    ),
+    "two sites of one name": (
+        lambda: cf.data.from_arrays([X, X], [Y, Y], names=["a", "a"]),
+        r"two sites are called 'a'; give each its own name",
+    ),
+    "a table for describe": (
+        lambda: cf.data.describe(X),  # pyright: ignore[reportArgumentType]  # the mistake
+        r"describe takes a federation from compfed\.data.*got ndarray",
+    ),
+    "a word for scale": (
+        lambda: cf.minimise(problem(), scale="a"),  # pyright: ignore[reportArgumentType]  # the mistake
+        r"scale='a' must be a finite number >= 0",
     ),
     "the loss's class": (lambda: problem(loss=Logistic), r"got the class Logistic; give an instance"),
     "the regulariser's class": (lambda: problem(regulariser=L1), r"got the class L1; give an instance"),

@@ -297,6 +297,8 @@ def test_columns_that_are_combinations_of_others_are_named_as_the_reason(table):
         ({"estimator": Lasso()}, "needs an estimator of compfed"),
         ({"sites": ["here"] * 442}, "at least two sites"),
         ({"sites": "hospital"}, "names a column"),
+        ({"y": "y"}, "y='y': give the outcome of every row"),
+        ({"estimator": cf.FederatedLassoCV(cv=np.arange(442) % 3)}, "its cv speaks of the rows of one table"),
         ({"sites": ["a", "b"]}, "same rows"),
         ({"test_size": 1.0}, "between 0 and 1"),
         ({"seed": -1}, "seed=-1"),

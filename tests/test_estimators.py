@@ -48,7 +48,7 @@ def digits():
 def some_digits(kept: list[int], rows: int):
     X, y, sites = digits()
     keep = np.flatnonzero(np.isin(y, kept))[:rows]
-    return X[keep], np.searchsorted(kept, y[keep]), sites[keep]
+    return np.asarray(X)[keep], np.searchsorted(kept, y[keep]), sites[keep]
 
 
 def five_digits():

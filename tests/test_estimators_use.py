@@ -56,6 +56,17 @@ def test_without_intercept(table):
     )
 
 
+def test_standardize_without_intercept_divides_by_the_root_mean_square(table):
+    """A constant column included: it has a size though it does not vary."""
+    X, y, site = table
+    X = np.column_stack([X[:, [0, 3, 4]], np.full(ROWS, 0.5)])
+    size = np.sqrt((X**2).mean(axis=0))
+    model = cf.FederatedLasso(alpha=0.3, standardize=True, fit_intercept=False).fit(X, y, sites=site)
+    expected = pooled(X / size, y, 0.3, fit_intercept=False)
+    np.testing.assert_allclose(model.coef_ * size, expected.coef_, rtol=1e-8, atol=1e-8)
+    assert model.coef_[3] != 0
+
+
 def test_standardize_is_a_pipeline_with_coefficients_on_the_original_scale(table):
     X, y, site = table
     model = cf.FederatedLasso(alpha=0.3, standardize=True).fit(X, y, sites=site)
@@ -80,6 +91,27 @@ def test_a_site_whose_rows_count_nothing_is_no_site(table):
     model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site, sample_weight=np.where(absent, 0.0, 2.0))
     agree(model, pooled(X[~absent], y[~absent], 0.1))
     assert model.site_names_.tolist() == np.unique(site[~absent]).astype(str).tolist()
+
+
+def test_a_class_whose_rows_count_nothing_is_no_class(table):
+    X, _, site = table
+    y = np.arange(ROWS) % 3
+    model = cf.FederatedLogisticRegression().fit(X, y, sites=site, sample_weight=np.where(y == 2, 0.0, 1.0))
+    without = cf.FederatedLogisticRegression().fit(X[y != 2], y[y != 2], sites=site[y != 2])
+    np.testing.assert_array_equal(model.classes_, [0, 1])
+    np.testing.assert_allclose(model.coef_, without.coef_, atol=1e-9)
+
+
+def test_sites_are_words_where_some_are_and_holes_are_refused(table):
+    X, y, _ = table
+    mixed = [7 if i % 2 else "north" for i in range(ROWS)]
+    expected = ["7", "north"]
+    assert cf.FederatedLasso().fit(X, y, sites=mixed).site_names_.tolist() == expected
+    assert cf.FederatedLasso().fit(X, y, sites=np.array(mixed, object)).site_names_.tolist() == expected
+    for hole in (np.nan, None):
+        for given in (["north"] * (ROWS - 1) + [hole], pd.Series(["north"] * (ROWS - 1) + [hole])):
+            with pytest.raises(cf.InputError, match=r"site of every row; 1 row\(s\) have none, the first is row 59"):
+                cf.FederatedLasso().fit(X, y, sites=given)
 
 
 def test_equal_sites_weigh_rows_by_one_over_their_site(table):
@@ -226,7 +258,7 @@ WRONG = {
     ),
     "sites too short": (
         lambda X, y, s: cf.FederatedLasso().fit(X, y, sites=s[:5]),
-        r"sites has shape \(5,\); X has 60 rows",
+        r"sites has 5 entries; X has 60 rows",
     ),
     "sites a name, X an array": (
         lambda X, y, s: cf.FederatedLasso().fit(X, y, sites="hospital"),
@@ -246,7 +278,15 @@ WRONG = {
     ),
     "groups as lists": (
         lambda X, y, s: cf.FederatedGroupLasso(groups=[[0, 1], [1, 2, 3, 4, 5]]).fit(X, y, sites=s),
-        r"groups must list each of the 6 features 0..5 exactly once",
+        r"must list each of the 6 features exactly once, by position 0..5",
+    ),
+    "groups by names of an array": (
+        lambda X, y, s: cf.FederatedGroupLasso(groups=[["a", "b"], [2, 3, 4, 5]]).fit(X, y, sites=s),
+        r"must list each of the 6 features exactly once, by position 0..5\.",
+    ),
+    "negative group weight": (
+        lambda X, y, s: cf.FederatedGroupLasso(groups=[0, 0, 0, 1, 1, 1], group_weights=[1, -1]).fit(X, y, sites=s),
+        r"group_weights=\[1, -1\] must be 2 finite numbers >= 0",
     ),
     "unknown method": (
         lambda X, y, s: cf.FederatedLasso(algorithm="Nope").fit(X, y, sites=s),
@@ -262,10 +302,13 @@ def test_bad_input(table, name):
         call(*table)
 
 
-def test_groups_as_lists_of_positions(table):
+def test_groups_as_lists_of_positions_or_names(table):
     X, y, site = table
     labelled = cf.FederatedGroupLasso(alpha=0.05, groups=["b", "a", "b", "c", "a", "c"]).fit(X, y, sites=site)
     listed = cf.FederatedGroupLasso(alpha=0.05, groups=[[1, 4], [0, 2], [3, 5]]).fit(X, y, sites=site)
     np.testing.assert_array_equal(labelled.coef_, listed.coef_)
+    names = ["age", "bmi", "bp", "chol", "hr", "sex"]
+    by_name = cf.FederatedGroupLasso(alpha=0.05, groups=[["bmi", "hr"], ["age", "bp"], ["chol", "sex"]])
+    np.testing.assert_array_equal(by_name.fit(pd.DataFrame(X, columns=names), y, sites=site).coef_, listed.coef_)
     singles = cf.FederatedGroupLasso(alpha=0.1).fit(X, y, sites=site)
     agree(singles, pooled(X, y, 0.1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,18 @@ def test_numbered_sites_in_several_files_are_sorted_as_numbers(tmp_path):
     assert from_files(tmp_path, "y", site="site").names == ("10", "9", "north")  # words: sorted as words
 
 
+def test_capitals_and_compression_in_names(tmp_path):
+    (tmp_path / "north.csv").write_text("x,y\n1,0\n")
+    (tmp_path / "west.CSV").write_text(",x,y\n0,2,1\n")
+    with gzip.open(tmp_path / "south.csv.gz", "wt") as file:
+        file.write("x,y\n3,1\n")
+    with pytest.raises(cf.InputError, match=r"west\.CSV has a column 'Unnamed: 0' that north\.csv has not"):
+        from_files(tmp_path, "y")
+    sites = from_files(tmp_path, "y", drop="Unnamed: 0")
+    assert sites.names == ("north", "south", "west")
+    assert [x.item() for x in sites.features] == [1.0, 3.0, 2.0]
+
+
 def test_reading_options_reach_pandas(tmp_path):
     (tmp_path / "a.csv").write_text("x;y\n1,5;0\n2,5;1\n")
     sites = from_files(tmp_path, "y", sep=";", decimal=",")
@@ -160,6 +173,12 @@ def test_svmlight_files_agree_on_the_columns(tmp_path):
 A = "x,y\n1,0\n2,1\n"
 # what the files hold, how they are read, what the message must say
 MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "no label": ({"a": A}, {"label": None}, r"label=None: name the column of labels"),
+    "row numbers": (
+        {"a": ",x,y\n0,1,0\n1,2,1\n"},
+        {},
+        r"a\.csv has a column without a name, 'Unnamed: 0', .* drop='Unnamed: 0', .*index_col=0",
+    ),
     "a column too few": ({"a": A, "b": "z,y\n1,1\n"}, {}, r"b\.csv has no column 'x'; it has z, y"),
     "a column too many": ({"a": A, "b": "x,y,z\n1,1,1\n"}, {}, r"b\.csv has a column 'z' that a\.csv has not.*drop='z'"),
     "label not there": ({"a": A}, {"label": "ill"}, r"a\.csv has no column 'ill'; it has x, y"),
@@ -182,14 +201,14 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a hole among words": ({"a": "x,y\n,0\n?,1\n"}, {}, r"column 'x' has '\?' in row 1"),
     "infinity": ({"a": "x,y\n1,0\ninf,1\n"}, {}, r"column 'x' has 1 missing or infinite value\(s\), the first in row 1"),
     "a label missing": ({"a": "x,y\n1,\n2,1\n"}, {}, r"column 'y' has 1 missing .* row 0 .*impute them\.$"),
-    "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"1 row\(s\) have no site, the first is row 1"),
+    "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"1 row\(s\) have none, the first is row 1"),
     "a date": ({"a": "x,y\n2020-01-01,1\n"}, {"parse_dates": ["x"]}, r"column 'x' has Timestamp\('2020-01-01.* not a number"),
     "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: No columns to parse"),
     "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv cannot be read as CSV: .*tokenizing"),
     "an option pandas has not": ({"a": A}, {"seperator": ";"}, r"a\.csv cannot be read as CSV: .*seperator"),
     "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be 'csv' or 'parquet'.*from_svmlight"),
-    "an empty folder": ({}, {}, r"the folder .* has no \.csv or \.parquet file; name the files"),
+    "an empty folder": ({}, {}, r"the folder .* has no \.csv, \.csv\.gz or \.parquet file; name the files"),
 }  # fmt: skip
 
 
@@ -231,7 +250,7 @@ def test_mistakes_with_svmlight(tmp_path):
         from_svmlight(tmp_path, features=0)
     with pytest.raises(cf.InputError, match=r"got shapes \(2, 3\), \(2,\) and \(1,\)"):
         from_svmlight(tmp_path, sites=["a"])
-    with pytest.raises(cf.InputError, match=r"has no \.svmlight or \.libsvm or \.svm file"):
+    with pytest.raises(cf.InputError, match=r"has no \.svmlight, \.libsvm or \.svm file"):
         from_svmlight(Path(__file__).parent)
 
 

@@ -234,7 +234,7 @@ def solutions(z: np.ndarray, t: float, formula: Convex) -> Iterator[tuple[np.nda
             if np.linalg.norm(p) > radius:
                 p = minimiser(brentq(lambda s: float(np.linalg.norm(minimiser(s))) - radius, 0.0, 1.0, xtol=1e-15))  # pyright: ignore[reportArgumentType]
             u.value, scaled.value, step.value = p, z, t
-            yield p, float(problem.objective.value)
+            yield p, float(problem.objective.value)  # pyright: ignore[reportArgumentType]  # a number now
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -215,7 +215,7 @@ def test_a_problem_takes_them():
     assert problem.regulariser.optimality_distance(jnp.asarray(x), jnp.asarray(gradient)) < 1e-8  # pyright: ignore[reportAttributeAccessIssue]
     assert abs(gradient[3]) < 1e-8
     assert x[3] > 4.0
-    own = problem.replace(regulariser=Blocks((from_object(Plain()), Zero()), (3, 1)))
+    own = problem.replace(regulariser=Blocks((Plain(), Zero()), (3, 1)))
     with pytest.raises(InputError, match="does not work with 4 coefficients: OnBlock"):
         problem.replace(regulariser=OnBlock(L1(0.5), 0, 5))
     np.testing.assert_allclose(
@@ -330,9 +330,9 @@ BAD = {
     "a factor per coefficient": (lambda: Scaled(L1(1.0), WEIGHTS), r"factor must be a finite number > 0"),  # pyright: ignore[reportArgumentType]  # the mistake
     "a scale per coefficient": (lambda: Rescaled(L1(1.0), WEIGHTS), r"scale must be a finite number > 0"),  # pyright: ignore[reportArgumentType]  # the mistake
     "moved to nowhere": (lambda: Shifted(L1(1.0), np.inf), r"Shifted\(offset=inf\): offset must be finite"),
-    "a number for g": (lambda: Scaled(3.0, 2.0), r"Scaled: 3\.0 is no regulariser\. Wrap an object with from_object"),
-    "a class for g": (lambda: OnBlock(L1, 0, 2), r"OnBlock: .*L1.* is no regulariser"),
-    "plus a number": (lambda: L1(1.0) + 1.0, r"SumOf: 1\.0 is no regulariser"),
+    "a number for g": (lambda: Scaled(3.0, 2.0), r"Scaled\(g=3\.0\): float has no __call__; a regulariser needs"),
+    "a class for g": (lambda: OnBlock(L1, 0, 2), r"OnBlock\(g=.*got the class L1; give an instance"),
+    "plus a number": (lambda: L1(1.0) + 1.0, r"SumOf\(b=1\.0\): float has no __call__"),
     "an empty block": (lambda: OnBlock(L1(1.0), 3, 3), r"OnBlock\(start=3, stop=3\): start must be below stop"),
     "a block from -1": (lambda: OnBlock(L1(1.0), -1, 3), r"start must be a whole number >= 0"),
     "a block beyond the end": (lambda: OnBlock(L1(1.0), 0, 4)(jnp.ones(3)), r"OnBlock\(stop=4\) does not fit .* 3 coef"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
 from sklearn.metrics import log_loss, mean_squared_error
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, LeaveOneGroupOut
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
@@ -105,12 +107,113 @@ def test_folds_as_scikit_learn_gives_them():
     fold = np.empty(len(table.y), int)
     for k, (_, test) in enumerate(pairs):
         fold[test] = k
+    everyone = np.arange(len(table.y))
+    masks = [(np.isin(everyone, train), np.isin(everyone, test)) for train, test in pairs]
+    lists = [[train.tolist(), test.tolist()] for train, test in pairs]
     losses = [
         cf.FederatedLassoCV([1.0, 0.1], cv=cv).fit(table.X, table.y, sites=table.sites).cv_loss_
-        for cv in (splitter, pairs, fold)
+        for cv in (splitter, pairs, masks, lists, iter(pairs), fold, pd.Series(fold))
     ]
-    np.testing.assert_array_equal(losses[0], losses[1])
-    np.testing.assert_array_equal(losses[0], losses[2])
+    for other in losses[1:]:
+        np.testing.assert_array_equal(losses[0], other)
+
+
+def test_groups_of_a_splitter_are_the_sites():
+    table = bundled.diabetes()
+    losses = [
+        cf.FederatedLassoCV([1.0, 0.1], cv=cv).fit(table.X, table.y, sites=table.sites).cv_loss_
+        for cv in (LeaveOneGroupOut(), "leave-one-site-out")
+    ]
+    np.testing.assert_array_equal(*losses)
+
+
+def test_equal_sites_count_the_same_in_training_and_when_held_out():
+    table = bundled.diabetes()
+    where = np.array([0, 0, 0, 1])[np.arange(len(table.y)) % 4]  # three rows of one to every row of the other
+    model = cf.FederatedLassoCV([0.1], cv=3, site_weights="equal").fit(table.X, table.y, sites=where)
+    for k in range(3):
+        train = model.fold_ != k
+        each = [1 / np.sum(train & (where == w)) for w in where]
+        lasso = Lasso(0.1, **EXACT).fit(table.X[train], table.y[train], sample_weight=np.array(each)[train])
+        squares = (table.y - lasso.predict(table.X)) ** 2
+        by_site = [squares[~train & (where == s)].mean() / 2 for s in (0, 1)]
+        np.testing.assert_allclose(model.cv_loss_[0, k], np.mean(by_site), rtol=1e-8)
+
+
+def test_one_standard_error_by_hand():
+    """Means 4, 2.1, 1; at the best the losses 0, 1, 2 have deviation 1 (not sqrt(2/3)) and the mean of three 1/sqrt(3)."""
+    for second, expected in ((1.0 + 1 / np.sqrt(3) - 1e-9, 0.5), (1.0 + 1 / np.sqrt(3) + 1e-9, 0.1)):
+        model = cf.FederatedLassoCV(rule="one_standard_error")
+        model.alphas_ = np.array([1.0, 0.5, 0.1])
+        model.cv_loss_ = np.array([[4.0] * 3, [second] * 3, [0.0, 1.0, 2.0]])
+        model._choose()
+        assert (model.alpha_best_, model.alpha_) == (0.1, expected)
+
+
+def test_one_split_has_a_best_alpha_and_no_standard_error():
+    table = bundled.diabetes()
+    cv = [(np.arange(300), np.arange(300, 442))]
+    model = cf.FederatedLassoCV([1.0, 0.1, 0.01], cv=cv).fit(table.X, table.y, sites=table.sites)
+    errors = [
+        np.sum((table.y[300:] - Lasso(a, **EXACT).fit(table.X[:300], table.y[:300]).predict(table.X[300:])) ** 2)
+        for a in model.alphas_
+    ]
+    assert model.alpha_ == model.alphas_[int(np.argmin(errors))]
+    assert np.isnan(model.alpha_one_standard_error_)
+
+
+def test_given_alphas_fall_whatever_their_order():
+    table = bundled.diabetes()
+    path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, alphas=[0.1, 2.0, 0.5])
+    assert path.alphas.tolist() == [2.0, 0.5, 0.1]
+    assert (np.diff(np.abs(path.coefs).sum(axis=1)) > 0).all()  # the l1 norm grows as alpha falls
+
+
+def test_rounds_of_a_path_are_shared():
+    """Twenty-five alphas side by side: as many rounds as the slowest needs."""
+    table = bundled.diabetes()
+    alone = cf.FederatedLasso(alpha=0.01, algorithm="FISTA").fit(table.X, table.y, sites=table.sites)
+    path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, alphas=[1.0, 0.1, 0.01])
+    assert 0.5 * alone.n_rounds_ <= path.rounds <= 1.5 * alone.n_rounds_
+
+
+def test_a_second_fit_forgets_the_first():
+    table = bundled.diabetes()
+    frame = pd.DataFrame(table.X, columns=list(table.feature_names)).assign(hospital=table.sites)
+    model = cf.FederatedLassoCV([1.0, 0.1], cv=3).fit(frame, table.y, sites="hospital")
+    assert model.site_column_ == "hospital"
+    model.fit(table.X, table.y, sites=table.sites)
+    assert not hasattr(model, "site_column_")
+    assert not hasattr(model, "feature_names_in_")
+
+
+def test_folds_of_rows_without_weight_have_their_place():
+    table = bundled.diabetes()
+    weight = np.ones(len(table.y))
+    weight[-40:] = 0.0
+    model = cf.FederatedLassoCV([1.0], cv=3).fit(table.X, table.y, sites=table.sites, sample_weight=weight)
+    assert len(model.fold_) == len(table.y)
+    assert set(model.fold_[:-40].tolist()) == {0, 1, 2}
+    assert (model.fold_[-40:] == -1).all()
+
+
+def test_fits_that_stop_short_are_counted():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 60)), rng.standard_normal(30)
+    with pytest.warns(
+        ConvergenceWarning, match=r"FederatedLassoCV: [1-8] of 8 fits stopped at max_rounds=10 or before"
+    ):
+        cf.FederatedLassoCV([5.0, 1e-4], cv=3, max_rounds=10).fit(X, y)
+    with pytest.warns(ConvergenceWarning, match=r"regularisation_path: 1 of 2 fits stopped"):
+        cf.regularisation_path(cf.FederatedLasso(max_rounds=10), X, y, alphas=[5.0, 1e-4])
+
+
+def test_a_class_must_be_there_to_learn_from():
+    table = bundled.diabetes()
+    y = (table.y > 150).astype(int)
+    only_old = np.where(table.sites == "60-79", y, 0)
+    with pytest.raises(cf.InputError, match=r"no row of class 1 to learn from; it holds out rows of: 60-79"):
+        cf.FederatedLogisticRegressionCV([0.1], cv="leave-one-site-out").fit(table.X, only_old, sites=table.sites)
 
 
 def test_path_against_scikit_learn():
@@ -168,6 +271,8 @@ def test_folds_are_even_inside_every_site_and_class(cancer):
             assert counts.max() - counts.min() <= 1
     other = fold_of_rows(sites, 5, seed=1, classes=True)
     assert any(not np.array_equal(a, b) for a, b in zip(folds, other, strict=True))
+    a, b = fold_of_rows(cf.data.from_arrays([np.ones((20, 1))] * 2, [np.zeros(20)] * 2), 5, seed=0, classes=False)
+    assert len(set(((a - b) % 5).tolist())) > 1  # equal sites are not shuffled alike
     # a site deals its own rows the same way whoever else is there, up to where the dealing starts
     alone = fold_of_rows(sites.permuted([2, 0, 1, 3]), 5, seed=0, classes=True)
     shift = (alone[0] - folds[2]) % 5
@@ -185,14 +290,27 @@ def test_tiny_sites_do_not_leave_a_fold_empty():
 
 
 WRONG = {
-    "one fold": ({"cv": 1}, r"cv=1 must be a whole number >= 2"),
-    "word": ({"cv": "loso"}, r"cv='loso' must be a whole number >= 2, 'leave-one-site-out', an array"),
+    "one fold": ({"cv": 1}, r"cv=1: it must be a whole number >= 2"),
+    "word": ({"cv": "loso"}, r"cv='loso': it must be a whole number >= 2, 'leave-one-site-out', an array"),
     "array": ({"cv": np.zeros(20)}, r"cv as an array needs one fold per row and at least two folds"),
     "one site": ({"cv": "leave-one-site-out"}, r"needs at least two sites; there is one"),
     "too many folds": ({"cv": 21}, r"cv=21 folds need at least 21 rows; got n_samples=20"),
     "rule": ({"rule": "1se"}, r"rule='1se'\): rule must be one of 'best', 'one_standard_error'"),
-    "eps": ({"eps": 2.0}, r"eps=2.0\): eps must be between 0 and 1"),
+    "eps": ({"eps": 2.0}, r"eps=2.0\): eps must be a number between 0 and 1"),
     "n_alphas": ({"n_alphas": 0}, r"n_alphas=0 must be a whole number >= 1"),
+    "longer array": ({"cv": np.arange(30) % 3}, r"got 30 entries for 20 rows with 3 different folds"),
+    "row that is not there": ({"cv": [([0, 1], [25])]}, r"rows that are not there: .* The table has 20 rows"),
+    "mask too short": ({"cv": [([True] * 5, [False] * 5)]}, r"rows that are not there: .* The table has 20 rows"),
+    "no pair": ({"cv": [([0], [1], [2])]}, r"no pair \(train, test\)"),
+    "empty": ({"cv": []}, r"cv=\[\]: it must be a whole number"),
+    "number": ({"cv": 2.5}, r"cv=2.5: it must be a whole number"),
+    "one split": (
+        {"cv": [([0, 1, 2], [3])], "rule": "one_standard_error"},
+        r"rule='one_standard_error' needs two splits or more; cv gives one",
+    ),
+    "a word for alphas": ({"alphas": "auto"}, r"alphas='auto' must be a list of finite numbers"),
+    "a word for eps": ({"eps": "a"}, r"eps='a'\): eps must be a number between 0 and 1"),
+    "nothing to find": ({"positive": True}, r"all coefficients are zero at every alpha"),
     "alphas": ({"alphas": [-1.0]}, r"alphas=\[-1.0\] must be a list of finite numbers >= 0"),
 }
 
@@ -202,10 +320,25 @@ def test_bad_input(name):
     options, message = WRONG[name]
     X = np.random.default_rng(0).standard_normal((20, 2))
     with pytest.raises(cf.InputError, match=message):
-        cf.FederatedLassoCV(**options).fit(X, X[:, 0])
+        cf.FederatedLassoCV(**options).fit(X, -X.sum(axis=1) if name == "nothing to find" else X[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (Lasso(), {}, r"needs an estimator with an alpha, such as FederatedLasso\(\); got Lasso\."),
+        (cf.FederatedLassoCV(), {}, r"got FederatedLassoCV, which has its own path after fit: coef_path_"),
+        (cf.FederatedLasso(), {"n_alphas": 0}, r"n_alphas=0 must be a whole number >= 1"),
+        (cf.FederatedLasso(), {"eps": 2}, r"eps=2\): eps must be a number between 0 and 1"),
+    ],
+)
+def test_bad_input_for_a_path(model, options, message):
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    with pytest.raises(cf.InputError, match=message):
+        cf.regularisation_path(model, X, X[:, 0], **options)
 
 
 def test_ridge_alone_has_no_alpha_max():
     X = np.random.default_rng(0).standard_normal((20, 2))
-    with pytest.raises(cf.InputError, match=r"no alpha makes all coefficients zero .* Give alphas"):
+    with pytest.raises(cf.InputError, match=r"no alpha makes all coefficients zero, .* Give alphas"):
         cf.FederatedElasticNetCV(l1_ratio=0.0).fit(X, X[:, 0])

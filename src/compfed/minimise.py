@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def minimise(
     """
     if not isinstance(problem, Problem):
         raise InputError(f"minimise needs a compfed.Problem; got {type(problem).__name__}.")
-    if scale is not None and not (np.isfinite(scale) and scale >= 0):
+    if scale is not None and not (isinstance(scale, Real) and 0 <= scale < np.inf):
         raise InputError(f"scale={scale!r} must be a finite number >= 0.")
     max_rounds, tol = whole(max_rounds, "max_rounds", 1), checked_tol(tol)
     good = problem.start if x0 is None else problem.point(x0, "x0")  # the model to go back to

@@ -134,10 +134,16 @@ class Problem:
         for part in (loss, regulariser):
             if isinstance(part, type):
                 raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
-        if not (hasattr(loss, "gradient") and hasattr(regulariser, "prox")):
+        if hasattr(loss, "prox") and hasattr(regulariser, "gradient"):
             raise InputError(
                 f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
                 "the loss comes first, then the regulariser."
+            )
+        lacks = [name for name in ("size", "values", "gradient") if not hasattr(loss, name)]
+        if lacks:
+            raise InputError(
+                f"{type(loss).__name__} is no loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
+                "function of a row and its label with losses.from_function."
             )
         regulariser = from_object(regulariser)
         _check_fits(regulariser, loss.size(sites.width))

@@ -12,10 +12,11 @@ from compfed.comparison.fits import FEDERATED, POOLED, Fit, Table, average, loca
 from compfed.comparison.measures import disagreement, of_coefficients, of_held_out_rows
 from compfed.comparison.pooled import fit_pooled
 from compfed.comparison.result import Comparison
-from compfed.data.partition import _one_per_row
+from compfed.data.sites import one_per_row
 from compfed.data.split import held_out
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
+from compfed.estimators.folds import speaks_of_rows
 
 
 def compare_local_federated_pooled(
@@ -76,6 +77,13 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             f"compare_local_federated_pooled needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got "
             f"{type(estimator).__name__}."
         )
+    if speaks_of_rows(getattr(estimator, "cv", 5)):
+        raise InputError(
+            f"{type(estimator).__name__}: its cv speaks of the rows of one table, and a comparison fits to several parts of "
+            "it. Give a number of folds, 'leave-one-site-out' or a splitter."
+        )
+    if isinstance(y, str):
+        raise InputError(f"y={y!r}: give the outcome of every row, such as X[{y!r}], and X without that column.")
     if isinstance(sites, str):
         if sites not in getattr(X, "columns", ()):
             raise InputError(f"sites={sites!r} names a column, and X has none of that name. Give one site per row.")
@@ -85,7 +93,7 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
         X = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=float)
     except (TypeError, ValueError) as problem:
         raise InputError(f"X must be a table of numbers: {problem}. Encode words as numbers first.") from None
-    y, where = np.asarray(y), _one_per_row("sites: one site per row is needed", sites).astype(str)
+    y, where = np.asarray(y), one_per_row("sites: the site of every row is needed", sites).astype(str)
     if X.ndim != 2 or not len(X) == len(y) == len(where):
         raise InputError(f"X, y and sites need the same rows; their shapes are {X.shape}, {y.shape} and {where.shape}.")
     if len(np.unique(where)) < 2:

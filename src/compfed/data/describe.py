@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from compfed.data.sites import Sites
+from compfed.errors import InputError
 
 MOST_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MOST_LINES = 40  # sites printed; `Summary.rows` has them all
@@ -79,6 +80,10 @@ def describe(sites: Sites) -> Summary:
     features: shift of a column's mean in pooled sd: at most 1.34 (column 0, site south)
     constant everywhere: column(s) 1
     """
+    if not isinstance(sites, Sites):
+        raise InputError(
+            f"describe takes a federation from compfed.data, such as from_table(X, y, sites); got {type(sites).__name__}."
+        )
     X, y = sites.pooled()
     names = sites.columns or tuple(str(j) for j in range(sites.width))
     classes = np.unique(y)

@@ -16,6 +16,7 @@ Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
 Names = str | Sequence[str]
 
+ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
 
 
@@ -33,7 +34,7 @@ def from_files(
 
     All files need the same columns; their order may differ, the first file's is kept. Everything must be a number.
 
-    - `paths`: files, or a folder, which stands for all its .csv and .parquet files in the order of their names.
+    - `paths`: files, or a folder, which stands for all its .csv, .csv.gz and .parquet files in the order of their names.
     - `label`: the column of labels, or several for several outputs.
     - `features`: the columns to use; without it, all but `label`, `site` and `drop`.
     - `site`: a column that names the site of each row; the files are then parts of one table.
@@ -49,9 +50,11 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
+    if not label:
+        raise InputError(f"label={label!r}: name the column of labels, or several.")
     if format not in (None, "csv", "parquet"):
         raise InputError(f"format={format!r} must be 'csv' or 'parquet'; svmlight files go to from_svmlight.")
-    files = _expanded(paths, (f".{format}",) if format else (".csv", ".parquet"))
+    files = _expanded(paths, ENDINGS[format] if format else sum(ENDINGS.values(), ()))
     frames = {path: _read(path, format or _format(path), read) for path in files}
     labels = _listed(label)
     columns = _agreed(
@@ -62,7 +65,7 @@ def from_files(
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     if site is None:
-        return from_arrays(X, Y, _site_names(files, (".csv", ".parquet")), source, columns=columns)
+        return from_arrays(X, Y, _site_names(files, sum(ENDINGS.values(), ())), source, columns=columns)
     parts = [frame[site] for frame in frames.values()]
     if not all(_is_numeric(part) for part in parts):
         parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
@@ -133,9 +136,10 @@ def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
     files = []
     for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]:
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if p.suffix in endings)
+            inside = sorted(p for p in path.iterdir() if _ending(p, endings))
             if not inside:
-                raise InputError(f"the folder {path} has no {' or '.join(endings)} file; name the files one by one.")
+                listed = ", ".join(endings[:-1]) + (" or " if endings[1:] else "") + endings[-1]
+                raise InputError(f"the folder {path} has no {listed} file; name the files one by one.")
             files += inside
         elif path.exists():
             files.append(path)
@@ -146,16 +150,21 @@ def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
     return files
 
 
+def _ending(path: Path, endings: Sequence[str]) -> str:
+    """The ending that the name of the file has, in capitals or not; "" for none of them."""
+    return next((path.name[-len(ending) :] for ending in endings if path.name.lower().endswith(ending)), "")
+
+
 def _format(path: Path) -> Format:
-    if path.suffix == ".csv":
+    if _ending(path, ENDINGS["csv"]):
         return "csv"
-    if path.suffix == ".parquet":
+    if _ending(path, ENDINGS["parquet"]):
         return "parquet"
     raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
 
 
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
-    names = [path.stem if path.suffix in endings else path.name for path in files]
+    names = [path.name.removesuffix(_ending(path, endings)) for path in files]
     for i, name in enumerate(names):
         if name in names[:i]:
             first = files[names.index(name)]
@@ -203,6 +212,12 @@ def _agreed(
         raise InputError(
             f"features={_some(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
             f"may be the label, the site or dropped ({_some(sorted(left_out))})."
+        )
+    nameless = [c for c in columns if c.startswith("Unnamed: ")]
+    if nameless and chosen is None:
+        raise InputError(
+            f"{first.name} has a column without a name, {nameless[0]!r}, as a table has that was written with its row "
+            f"numbers. Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
         )
     for path, other in frames.items():
         missing = [c for c in [*aside, *columns] if c not in other.columns]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.sites import _is_missing
+from compfed.data.sites import one_per_row
 from compfed.errors import InputError
 
 
@@ -119,7 +119,7 @@ def by_column(column: Any, bins: int | None = None, min_rows: int = 1, rest: str
     >>> by_column([1.0, 7.5, 3.2, 9.9], bins=2).tolist()
     [0, 1, 0, 1]
     """
-    values = _one_per_row("by_column needs one value per row", column)
+    values = one_per_row("by_column needs one value per row", column)
     _whole("min_rows", min_rows, 1)
     where = values if bins is None else _quantile_bins(values, bins)
     names, index, counts = np.unique(where, return_inverse=True, return_counts=True)
@@ -211,21 +211,8 @@ def _check_sites(rows: int, sites: Any, min_rows: Any) -> None:
         )
 
 
-def _one_per_row(need: str, column: Any) -> np.ndarray:
-    values = np.asarray(column)
-    if values.ndim != 1 or not len(values):
-        raise InputError(f"{need}; got shape {values.shape}.")
-    missing = np.array([_is_missing(value) for value in values.tolist()])
-    if missing.any():
-        raise InputError(
-            f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
-            "Drop them or give them a value of their own."
-        )
-    return np.asarray(values.tolist()) if values.dtype == object else values  # pandas' words come as objects
-
-
 def _classes(name: str, y: Any) -> np.ndarray:
-    labels = _one_per_row(f"{name} needs one class label per row", y)
+    labels = one_per_row(f"{name} needs one class label per row", y)
     if labels.dtype.kind == "f":
         odd = labels != np.rint(labels)
         if odd.any():

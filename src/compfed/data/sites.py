@@ -78,10 +78,8 @@ def _dense(values: Any, what: str) -> np.ndarray:
         values = values.toarray()
     try:
         return np.asarray(values, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{what} must be numbers; got {type(values).__name__} that cannot be read as floats."
-        ) from None
+    except (TypeError, ValueError) as problem:
+        raise InputError(f"{what} must be numbers: {problem}. Encode words as numbers, or leave them out.") from None
 
 
 def _finite(array: np.ndarray, what: str) -> None:
@@ -121,6 +119,9 @@ def from_arrays(
     names = [str(i) for i in range(len(feature_list))] if names is None else [str(name) for name in names]
     if len(names) != len(feature_list):
         raise InputError(f"got {len(names)} names for {len(feature_list)} sites; give one name per site.")
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
 
     X, Y = [], []
     for name, raw_x, raw_y in zip(names, feature_list, label_list, strict=True):
@@ -181,6 +182,25 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: list[np.n
     return tuple(checked)
 
 
+def one_per_row(need: str, column: Any) -> np.ndarray:
+    """A column of words or numbers without holes; where there are both, all are words."""
+    # NumPy would make the words "nan" of a hole and "7" of a number in a list, before anyone could look
+    values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
+    if values.ndim != 1 or not len(values):
+        raise InputError(f"{need}; got shape {values.shape}.")
+    entries = values.tolist()
+    missing = np.array([_is_missing(value) for value in entries])
+    if missing.any():
+        raise InputError(
+            f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
+            "Drop them or give them a value of their own."
+        )
+    if values.dtype != object:
+        return values
+    alike = all(isinstance(value, str) for value in entries) or not any(isinstance(value, str) for value in entries)
+    return np.asarray(entries if alike else [str(value) for value in entries])
+
+
 def _is_missing(value: Any) -> bool:
     try:
         return value is None or bool(value != value)
@@ -207,22 +227,12 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
     columns = [str(c) for c in X.columns] if hasattr(X, "columns") else None
-    features, labels, where = _dense(X, "features"), _dense(y, "labels"), np.asarray(sites)
-    if (
-        where.ndim != 1
-        or labels.ndim not in (1, 2)
-        or features.ndim != 2
-        or not len(features) == len(labels) == len(where)
-    ):
+    features, labels = _dense(X, "features"), _dense(y, "labels")
+    where = one_per_row("sites: the site of every row is needed", sites)
+    if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
         raise InputError(
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
-        )
-    missing = np.array([_is_missing(value) for value in where.tolist()])
-    if missing.any():
-        raise InputError(
-            f"{int(missing.sum())} row(s) have no site, the first is row {int(missing.argmax())}; "
-            "name a site or drop them."
         )
     names = np.unique(where)
     rows = [where == name for name in names]

@@ -37,6 +37,13 @@ def moments(sites: Sites, weights: np.ndarray | None = None) -> Moments:
     return Moments(mean, np.where(varies, np.sqrt(variance), 1.0))
 
 
+def root_mean_square(sites: Sites, weights: np.ndarray | None = None) -> np.ndarray:
+    """The size of each feature around zero, from one aggregated sum; 1 for a feature that is zero throughout."""
+    p = sites.shares if weights is None else np.asarray(weights, float)
+    square = p @ [local_mean(sites, i, around=np.zeros(sites.width)) for i in range(len(sites))]
+    return np.where(square > 0, np.sqrt(square), 1.0)
+
+
 def local_mean(sites: Sites, i: int, around: np.ndarray | None = None) -> np.ndarray:
     """What site i sends: the mean of its rows, or of their squared distances from `around`."""
     A, q = sites.features[i], sites.row_shares[i]

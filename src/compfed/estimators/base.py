@@ -14,7 +14,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from compfed.algorithms import Algorithm
 from compfed.data import Sites, from_table
-from compfed.data.standardise import moments
+from compfed.data.sites import one_per_row
+from compfed.data.standardise import moments, root_mean_square
 from compfed.engines.run import whole
 from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
@@ -33,6 +34,7 @@ class Federation:
     sites: Sites  # original features
     weights: np.ndarray  # p_i
     rows: tuple[np.ndarray, ...]  # where each site's rows are in the table
+    length: int  # rows of the table, those of weight 0 included
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,14 @@ class FederatedModel(BaseEstimator):
         prepared = self._prepare(self._federation(X, y, sites, sample_weight))
         minimum = self._solve(prepared)
         self._finish(prepared, minimum)
+        if not minimum.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped after {minimum.rounds} rounds with a gradient mapping of "
+                f"{minimum.certificate.relative:.1e} of its scale; tol is {self.tol:g}. Give more max_rounds"
+                + (", or another algorithm: this one is not exact." if not minimum.algorithm.exact else "."),
+                ConvergenceWarning,
+                stacklevel=2,
+            )
         return self
 
     def fit_sites(self, sites: Sites) -> Any:
@@ -146,11 +156,10 @@ class FederatedModel(BaseEstimator):
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."
             )
 
-    def _federation(self, X: Any, y: Any, sites: Any, sample_weight: Any, reset: bool = True) -> Federation:
+    def _federation(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Federation:
         """What was given, checked: nothing is computed before this has passed."""
         self._check_parameters()
-        if reset:
-            self.__dict__.pop("site_column_", None)
+        self.__dict__.pop("site_column_", None)
         if isinstance(sites, str):
             if sites not in getattr(X, "columns", ()):
                 raise InputError(
@@ -161,21 +170,23 @@ class FederatedModel(BaseEstimator):
             X = self._without_sites(X)
         multi = self.__sklearn_tags__().target_tags.multi_output
         X, y = validate_data(
-            self, X, y, reset=reset, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            self, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
             dtype=np.float64,
         )  # fmt: skip
         X = X.toarray() if hasattr(X, "toarray") else X
-        where = np.zeros(len(X), int) if sites is None else np.asarray(sites)
-        if where.shape != (len(X),):
-            raise InputError(f"sites has shape {where.shape}; X has {len(X)} rows: give the site of every row.")
-        y, keep = self._targets(y), np.arange(len(X))
+        need = f"{type(self).__name__}: sites must be the site of every row"
+        where = np.zeros(len(X), int) if sites is None else one_per_row(need, sites)
+        if len(where) != len(X):
+            raise InputError(f"sites has {len(where)} entries; X has {len(X)} rows: give the site of every row.")
+        keep = np.arange(len(X))
         if sample_weight is not None:
             sample_weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
             keep = np.flatnonzero(sample_weight)  # a row of weight 0 is no row
             sample_weight = sample_weight[keep]
-        table = from_table(X[keep], y[keep], where[keep], row_weights=sample_weight)
+        y, where = self._targets(y[keep]), where[keep]
+        table = from_table(X[keep], y, where, row_weights=sample_weight)
         p = table.shares if self.site_weights == "rows" else np.full(len(table), 1 / len(table))
-        return Federation(table, p, tuple(keep[where[keep] == name] for name in np.unique(where[keep])))
+        return Federation(table, p, tuple(keep[where == name] for name in np.unique(where)), len(X))
 
     def _prepare(self, federation: Federation) -> Prepared:
         """The smooth part of the problem in well-conditioned coordinates."""
@@ -183,14 +194,9 @@ class FederatedModel(BaseEstimator):
         y = np.concatenate(sites.labels)
         loss = self._loss(y)
         outputs = loss.size(1)
-        centre, scale = moments(sites, p)
-        frame = Frame(
-            centre=centre if self.fit_intercept else np.zeros_like(centre),
-            # without an intercept columns are not centred: their size is their root mean square
-            scale=self._column_scale(scale if self.fit_intercept else np.sqrt(scale**2 + centre**2)),
-            intercept=self.fit_intercept,
-            outputs=outputs,
-        )
+        # without an intercept columns are not centred
+        centre, scale = moments(sites, p) if self.fit_intercept else (np.zeros(sites.width), root_mean_square(sites, p))
+        frame = Frame(centre, self._column_scale(scale), intercept=self.fit_intercept, outputs=outputs)
         framed = replace(sites, features=tuple(frame.features(A) for A in sites.features))
         problem = Problem(loss, self._regulariser(frame), framed, weights=p)
         null = np.zeros(problem.d)
@@ -222,14 +228,6 @@ class FederatedModel(BaseEstimator):
         self.n_iter_ = minimum.rounds
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(prepared.problem.sites.names)
-        if not minimum.converged:
-            warnings.warn(
-                f"{type(self).__name__} stopped after {minimum.rounds} rounds with a gradient mapping of "
-                f"{minimum.certificate.relative:.1e} of its scale; tol is {self.tol:g}. Give more max_rounds"
-                + (", or another algorithm: this one is not exact." if not minimum.algorithm.exact else "."),
-                ConvergenceWarning,
-                stacklevel=3,
-            )
 
 
 def _row_weights(federation: Federation) -> np.ndarray:

@@ -35,6 +35,8 @@ def duality_gap(problem: Problem, frame: Frame, x: np.ndarray) -> float | None:
     v = (p * theta) @ A[:, : frame.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
+    if (l1[hard] == 0).any():  # of zero alone: scaling finds no other dual point than zero
+        return None
     excess = np.abs(v[hard]) > l1[hard]
     scale = np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0)
     theta, v = scale * theta, scale * v

@@ -12,6 +12,10 @@ from compfed.data import Sites
 from compfed.errors import InputError
 
 LEAVE_ONE_SITE_OUT = "leave-one-site-out"
+WHAT_CV_MAY_BE = (
+    f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
+    "takes: a splitter (its groups are the sites) or pairs (train, test)."
+)
 
 
 class Split(NamedTuple):
@@ -32,10 +36,7 @@ def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.nd
             raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
         return tuple(np.full(m, i) for i, m in enumerate(sites.sizes))
     if isinstance(cv, bool) or not isinstance(cv, (int, np.integer)) or cv < 2:
-        raise InputError(
-            f"cv={cv!r} must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or "
-            "what scikit-learn takes: a splitter or pairs (train, test)."
-        )
+        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}")
     if sites.sizes.sum() < cv:
         raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sites.sizes.sum()}.")
     folds, dealt = [], 0
@@ -50,29 +51,70 @@ def fold_of_rows(sites: Sites, cv: Any, seed: int, classes: bool) -> tuple[np.nd
     return tuple(folds)
 
 
-def splits(sites: Sites, rows: Sequence[np.ndarray], cv: Any, seed: int, classes: bool) -> list[Split]:
+def splits(sites: Sites, rows: Sequence[np.ndarray], length: int, cv: Any, seed: int, classes: bool) -> list[Split]:
     """Which rows of each site train and which are held out, split by split.
 
-    `rows` are the places of the sites' rows in the table that an array, a splitter or pairs (train, test) speak of.
+    `rows` are the places of the sites' rows in the table, of `length` rows, that an array, a splitter or pairs (train,
+    test) speak of.
     """
-    length = 1 + max(int(r.max()) for r in rows)
-    if hasattr(cv, "split") and not isinstance(cv, str):
-        cv = list(cv.split(np.zeros((length, 1)), _in_table(sites.labels, rows, length)))
-    if isinstance(cv, (list, tuple)) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in cv):
-        masks = [[np.isin(np.arange(length), part) for part in pair] for pair in cv]
-        return [Split([train[r] for r in rows], [test[r] for r in rows]) for train, test in masks]
-    if isinstance(cv, (list, np.ndarray)):
-        given = np.asarray(cv)
-        if given.ndim != 1 or len(given) < length or len(np.unique(given)) < 2:
-            raise InputError(
-                f"cv as an array needs one fold per row and at least two folds; got shape {given.shape} for "
-                f"{length} rows with {len(np.unique(given))} different folds."
-            )
-        folds = [given[r] for r in rows]
+    if isinstance(cv, (str, int, np.integer)):
+        folds: Sequence[np.ndarray] = fold_of_rows(sites, cv, seed, classes)
     else:
-        folds = fold_of_rows(sites, cv, seed, classes)
+        given = _listed(sites, rows, length, cv)
+        if all(isinstance(entry, str) or not hasattr(entry, "__len__") for entry in given):
+            folds = [_fold_of_each(given, length)[r] for r in rows]
+        else:
+            pairs = [_masks(pair, length) for pair in given]
+            return [Split([train[r] for r in rows], [test[r] for r in rows]) for train, test in pairs]
     names = np.unique(np.concatenate(folds))
     return [Split([fold != k for fold in folds], [fold == k for fold in folds]) for k in names]
+
+
+def speaks_of_rows(cv: Any) -> bool:
+    """Whether `cv` is about the rows of one particular table."""
+    return not isinstance(cv, (str, int, np.integer)) and not hasattr(cv, "split")
+
+
+def _listed(sites: Sites, rows: Sequence[np.ndarray], length: int, cv: Any) -> list[Any]:
+    """The folds of the rows, or pairs (train, test)."""
+    if hasattr(cv, "split"):
+        X, y = np.zeros((length, 1)), _in_table(sites.labels, rows, length)
+        try:
+            return list(cv.split(X, y))
+        except ValueError:  # one that keeps groups together: they are the sites
+            return list(cv.split(X, y, _in_table([np.full(len(r), i) for i, r in enumerate(rows)], rows, length)))
+    try:
+        given = list(cv)
+    except TypeError:
+        given = []
+    if not given:
+        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}")
+    return given
+
+
+def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
+    folds = np.asarray(given)
+    if len(folds) != length or len(np.unique(folds)) < 2:
+        raise InputError(
+            f"cv as an array needs one fold per row and at least two folds; got {len(folds)} entries for {length} rows "
+            f"with {len(np.unique(folds))} different folds."
+        )
+    return folds
+
+
+def _masks(pair: Any, length: int) -> list[np.ndarray]:
+    """A pair of row numbers, or of masks, as masks."""
+    masks = []
+    for part in pair if len(pair) == 2 else ():
+        mask, chosen = np.zeros(length, bool), np.asarray(part)
+        try:
+            mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
+        except IndexError as problem:
+            raise InputError(f"cv speaks of rows that are not there: {problem}. The table has {length} rows.") from None
+        masks.append(mask)
+    if not masks:
+        raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
+    return masks
 
 
 def _in_table(parts: Sequence[np.ndarray], rows: Sequence[np.ndarray], length: int) -> np.ndarray:

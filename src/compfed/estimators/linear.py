@@ -205,8 +205,8 @@ class FederatedPoissonRegressor(_Regressor):
 class FederatedGroupLasso(_Regressor):
     """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha sum_g weight_g ||w_g||, over sites: whole groups are zero or not.
 
-    - `groups`: one label per feature (any values; equal labels form a group), a list of lists of feature positions, or
-      None for a group per feature, which is the lasso.
+    - `groups`: one label per feature (any values; equal labels form a group), a list of lists of feature positions or
+      of names of a DataFrame's columns, or None for a group per feature, which is the lasso.
     - `group_weights`: one per group in the order of the sorted labels; the square root of its size unless given.
 
     Other parameters as in FederatedLasso.
@@ -238,12 +238,15 @@ class FederatedGroupLasso(_Regressor):
             return np.arange(width)
         labels = list(self.groups)
         if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
-            where = np.full(width, -1)
-            listed = np.concatenate([np.asarray(group, int) for group in labels])
-            if sorted(listed.tolist()) != list(range(width)):
-                raise InputError(f"groups must list each of the {width} features 0..{width - 1} exactly once.")
-            for number, group in enumerate(labels):
-                where[np.asarray(group, int)] = number
+            names = list(getattr(self, "feature_names_in_", ()))
+            listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
+            if any(isinstance(entry, str) for entry in listed) or sorted(listed) != list(range(width)):
+                raise InputError(
+                    f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}"
+                    + (f" or by name: {', '.join(names)}." if names else ".")
+                )
+            where = np.empty(width, int)
+            where[listed] = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
             return where
         if len(labels) != width:
             raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
@@ -260,7 +263,9 @@ class FederatedGroupLasso(_Regressor):
         member = self._members(scale.size)
         sizes = np.bincount(member)
         weights = np.sqrt(sizes) if self.group_weights is None else np.asarray(self.group_weights, float)
-        if weights.shape != sizes.shape:
-            raise InputError(f"group_weights has shape {weights.shape}; there are {sizes.size} groups: one for each.")
+        if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise InputError(
+                f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."
+            )
         first = np.unique(member, return_index=True)[1]
         return GroupL2(lam=self.alpha, groups=tuple(member.tolist()), weights=weights / scale[first])

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import jax
 import numpy as np
+from sklearn.exceptions import ConvergenceWarning
 
+from compfed.engines.run import Progress, whole
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, Prepared
 from compfed.minimise import Minimum, minimise_all
 from compfed.problem import Problem
+from compfed.progress import progress_bar
 
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
 
@@ -36,7 +41,13 @@ def alpha_max(model: FederatedModel, prepared: Prepared) -> float:
         found = float(g.critical(prepared.null_gradient))
     if not np.isfinite(found):
         raise InputError(
-            f"{type(model).__name__}: no alpha makes all coefficients zero (l1_ratio=0 has no l1 part). Give alphas."
+            f"{type(model).__name__}: no alpha makes all coefficients zero, because the penalty of some has no kink "
+            "(l1_ratio=0, or a group of weight 0). Give alphas."
+        )
+    if found == 0:
+        raise InputError(
+            f"{type(model).__name__}: all coefficients are zero at every alpha: no feature helps to predict y, which may "
+            "be constant. Give alphas, or other data."
         )
     return found
 
@@ -48,20 +59,40 @@ def at_alpha(model: FederatedModel, prepared: Prepared, alpha: float) -> Problem
     return prepared.problem.replace(regulariser=at._regulariser(prepared.frame))
 
 
-def alpha_grid(largest: float, n_alphas: int, eps: float) -> np.ndarray:
-    """n_alphas values from `largest` down to eps * largest, evenly spaced in the logarithm."""
+def alpha_grid(model: FederatedModel, prepared: Prepared, alphas: Any, n_alphas: int, eps: float) -> np.ndarray:
+    """Given alphas from the largest down, or n_alphas from alpha_max to eps times that, even in the logarithm."""
+    if alphas is not None:
+        return checked_alphas(alphas)
+    largest = alpha_max(model, prepared)
     return np.geomspace(largest, eps * largest, n_alphas)
+
+
+def check_grid(name: str, alphas: Any, n_alphas: Any, eps: Any) -> None:
+    """Refuse what alpha_grid cannot use, before any work."""
+    if alphas is not None:
+        checked_alphas(alphas)
+    whole(n_alphas, f"{name}: n_alphas", 1)
+    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 < float(eps) < 1:
+        raise InputError(f"{name}(eps={eps!r}): eps must be a number between 0 and 1.")
 
 
 def checked_alphas(alphas: Any) -> np.ndarray:
     """Given alphas, from the largest down."""
-    values = np.asarray(alphas, dtype=float)
+    try:
+        values = np.asarray(alphas, dtype=float)
+    except (TypeError, ValueError):
+        values = np.empty(0)
     if values.ndim != 1 or not values.size or not (np.isfinite(values).all() and (values >= 0).all()):
         raise InputError(f"alphas={alphas!r} must be a list of finite numbers >= 0.")
     return np.sort(values)[::-1]
 
 
-def follow(model: FederatedModel, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> list[Minimum]:
+def follow(
+    model: FederatedModel,
+    prepared: Prepared,
+    alphas: Sequence[float] | np.ndarray,
+    progress: Progress | None = None,
+) -> list[Minimum]:
     """The minimiser at each alpha: blocks of them side by side, each block from the end of the one before.
 
     Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
@@ -79,7 +110,22 @@ def follow(model: FederatedModel, prepared: Prepared, alphas: Sequence[float] | 
             max_rounds=model.max_rounds,
             scale=scale,
         )
+        if progress is not None:
+            progress(len(found), len(alphas))
     return found
+
+
+def warn_if_short(name: str, found: Sequence[Minimum], model: FederatedModel, stacklevel: int = 3) -> None:
+    """One warning for all minimisers that were not reached."""
+    short = [m.certificate.relative for m in found if not m.converged]
+    if short:
+        warnings.warn(
+            f"{name}: {len(short)} of {len(found)} fits stopped at max_rounds={model.max_rounds} or before, with a gradient "
+            f"mapping of up to {max(short):.1e} of its scale; tol is {model.tol:g}. Give more max_rounds, a larger tol, or "
+            "an exact algorithm.",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )
 
 
 def rounds_of(found: Sequence[Minimum]) -> int:
@@ -110,10 +156,17 @@ def regularisation_path(
     >>> (path.coefs != 0).sum(axis=1)[[0, -1]]
     array([0, 2])
     """
+    if not isinstance(model, FederatedModel) or hasattr(model, "cv"):
+        raise InputError(
+            f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}"
+            + (", which has its own path after fit: coef_path_." if hasattr(model, "cv") else ".")
+        )
+    check_grid("regularisation_path", alphas, n_alphas, eps)
     model = copy.copy(model)
     prepared = model._prepare(model._federation(X, y, sites, sample_weight))
-    values = checked_alphas(alphas) if alphas is not None else alpha_grid(alpha_max(model, prepared), n_alphas, eps)
-    found = follow(model, prepared, values)
+    values = alpha_grid(model, prepared, alphas, n_alphas, eps)
+    found = follow(model, prepared, values, progress_bar("path") if model.verbose else None)
+    warn_if_short("regularisation_path", found, model)
     coefs, intercepts = zip(*(published(model, prepared, m.x) for m in found), strict=True)
     return Path(values, np.array(coefs), np.array(intercepts), rounds_of(found), all(m.converged for m in found))
 

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from compfed.algorithms import Algorithm
+from compfed.data import Sites
 from compfed.engines.run import whole
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, Federation
@@ -22,9 +23,11 @@ from compfed.estimators.linear import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.logistic import FederatedLogisticRegression
-from compfed.estimators.path import alpha_grid, alpha_max, at_alpha, checked_alphas, follow, published, rounds_of
+from compfed.estimators.path import alpha_grid, at_alpha, check_grid, follow, published, rounds_of, warn_if_short
+from compfed.minimise import Minimum
 from compfed.precision import precision
 from compfed.problem import Problem, objectives_and_mappings
+from compfed.progress import progress_bar
 from compfed.regularisers import Zero
 
 RULES = ("best", "one_standard_error")
@@ -58,61 +61,88 @@ class CrossValidated(FederatedModel):
         names = set(self.model().get_params()) - {"alpha"}
         model = self.model(**{name: getattr(self, name) for name in names})
         federation = model._federation(X, y, sites, sample_weight)
+        parts = splits(federation.sites, federation.rows, federation.length, self.cv, self.seed, is_classifier(self))
+        if self.rule == "one_standard_error" and len(parts) < 2:
+            raise InputError(
+                f"{type(self).__name__}: rule='one_standard_error' needs two splits or more; cv gives one."
+            )
+        if is_classifier(self):
+            self._check_classes(federation.sites, parts, model.classes_)  # pyright: ignore[reportAttributeAccessIssue]
         prepared = model._prepare(federation)
-        parts = splits(federation.sites, federation.rows, self.cv, self.seed, is_classifier(self))
-        if self.alphas is None:
-            self.alphas_ = alpha_grid(alpha_max(model, prepared), self.n_alphas, self.eps)
-        else:
-            self.alphas_ = checked_alphas(self.alphas)
-        self.fold_ = _fold_column(parts, federation.rows)
-        held = [self._held_out(model, federation, split) for split in parts]
-        self.cv_loss_ = np.column_stack([loss for loss, _ in held])
+        for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
+            delattr(self, name)
+        self.alphas_ = alpha_grid(model, prepared, self.alphas, self.n_alphas, self.eps)
+        self.fold_ = _fold_column(parts, federation.rows, federation.length)
+        progress = progress_bar(type(self).__name__) if self.verbose else None
+        paths, losses = [], []
+        for number, split in enumerate(parts):
+            path, loss = self._held_out(model, federation, split)
+            paths.append(path)
+            losses.append(loss)
+            if progress is not None:
+                progress(number + 1, len(parts) + 1)
+        self.cv_loss_ = np.column_stack(losses)
         self._choose()
         path = follow(model, prepared, self.alphas_)
+        if progress is not None:
+            progress(len(parts) + 1, len(parts) + 1)
         coefs, intercepts = zip(*(published(model, prepared, m.x) for m in path), strict=True)
         self.coef_path_, self.intercept_path_ = np.array(coefs), np.array(intercepts)
-        self.n_rounds_path_ = rounds_of(path) + sum(rounds for _, rounds in held)
+        self.n_rounds_path_ = sum(map(rounds_of, [*paths, path]))
         chosen = replace(prepared, problem=at_alpha(model, prepared, self.alpha_))
         model._finish(chosen, path[int(np.flatnonzero(self.alphas_ == self.alpha_)[0])])
         fitted = {name: value for name, value in vars(model).items() if name not in model.get_params()}
         self.__dict__.update(fitted)
+        warn_if_short(type(self).__name__, [m for p in [*paths, path] for m in p], model)
         return self
 
     def _check_selection(self) -> None:
         me = type(self).__name__
-        whole(self.n_alphas, f"{me}: n_alphas", 1)
+        check_grid(me, self.alphas, self.n_alphas, self.eps)
         whole(self.seed, f"{me}: seed", 0)
-        if not 0 < self.eps < 1:
-            raise InputError(f"{me}(eps={self.eps!r}): eps must be between 0 and 1.")
         if self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
 
-    def _held_out(self, model: FederatedModel, whole: Federation, split: Split) -> tuple[np.ndarray, int]:
-        """The loss of the held-out rows for the model of the others, at every alpha, and the rounds this took."""
-        equal, counts = self.site_weights == "equal", whole.sites.row_weights
-        counts = [np.ones(m) for m in whole.sites.sizes] if counts is None else counts
-        train, p = restricted(whole.sites, split.train, counts, equal)
-        prepared = model._prepare(replace(whole, sites=train, weights=p))
+    def _check_classes(self, sites: Sites, parts: Sequence[Split], classes: np.ndarray) -> None:
+        """A class that no training row has would be given no chance, and its held-out rows an infinite loss."""
+        for split in parts:
+            train = np.concatenate([y[t] for y, t in zip(sites.labels, split.train, strict=True)])
+            absent = np.setdiff1d(np.arange(len(classes)), train)
+            if absent.size:
+                held = ", ".join(name for name, t in zip(sites.names, split.test, strict=True) if t.any())
+                raise InputError(
+                    f"{type(self).__name__}: one split has no row of class {classes[absent[0]]!s} to learn from; it holds "
+                    f"out rows of: {held}. Use fewer folds, another seed, folds inside the sites, or leave the class out."
+                )
+
+    def _held_out(self, model: FederatedModel, table: Federation, split: Split) -> tuple[list[Minimum], np.ndarray]:
+        """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
+        equal, counts = self.site_weights == "equal", table.sites.row_weights
+        counts = [np.ones(m) for m in table.sites.sizes] if counts is None else counts
+        train, p = restricted(table.sites, split.train, counts, equal)
+        prepared = model._prepare(replace(table, sites=train, weights=p))
         path = follow(model, prepared, self.alphas_)
         test, p = restricted(prepared.problem.sites, split.test, counts, equal)
         problem = Problem(prepared.problem.loss, Zero(), test, weights=p)
         with precision(problem.dtype):
             models = np.array([m.x for m in path])
             losses = objectives_and_mappings(problem.loss, problem.regulariser, problem.store, models, 1.0)[0]
-        return np.asarray(losses), rounds_of(path)
+        return path, np.asarray(losses)
 
     def _choose(self) -> None:
         mean = self.cv_loss_.mean(axis=1)
-        error = self.cv_loss_.std(axis=1, ddof=1) / np.sqrt(self.cv_loss_.shape[1])
-        best = int(mean.argmin())
-        within = int(np.flatnonzero(mean <= mean[best] + error[best])[0])  # alphas fall: the first is the largest
-        self.alpha_best_, self.alpha_one_standard_error_ = float(self.alphas_[best]), float(self.alphas_[within])
+        best, splits = int(mean.argmin()), self.cv_loss_.shape[1]
+        self.alpha_best_, self.alpha_one_standard_error_ = float(self.alphas_[best]), np.nan
+        if splits > 1:
+            error = self.cv_loss_[best].std(ddof=1) / np.sqrt(splits)
+            within = int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
+            self.alpha_one_standard_error_ = float(self.alphas_[within])
         self.alpha_ = self.alpha_best_ if self.rule == "best" else self.alpha_one_standard_error_
 
 
-def _fold_column(parts: Sequence[Split], rows: Sequence[np.ndarray]) -> np.ndarray:
+def _fold_column(parts: Sequence[Split], rows: Sequence[np.ndarray], length: int) -> np.ndarray:
     """The number of the split that holds each row of the table out; -1 for a row that none does."""
-    fold = np.full(1 + max(int(r.max()) for r in rows), -1)
+    fold = np.full(length, -1)
     for number, split in enumerate(parts):
         for place, test in zip(rows, split.test, strict=True):
             fold[place[test]] = number
@@ -206,7 +236,10 @@ class FederatedHuberCV(CrossValidated, FederatedHuber):
 
 
 class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
-    """FederatedPoissonRegressor with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
+    """FederatedPoissonRegressor with alpha chosen by cross-validation inside or across sites; see CrossValidated.
+
+    `l1_ratio` is 0.5 unless given, not 0: with a ridge alone no alpha makes all coefficients zero, to start from.
+    """
 
     model = FederatedPoissonRegressor
 

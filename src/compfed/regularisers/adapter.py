@@ -81,6 +81,17 @@ def from_object(obj: Any) -> Regulariser:
     return obj if not jax.tree_util.all_leaves([obj]) else Adapted(Identity(obj))
 
 
+def adopt(whole: Any, *names: str) -> None:
+    """The parts of a new record of regularisers, checked; objects written elsewhere are adapted."""
+    for name in names:
+        given = getattr(whole, name)
+        try:
+            taken = tuple(map(from_object, given)) if isinstance(given, tuple) else from_object(given)
+        except InputError as problem:
+            raise InputError(f"{type(whole).__name__}({name}={given!r}): {problem}") from None
+        object.__setattr__(whole, name, taken)
+
+
 def _on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
     """f(x, t), called with NumPy arrays while the compiled program waits.
 

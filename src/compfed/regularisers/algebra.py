@@ -14,7 +14,8 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.records import count, index, labels, number, part, positive, record
-from compfed.regularisers.base import Combinable, check_parts, largest_step, like
+from compfed.regularisers.adapter import adopt
+from compfed.regularisers.base import Combinable, largest_step, like
 
 
 @record
@@ -25,7 +26,7 @@ class Scaled(Combinable):
     factor: float = positive()
 
     def check(self) -> None:
-        check_parts(self, self.g)
+        adopt(self, "g")
 
     @property
     def largest_step(self) -> Any:
@@ -53,7 +54,7 @@ class Shifted(Combinable):
     offset: float | np.ndarray = number()
 
     def check(self) -> None:
-        check_parts(self, self.g)
+        adopt(self, "g")
         if isinstance(self.offset, (float, np.ndarray)) and not np.isfinite(self.offset).all():
             raise InputError(f"Shifted(offset={self.offset!r}): offset must be finite.")
 
@@ -82,7 +83,7 @@ class Rescaled(Combinable):
     scale: float = positive()
 
     def check(self) -> None:
-        check_parts(self, self.g)
+        adopt(self, "g")
 
     @property
     def largest_step(self) -> Any:
@@ -108,7 +109,7 @@ class OnBlock(Combinable):
     stop: int = count()
 
     def check(self) -> None:
-        check_parts(self, self.g)
+        adopt(self, "g")
         if self.stop <= self.start:
             raise InputError(f"OnBlock(start={self.start}, stop={self.stop}): start must be below stop.")
 
@@ -154,7 +155,7 @@ class Blocks(Combinable):
             raise InputError(f"Blocks(parts={self.parts!r}, sizes={self.sizes}): give a tuple with one part per size.")
         if min(self.sizes) < 1:
             raise InputError(f"Blocks(sizes={self.sizes}): every size must be >= 1.")
-        check_parts(self, *self.parts)
+        adopt(self, "parts")
 
     @property
     def largest_step(self) -> Any:

@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.errors import InputError
-
 if TYPE_CHECKING:
     from compfed.regularisers.algebra import Scaled
     from compfed.regularisers.sums import SumOf
@@ -70,12 +68,6 @@ class ConvexSet(Combinable):
 def largest_step(g: Any) -> Any:
     """prox_{t g} is defined for t below this: g's own `largest_step`, infinite for an object that has none."""
     return getattr(g, "largest_step", math.inf)
-
-
-def check_parts(whole: Any, *parts: Any) -> None:
-    for g in parts:
-        if isinstance(g, type) or not isinstance(g, Regulariser):
-            raise InputError(f"{type(whole).__name__}: {g!r} is no regulariser. Wrap an object with from_object(...).")
 
 
 def like(x: Array, value: Any) -> Array:

@@ -18,8 +18,9 @@ from jax.core import Tracer
 
 from compfed.errors import InputError
 from compfed.records import part, record
+from compfed.regularisers.adapter import adopt
 from compfed.regularisers.algebra import Scaled
-from compfed.regularisers.base import Combinable, check_parts, largest_step, least_factor, like
+from compfed.regularisers.base import Combinable, largest_step, least_factor, like
 from compfed.regularisers.groups import GroupL2, SparseGroup
 from compfed.regularisers.matrices import Nuclear
 from compfed.regularisers.nonconvex import MCP, SCAD
@@ -82,7 +83,7 @@ class SumOf(Combinable):
     b: Any = part()
 
     def check(self) -> None:
-        check_parts(self, self.a, self.b)
+        adopt(self, "a", "b")
         if self._ridge() is None:
             self._ordered()
 
