@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from sklearn import set_config
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LinearRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -240,6 +240,14 @@ def test_duality_gap_is_scikit_learns(table):
     assert gap is not None
     assert gap > 1e-8
     np.testing.assert_allclose(gap, rough.dual_gap_, rtol=1e-6, atol=1e-12)
+
+
+def test_least_squares_without_penalty_has_no_duality_gap(table):
+    X, y, site = table
+    model = cf.FederatedLasso(alpha=0.0).fit(X, y, sites=site)
+    np.testing.assert_allclose(model.coef_, LinearRegression().fit(X, y).coef_, rtol=1e-8)
+    assert model.certificate_.holds
+    assert model.certificate_.duality_gap is None
 
 
 WRONG = {

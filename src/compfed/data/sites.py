@@ -184,7 +184,7 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: list[np.n
 
 def one_per_row(need: str, column: Any) -> np.ndarray:
     """A column of words or numbers without holes; where there are both, all are words."""
-    # NumPy would make the words "nan" of a hole and "7" of a number in a list, before anyone could look
+    # NumPy makes the word "nan" of a hole in a list of words: look first
     values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
     if values.ndim != 1 or not len(values):
         raise InputError(f"{need}; got shape {values.shape}.")
@@ -195,10 +195,7 @@ def one_per_row(need: str, column: Any) -> np.ndarray:
             f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
             "Drop them or give them a value of their own."
         )
-    if values.dtype != object:
-        return values
-    alike = all(isinstance(value, str) for value in entries) or not any(isinstance(value, str) for value in entries)
-    return np.asarray(entries if alike else [str(value) for value in entries])
+    return np.asarray(entries) if values.dtype == object else values
 
 
 def _is_missing(value: Any) -> bool:
