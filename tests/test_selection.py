@@ -177,7 +177,7 @@ def test_rounds_of_a_path_are_shared():
     path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, alphas=alphas)
     assert 0.5 * alone.n_rounds_ <= path.rounds <= 1.5 * alone.n_rounds_
     model = cf.FederatedLassoCV(alphas, cv=4).fit(table.X, table.y, sites=table.sites)
-    assert 4 * path.rounds <= model.n_rounds_path_ <= 6 * path.rounds
+    assert 3 * path.rounds <= model.n_rounds_path_ <= 8 * path.rounds
 
 
 def test_a_second_fit_forgets_the_first():
