@@ -17,6 +17,7 @@ import compfed as cf
 from compfed.data import bundled
 from compfed.engines.simulate import programs_compiled
 from compfed.estimators.folds import fold_of_rows
+from compfed.estimators.path import SIDE_BY_SIDE
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
 ALPHAS = np.geomspace(0.2, 0.002, 6)
@@ -178,6 +179,16 @@ def test_rounds_of_a_path_are_shared():
     assert 0.5 * alone.n_rounds_ <= path.rounds <= 1.5 * alone.n_rounds_
     model = cf.FederatedLassoCV(alphas, cv=4).fit(table.X, table.y, sites=table.sites)
     assert 3 * path.rounds <= model.n_rounds_path_ <= 8 * path.rounds
+
+
+def test_the_next_alphas_start_where_the_last_ones_ended():
+    table = bundled.diabetes()
+    alphas = np.append(np.geomspace(1.0, 0.01, SIDE_BY_SIDE), 0.01 - 1e-9)
+    cold, warm = (
+        cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, alphas=a).rounds
+        for a in (alphas[-1:], alphas)
+    )
+    assert warm < 1.7 * cold  # the last alpha alone needs nearly as many rounds as all before it
 
 
 def test_a_second_fit_forgets_the_first():
