@@ -211,8 +211,9 @@ def solvers(problem: cp.Problem) -> Iterator[dict[str, Any]]:
     if problem.is_qp():
         for eps in (1e-9, 1e-7, 1e-5):
             yield {"solver": cp.OSQP, "eps_abs": eps, "eps_rel": eps, "polishing": True, "max_iter": 100_000}
-    for eps in (1e-13, 1e-15, 1e-12, 1e-11):
-        yield {"solver": cp.CLARABEL, "tol_gap_abs": eps, "tol_gap_rel": eps, "tol_feas": eps}
+    for eps in (1e-14, 1e-13, 1e-15, 1e-12, 1e-11):
+        tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), eps)
+        yield {"solver": cp.CLARABEL, "max_step_fraction": 0.9, **tight}  # short steps stay near the central path
 
 
 def solutions(z: np.ndarray, t: float, formula: Convex) -> Iterator[tuple[np.ndarray, float]]:
