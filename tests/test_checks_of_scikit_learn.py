@@ -25,6 +25,8 @@ ESTIMATORS = [
     cf.FederatedPoissonRegressorCV(**SMALL),
     cf.FederatedHuberCV(**SMALL),
     cf.FederatedGroupLassoCV(**SMALL),
+    cf.FederatedMultiTaskLassoCV(**SMALL),
+    cf.FederatedNuclearRegressorCV(**SMALL),
 ]
 # All estimators share `fit`, and every check compiles for new shapes. `make test` runs all checks of these three, and for
 # the others those that fit nothing; `make test-all` runs everything.

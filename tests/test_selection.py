@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.linear_model import Lasso, LogisticRegression, MultiTaskLassoCV
 from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import KFold, LeaveOneGroupOut
 from sklearn.preprocessing import StandardScaler
@@ -119,6 +119,34 @@ def test_folds_as_scikit_learn_gives_them():
         np.testing.assert_array_equal(losses[0], other)
 
 
+def test_several_outcomes_on_the_same_folds_pooled():
+    """scikit-learn's MultiTaskLassoCV, the folds given; its loss is the mean over outcomes, ours half their sum."""
+    table = bundled.diabetes()
+    Y = np.column_stack([table.y, 500 * table.X[:, 8]])
+    X, alphas = table.X[:, :8], np.geomspace(2.0, 0.02, 6)
+    folds = list(KFold(3, shuffle=True, random_state=0).split(X))
+    model = cf.FederatedMultiTaskLassoCV(alphas, cv=folds).fit(X, Y, sites=table.sites)
+    pooled: Any = MultiTaskLassoCV(**EXACT, alphas=alphas, cv=folds).fit(X, Y)
+    np.testing.assert_allclose(model.cv_loss_, pooled.mse_path_, rtol=1e-6)  # 2 outcomes: half the sum is the mean
+    assert model.alpha_ == pooled.alpha_
+    np.testing.assert_allclose(model.coef_, pooled.coef_, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(model.coef_ != 0, pooled.coef_ != 0)
+
+
+def test_low_rank_on_the_same_folds_pooled():
+    """The chosen model is the fit with the chosen alpha, and held-out losses are those of fits without these rows."""
+    table = bundled.diabetes()
+    Y = np.column_stack([table.y, 500 * table.X[:, 8]])
+    X, fold = table.X[:, :8], np.arange(len(Y)) % 2
+    model = cf.FederatedNuclearRegressorCV([3.0, 0.3], cv=fold).fit(X, Y, sites=table.sites)
+    for i, alpha in enumerate(model.alphas_):
+        for k in (0, 1):
+            one = cf.FederatedNuclearRegressor(alpha).fit(X[fold != k], Y[fold != k])
+            rest = Y[fold == k] - one.predict(X[fold == k])
+            np.testing.assert_allclose(model.cv_loss_[i, k], (rest**2).sum() / (2 * len(rest)), rtol=1e-8)
+    assert model.alpha_ == model.alphas_[model.cv_loss_.mean(axis=1).argmin()]
+
+
 def test_groups_of_a_splitter_are_the_sites():
     table = bundled.diabetes()
     losses = [
@@ -161,6 +189,8 @@ def test_one_split_has_a_best_alpha_and_no_standard_error():
     ]
     assert model.alpha_ == model.alphas_[int(np.argmin(errors))]
     assert np.isnan(model.alpha_one_standard_error_)
+    legend = cf.plot_path(model, names=np.array(table.feature_names)).legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == [f"best: alpha = {model.alpha_:.3g}"]
 
 
 def test_given_alphas_fall_whatever_their_order():

@@ -16,12 +16,15 @@ from compfed.estimators.selection import (
     FederatedHuberCV,
     FederatedLassoCV,
     FederatedLogisticRegressionCV,
+    FederatedMultiTaskLassoCV,
+    FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
 )
 
 __all__ = [
     "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
-    "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedNuclearRegressor",
+    "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
+    "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
     "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from compfed.estimators.linear import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.logistic import FederatedLogisticRegression
+from compfed.estimators.many_outcomes import FederatedMultiTaskLasso, FederatedNuclearRegressor
 from compfed.estimators.path import alpha_grid, at_alpha, check_grid, follow, published, rounds_of, warn_if_short
 from compfed.minimise import Minimum
 from compfed.precision import precision
@@ -321,3 +322,37 @@ class FederatedLogisticRegressionCV(CrossValidated, FederatedLogisticRegression)
         self.tol = tol
         self.max_rounds = max_rounds
         self.verbose = verbose
+
+
+class _ManyOutcomesCV(CrossValidated):
+    def __init__(
+        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
+        seed: int = 0, fit_intercept: bool = True, standardize: bool = False, site_weights: str = "rows",
+        algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
+    ):  # fmt: skip
+        self.alphas = alphas
+        self.n_alphas = n_alphas
+        self.eps = eps
+        self.cv = cv
+        self.rule = rule
+        self.seed = seed
+        self.fit_intercept = fit_intercept
+        self.standardize = standardize
+        self.site_weights = site_weights
+        self.algorithm = algorithm
+        self.tau = tau
+        self.tol = tol
+        self.max_rounds = max_rounds
+        self.verbose = verbose
+
+
+class FederatedMultiTaskLassoCV(_ManyOutcomesCV, FederatedMultiTaskLasso):
+    """FederatedMultiTaskLasso with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
+
+    model = FederatedMultiTaskLasso
+
+
+class FederatedNuclearRegressorCV(_ManyOutcomesCV, FederatedNuclearRegressor):
+    """FederatedNuclearRegressor with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
+
+    model = FederatedNuclearRegressor

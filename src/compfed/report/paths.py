@@ -15,7 +15,7 @@ NAMED = 10  # coefficients with a colour and a name, the largest on the path; al
 COUNTS = 7  # places along the path where the number of non-zero coefficients is given
 
 
-def plot_path(fitted: Any, names: Sequence[str] | None = None) -> Any:
+def plot_path(fitted: Any, names: Sequence[str] | np.ndarray | None = None) -> Any:
     """The figure of a path: of what `regularisation_path` returned, or of a fitted estimator that chose its alpha.
 
     `names` are those of the features; a fitted estimator may know them itself.
@@ -33,16 +33,14 @@ def plot_path(fitted: Any, names: Sequence[str] | None = None) -> Any:
         raise InputError(
             f"plot_path takes the result of regularisation_path or a fitted ...CV estimator; got {type(fitted).__name__}."
         )
-    coefs, labels = _flat(fitted.coef_path_, names or getattr(fitted, "feature_names_in_", None), fitted)
-    loss = fitted.cv_loss_
-    return path_figure(
-        fitted.alphas_,
-        coefs,
-        labels,
-        cv_mean=loss.mean(axis=1),
-        cv_error=loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1]),
-        marks={"best": fitted.alpha_best_, "one standard error": fitted.alpha_one_standard_error_},
-    )
+    names = getattr(fitted, "feature_names_in_", None) if names is None else names
+    loss, marks = fitted.cv_loss_, {"best": fitted.alpha_best_}
+    error = None  # of a single split nothing is known
+    if loss.shape[1] > 1:
+        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
+        marks["one standard error"] = fitted.alpha_one_standard_error_
+    coefs, labels = _flat(fitted.coef_path_, names, fitted)
+    return path_figure(fitted.alphas_, coefs, labels, cv_mean=loss.mean(axis=1), cv_error=error, marks=marks)
 
 
 def _flat(coefs: np.ndarray, names: Any, fitted: Any) -> tuple[np.ndarray, list[str]]:
