@@ -126,7 +126,7 @@ def test_several_outcomes_on_the_same_folds_pooled():
     X, alphas = table.X[:, :8], np.geomspace(2.0, 0.02, 6)
     folds = list(KFold(3, shuffle=True, random_state=0).split(X))
     model = cf.FederatedMultiTaskLassoCV(alphas, cv=folds).fit(X, Y, sites=table.sites)
-    pooled: Any = MultiTaskLassoCV(**EXACT, alphas=alphas, cv=folds).fit(X, Y)
+    pooled: Any = MultiTaskLassoCV(**EXACT, alphas=alphas, cv=folds).fit(X, Y)  # pyright: ignore[reportArgumentType]  # its stubs lag
     np.testing.assert_allclose(model.cv_loss_, pooled.mse_path_, rtol=1e-6)  # 2 outcomes: half the sum is the mean
     assert model.alpha_ == pooled.alpha_
     np.testing.assert_allclose(model.coef_, pooled.coef_, rtol=1e-6, atol=1e-6)
