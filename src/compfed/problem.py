@@ -338,11 +338,16 @@ def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
         raise InputError(f"{name}={values!r} cannot be read as an array of numbers.") from None
 
 
+@jax.jit  # traced once for all regularisers of a kind, such as those of a path
+def _prox(g: Regulariser, x: Array, t: Array) -> Array:
+    return g.prox(x, t)
+
+
 def _check_fits(g: Regulariser, d: int) -> None:
     """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
     try:
         scalar, vector = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (d,)))
-        shape = jax.eval_shape(lambda x, t: g.prox(x, t), vector, scalar).shape
+        shape = jax.eval_shape(_prox, g, vector, scalar).shape
     except (TypeError, ValueError) as error:
         raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
     if shape != (d,):

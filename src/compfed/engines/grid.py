@@ -107,7 +107,7 @@ def side_by_side(
             return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies)
 
         carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(first_carry(run) for run in runs))
-        carry = drive(program, carry, recorders, progress)
+        carry = jax.tree.map(np.asarray, drive(program, carry, recorders, progress))
         for recorder, said in zip(recorders, more, strict=True):
             recorder.more.update(said)
         return [finished(recorder, carry, i) for i, recorder in enumerate(recorders)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -248,9 +249,14 @@ class Recorder:
             else {"norm": float(np.linalg.norm(run.reference)), "nonzeros": int(np.count_nonzero(run.reference))},
             "dtype": run.problem.dtype.name,
             "device": str(jax.devices()[0].device_kind),
-            "versions": {name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")}
-            | {"python": platform.python_version()},
+            "versions": dict(_versions()),
         }
+
+
+@functools.cache  # a look into the files of four packages
+def _versions() -> dict[str, str]:
+    found = {name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")}
+    return found | {"python": platform.python_version()}
 
 
 def likely_cause(run: Run) -> str:

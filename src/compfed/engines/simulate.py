@@ -245,12 +245,10 @@ def programs_compiled() -> int:
 def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
     run = recorders[0].run
-    _, _, (x, seen) = program(carry, 0, 1)  # compiles, and looks at the start
+    x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
     if run.resume is None:
         for i, recorder in enumerate(recorders):
-            recorder.add(
-                np.array([0]), np.asarray(x[i])[None], {k: np.asarray(v[i])[None] for k, v in seen.items()}, 0.0
-            )
+            recorder.add(np.array([0]), x[i : i + 1], {k: v[i : i + 1] for k, v in seen.items()}, 0.0)
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
     done = 0
@@ -261,14 +259,14 @@ def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progre
             began = time.perf_counter()
             carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
             seconds = time.perf_counter() - began
-            rounds, models, seen = jax.tree.map(np.asarray, buffers)
+            (rounds, models, seen), blown, reached = jax.tree.map(np.asarray, (buffers, carry.bad, carry.r))
             for i, recorder in enumerate(recorders):
-                bad = int(carry.bad[i])  # a bounded g can hide it: the model is finite where the server's state is not
+                bad = int(blown[i])  # a bounded g can hide it: the model is finite where the server's state is not
                 noted = np.flatnonzero((rounds[i] > recorder.last_round) & ((bad == 0) | (rounds[i] < bad)))
                 columns = {k: v[i][noted] for k, v in seen.items()}
                 recorder.add(rounds[i][noted], models[i][noted], columns, seconds)
                 recorder.blown = recorder.blown or bad or None
-                recorder.arrived = int(carry.r[i]) < run.start + done + batch * every
+                recorder.arrived = int(reached[i]) < run.start + done + batch * every
             records, done = records - batch, done + batch * every
             # about half a second of work between two looks, so that progress and divergence show in time
             batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
