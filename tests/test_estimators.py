@@ -338,24 +338,26 @@ def test_the_sparsest_of_many_minimisers(given, chosen):
 
 
 @needs_data
-def test_four_hospitals():
+@pytest.mark.parametrize("model", [cf.FederatedLogisticRegression(), cf.FederatedLogisticRegression(alpha=0.02)])
+def test_four_hospitals(model):
     """The heart data: what averaging local models misses, the federated fit does not."""
     X, y, sites = heart()
-    model = cf.FederatedLogisticRegression(alpha=0.02).fit(X, y, sites=sites)
-    expected = of_cvxpy(logistic(y), elastic(0.02), X)
+    model.fit(X, y, sites=sites)
+    expected = pooled(model, X, y)
     size = X.std(0)
     assert np.linalg.norm((model.coef_ - expected.coef) * size) <= 1e-6 * np.linalg.norm(expected.coef * size)
     np.testing.assert_array_equal(model.coef_ != 0, expected.support)
     assert 0 < expected.support.sum() < X.shape[1]
     local = [
-        cf.FederatedLogisticRegression(alpha=0.02).fit(X[sites == s], y[sites == s]).coef_ for s in np.unique(sites)
+        cf.FederatedLogisticRegression(model.alpha).fit(X[sites == s], y[sites == s]).coef_ for s in np.unique(sites)
     ]
     average = np.mean(local, axis=0)
     assert np.linalg.norm((average - expected.coef) * size) > 0.05 * np.linalg.norm(expected.coef * size)
 
 
 @needs_data
-def test_occupations_of_nine_to_four_thousand_rows():
+@pytest.mark.parametrize("model", [cf.FederatedLogisticRegression(), cf.FederatedLogisticRegression(alpha=1e-3)])
+def test_occupations_of_nine_to_four_thousand_rows(model):
     table = bundled.a9a(SHARED / "adult_a9a", sites="occupation", drop_site_columns=True)
     # The minimiser is unique without the first level of every factor, which the intercept and the others give, and
     # without the years of education, which are a function of its level.
@@ -363,9 +365,7 @@ def test_occupations_of_nine_to_four_thousand_rows():
     X, y = table.X[:, keep], table.y
     sizes = np.unique(table.sites, return_counts=True)[1]
     assert (sizes.min(), sizes.max()) == (9, 4140)
-    alpha = 1e-3
-    model = cf.FederatedLogisticRegression(alpha=alpha).fit(X, y, sites=table.sites)
-    w = model.coef_[0]
+    alpha, w = model.alpha, model.fit(X, y, sites=table.sites).coef_[0]
     chance = 1 / (1 + np.exp(-(X @ w + model.intercept_)))  # of y = 1
     gradient = X.T @ (chance - (y > 0)) / len(y)
     on = w != 0

@@ -17,6 +17,7 @@ Paths = str | Path | Sequence[str | Path]
 Names = str | Sequence[str]
 
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
+ALL_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
 
 
@@ -54,7 +55,7 @@ def from_files(
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if format not in (None, "csv", "parquet"):
         raise InputError(f"format={format!r} must be 'csv' or 'parquet'; svmlight files go to from_svmlight.")
-    files = _expanded(paths, ENDINGS[format] if format else sum(ENDINGS.values(), ()))
+    files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: _read(path, format or _format(path), read) for path in files}
     labels = _listed(label)
     columns = _agreed(
@@ -65,7 +66,7 @@ def from_files(
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     if site is None:
-        return from_arrays(X, Y, _site_names(files, sum(ENDINGS.values(), ())), source, columns=columns)
+        return from_arrays(X, Y, _site_names(files, ALL_ENDINGS), source, columns=columns)
     parts = [frame[site] for frame in frames.values()]
     if not all(_is_numeric(part) for part in parts):
         parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another

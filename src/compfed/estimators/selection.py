@@ -325,6 +325,8 @@ class FederatedLogisticRegressionCV(CrossValidated, FederatedLogisticRegression)
 
 
 class _ManyOutcomesCV(CrossValidated):
+    """The parameters of the two below."""
+
     def __init__(
         self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
         seed: int = 0, fit_intercept: bool = True, standardize: bool = False, site_weights: str = "rows",
