@@ -16,7 +16,7 @@ TARGET = HERE.parent / "src" / "compfed" / "verified.json"
 def collect() -> dict[str, list[int]]:
     """Algorithm -> rows of the table of identities, from every `@pytest.mark.identity(row, *algorithms)`."""
     found: dict[str, set[int]] = {}
-    for path in sorted(HERE.glob("test_*.py")):
+    for path in sorted(HERE.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.identity":
                 row, *algorithms = (ast.literal_eval(argument) for argument in node.args)
@@ -28,7 +28,7 @@ def collect() -> dict[str, list[int]]:
 def rows() -> set[int]:
     """All rows that some test is marked with."""
     found = set()
-    for path in sorted(HERE.glob("test_*.py")):
+    for path in sorted(HERE.rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.identity":
                 found.add(ast.literal_eval(node.args[0]))

@@ -14,8 +14,8 @@ from problems import logistic, quadratics
 import compfed as cf
 from compfed.algorithms import DecoupledProx, FedDA
 from compfed.data import from_arrays, from_table, synthetic
-from compfed.losses import Logistic, Squared
-from compfed.regularisers import L1, Box, ElasticNet, L2Ball, Zero
+from compfed.problem.losses import Logistic, Squared
+from compfed.problem.regularisers import L1, Box, ElasticNet, L2Ball, Zero
 from compfed.trace import State
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])

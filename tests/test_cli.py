@@ -10,9 +10,11 @@ import pytest
 
 import compfed as cf
 from compfed.cli import main
-from compfed.experiments import claims, compare, paper, reproduce
-from compfed.progress import progress_bar
 from compfed.report.figures import Line, Panel, draw
+from compfed.studies import claims, paper
+from compfed.studies import methods_compared as compare
+from compfed.studies import reproduction as reproduce
+from compfed.tools.progress import progress_bar
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch)
     import io
 
     clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
-    monkeypatch.setattr("compfed.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("compfed.tools.progress.time.monotonic", lambda: next(clock))
     out = io.StringIO()
     show = progress_bar("work", out)
     show(1, 4)

@@ -3,17 +3,15 @@
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from compfed import algorithms, data, engines, losses, regularisers, steps
+from compfed import algorithms, data, engines
 from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError, StepSizeWarning
-from compfed.minimise import Minimum, minimise
-from compfed.problem import Problem
-from compfed.progress import progress_bar
-from compfed.solve import Solution, solve
+from compfed.problem import Problem, losses, regularisers
+from compfed.solvers import Minimum, Solution, minimise, solve, steps
+from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
-    from compfed.comparison import compare_local_federated_pooled
     from compfed.estimators import (
         FederatedElasticNet,
         FederatedElasticNetCV,
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
         regularisation_path,
     )
     from compfed.report.paths import plot_path
+    from compfed.studies.local_federated_pooled import compare_local_federated_pooled
 
 __version__ = version("compfed")
 __all__ = [
@@ -52,7 +51,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'compfed' has no attribute {name!r}")
     if name == "compare_local_federated_pooled":
-        from compfed import comparison as where
+        from compfed.studies import local_federated_pooled as where
     elif name == "plot_path":
         from compfed.report import paths as where
     else:

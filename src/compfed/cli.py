@@ -85,7 +85,7 @@ def _folder(path: Path) -> Path:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from compfed.experiments.reproduce import claims_table, reproduce
+    from compfed.studies.reproduction import claims_table, reproduce
 
     claims = reproduce(_folder(args.out), quick=args.quick, seeds=args.seeds)
     failed = sum(not claim.holds for claim in claims)
@@ -95,9 +95,10 @@ def _reproduce(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from compfed import data, losses, regularisers
-    from compfed.experiments.compare import Budget, compare, comparison_table
-    from compfed.problem import Problem
+    from compfed import data
+    from compfed.problem import losses, regularisers
+    from compfed.problem.problem import Problem
+    from compfed.studies.methods_compared import Budget, compare, comparison_table
 
     given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
     samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
@@ -120,8 +121,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from compfed.registry import HEADER, entries
-    from compfed.report.table import markdown_table, text_table
+    from compfed.studies.method_table import HEADER, entries
+    from compfed.tools.text import markdown_table, text_table
 
     table = markdown_table if args.markdown else text_table
     print(table(HEADER, [entry.cells() for entry in entries()]))

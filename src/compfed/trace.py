@@ -43,7 +43,7 @@ class Trace:
     """One row per recorded round; row 0 is the start.
 
     `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
-    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.metrics.COLUMNS`.
+    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.engines.measures.COLUMNS`.
     """
 
     columns: dict[str, np.ndarray]

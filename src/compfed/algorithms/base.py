@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 from jax import Array
 
 from compfed.errors import InputError
-from compfed.oracles import LocalLoss
-from compfed.regularisers import Regulariser, Zero
+from compfed.problem.local import LocalLoss
+from compfed.problem.regularisers import Regulariser, Zero
 
 if TYPE_CHECKING:
-    from compfed.problem import Problem
+    from compfed.problem.problem import Problem
 
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
@@ -37,7 +37,7 @@ U = TypeVar("U")
 
 
 class Algorithm(Generic[S, C, D, U]):
-    """One federated method. Subclasses are records (see `compfed.records`) and define the five methods below."""
+    """One federated method. Subclasses are records (see `compfed.tools.records`) and define the five methods below."""
 
     composite: ClassVar[bool] = True  # does it handle a non-smooth g?
     exact: ClassVar[bool] = True  # with full gradients and constant steps, is its limit the minimiser?

@@ -32,7 +32,7 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError
-from compfed.records import choice, count, positive, record
+from compfed.tools.records import choice, count, positive, record
 
 
 class Global(NamedTuple):

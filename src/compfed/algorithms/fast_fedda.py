@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import count, part, positive, record
+from compfed.tools.records import count, part, positive, record
 
 
 @record

@@ -23,7 +23,7 @@ import jax
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import count, nonnegative, positive, record
+from compfed.tools.records import count, nonnegative, positive, record
 
 
 class Global(NamedTuple):

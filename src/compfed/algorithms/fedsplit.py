@@ -23,7 +23,7 @@ import jax
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import count, positive, record
+from compfed.tools.records import count, positive, record
 
 
 class Global(NamedTuple):

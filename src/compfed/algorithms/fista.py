@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import part, positive, record
+from compfed.tools.records import part, positive, record
 
 
 def _next(t):

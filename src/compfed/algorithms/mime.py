@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import count, nonnegative, positive, record
+from compfed.tools.records import count, nonnegative, positive, record
 
 
 class Server(NamedTuple):

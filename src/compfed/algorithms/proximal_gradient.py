@@ -14,7 +14,7 @@ from typing import NamedTuple
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import positive, record
+from compfed.tools.records import positive, record
 
 
 class Global(NamedTuple):

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.records import choice, count, positive, record
+from compfed.tools.records import choice, count, positive, record
 
 
 class Global(NamedTuple):

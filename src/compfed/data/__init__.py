@@ -1,10 +1,10 @@
 """Federations: data that stays at its site."""
 
 from compfed.data import bundled, partition
-from compfed.data.describe import Summary, describe
 from compfed.data.files import from_csv, from_files, from_svmlight
+from compfed.data.generator import synthetic
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.data.synthetic import synthetic
+from compfed.data.summary import Summary, describe
 
 __all__ = [
     "Sites", "Summary", "bundled", "describe", "from_arrays", "from_csv", "from_files", "from_svmlight", "from_table",

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
+from compfed.engines.measures import COLUMNS, at_models, cost_of_a_round, largest_prox_step
 from compfed.errors import Divergence, InputError
-from compfed.metrics import COLUMNS, at_models, cost_of_a_round, largest_prox_step
-from compfed.precision import precision
-from compfed.problem import Problem
-from compfed.records import describe
-from compfed.regularisers import largest_step
+from compfed.problem.problem import Problem
+from compfed.problem.regularisers import largest_step
+from compfed.tools.precision import precision
+from compfed.tools.records import describe
 from compfed.trace import State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)

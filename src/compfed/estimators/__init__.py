@@ -1,5 +1,15 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
+from compfed.estimators.cross_validation import (
+    FederatedElasticNetCV,
+    FederatedGroupLassoCV,
+    FederatedHuberCV,
+    FederatedLassoCV,
+    FederatedLogisticRegressionCV,
+    FederatedMultiTaskLassoCV,
+    FederatedNuclearRegressorCV,
+    FederatedPoissonRegressorCV,
+)
 from compfed.estimators.linear import (
     FederatedElasticNet,
     FederatedGroupLasso,
@@ -10,16 +20,6 @@ from compfed.estimators.linear import (
 from compfed.estimators.logistic import FederatedLogisticRegression
 from compfed.estimators.many_outcomes import FederatedMultiTaskLasso, FederatedNuclearRegressor
 from compfed.estimators.path import Path, regularisation_path
-from compfed.estimators.selection import (
-    FederatedElasticNetCV,
-    FederatedGroupLassoCV,
-    FederatedHuberCV,
-    FederatedLassoCV,
-    FederatedLogisticRegressionCV,
-    FederatedMultiTaskLassoCV,
-    FederatedNuclearRegressorCV,
-    FederatedPoissonRegressorCV,
-)
 
 __all__ = [
     "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",

@@ -14,17 +14,17 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from compfed.algorithms import Algorithm
 from compfed.data import Sites, from_table
+from compfed.data.moments import moments, root_mean_square
 from compfed.data.sites import one_per_row
-from compfed.data.standardise import moments, root_mean_square
 from compfed.engines.run import whole
 from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
 from compfed.estimators.frame import Frame
-from compfed.losses import Loss
-from compfed.minimise import Minimum, minimise
-from compfed.problem import Problem
-from compfed.progress import progress_bar
-from compfed.regularisers import OnBlock, Regulariser
+from compfed.problem.losses import Loss
+from compfed.problem.problem import Problem
+from compfed.problem.regularisers import OnBlock, Regulariser
+from compfed.solvers.federated import Minimum, minimise
+from compfed.tools.progress import progress_bar
 
 
 @dataclass(frozen=True)

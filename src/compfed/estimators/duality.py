@@ -14,9 +14,9 @@ import numpy as np
 from scipy.special import expit, xlogy
 
 from compfed.estimators.frame import Frame
-from compfed.losses import Logistic, Squared
-from compfed.problem import Problem
-from compfed.regularisers import ElasticNet, OnBlock
+from compfed.problem.losses import Logistic, Squared
+from compfed.problem.problem import Problem
+from compfed.problem.regularisers import ElasticNet, OnBlock
 
 
 def duality_gap(problem: Problem, frame: Frame, x: np.ndarray) -> float | None:

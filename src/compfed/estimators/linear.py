@@ -15,8 +15,8 @@ from sklearn.metrics import d2_tweedie_score
 from compfed.algorithms import Algorithm
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
-from compfed.losses import Huber, Loss, Poisson, Squared
-from compfed.regularisers import ElasticNet, GroupL2, NonNegative, Regulariser, SumOf
+from compfed.problem.losses import Huber, Loss, Poisson, Squared
+from compfed.problem.regularisers import ElasticNet, GroupL2, NonNegative, Regulariser, SumOf
 
 
 class _Regressor(RegressorMixin, FederatedModel):

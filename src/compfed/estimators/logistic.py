@@ -13,8 +13,8 @@ from compfed.algorithms import Algorithm
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.linear import elastic_net
-from compfed.losses import Logistic, Loss, Softmax
-from compfed.regularisers import Regulariser
+from compfed.problem.losses import Logistic, Loss, Softmax
+from compfed.problem.regularisers import Regulariser
 
 
 class FederatedLogisticRegression(ClassifierMixin, FederatedModel):

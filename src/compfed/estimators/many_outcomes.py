@@ -9,8 +9,8 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from compfed.algorithms import Algorithm
 from compfed.estimators.base import FederatedModel
-from compfed.losses import Loss, MultiSquared
-from compfed.regularisers import GroupL2, Nuclear, Regulariser
+from compfed.problem.losses import Loss, MultiSquared
+from compfed.problem.regularisers import GroupL2, Nuclear, Regulariser
 
 
 class _MultiRegressor(MultiOutputMixin, RegressorMixin, FederatedModel):

@@ -16,9 +16,9 @@ from sklearn.exceptions import ConvergenceWarning
 from compfed.engines.run import Progress, whole
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, Prepared
-from compfed.minimise import Minimum, minimise_all
-from compfed.problem import Problem
-from compfed.progress import progress_bar
+from compfed.problem.problem import Problem
+from compfed.solvers.federated import Minimum, minimise_all
+from compfed.tools.progress import progress_bar
 
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
 

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from compfed.report.table import short
+from compfed.tools.text import short
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --good: #00794f; --bad: #c0392b; }

@@ -9,7 +9,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.report.figures import COLOURS, DASHES, blank, styled
-from compfed.report.table import shortened
+from compfed.tools.text import shortened
 
 NAMED = 10  # coefficients with a colour and a name, the largest on the path; all others are grey
 COUNTS = 7  # places along the path where the number of non-zero coefficients is given

@@ -1,0 +1,144 @@
+"""Grids: many settings of one algorithm as one program, a vmap over everything that is a number."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from compfed.algorithms.base import Algorithm
+from compfed.engines.run import Progress, Recorder, Run, checked
+from compfed.engines.simulator import (
+    Carry,
+    Measure,
+    Plan,
+    Setting,
+    Stop,
+    clients_at_once,
+    drive,
+    finished,
+    first_carry,
+    program_for,
+)
+from compfed.errors import InputError
+from compfed.problem.problem import Problem
+from compfed.tools.precision import precision
+from compfed.tools.randomness import run_key
+from compfed.tools.records import has_leaf, leaf_names, with_leaf
+from compfed.trace import Trace
+
+
+def grid(
+    problem: Problem,
+    algorithm: Algorithm | Sequence[Algorithm],
+    rounds: int,
+    over: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    record_every: int = 1,
+    seed: int = 0,
+    x0: Any = None,
+    reference: Any = None,
+    progress: Progress | None = None,
+    measure: Measure | None = None,
+) -> list[Trace]:
+    """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
+
+    `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
+    loss ("ridge"), or "seed". `algorithm` may be several of one kind that differ in their numbers only.
+    `reference` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
+    stop the others: its trace ends early and `provenance["diverged"]` says why.
+
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> traces = cf.grid(problem, cf.algorithms.FedDA(eta=1.0), 5, {"eta": [0.5, 1.0], "seed": [0, 1]})
+    >>> [t.provenance["grid"] for t in traces][1]
+    {'eta': 0.5, 'seed': 1}
+    """
+    kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
+    names = {} if over is None else dict(over)
+    for name, listed in names.items():
+        if isinstance(listed, str) or not hasattr(listed, "__iter__"):
+            raise InputError(f"grid over {name!r}: give a list of values; got {listed!r}.")
+    members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
+    if not members or (over is not None and not over):
+        raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
+    runs: list[Run] = []
+    for kind, values in members:
+        a, p, s = _with_values(kind, problem, seed, values)
+        x_star = reference(p) if callable(reference) else reference
+        runs.append(
+            checked(
+                p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
+                x0=x0, reference=x_star, resume=None,
+            )
+        )  # fmt: skip
+    return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
+
+
+def side_by_side(
+    runs: Sequence[Run],
+    more: Sequence[Mapping[str, Any]],
+    *,
+    tol: float | None = None,
+    measure: Measure | None = None,
+    progress: Progress | None = None,
+) -> list[Trace]:
+    """Runs over the same data as one program; each stops by itself at `tol`. `more` goes into their provenance."""
+    if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
+        raise InputError(
+            "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
+        )
+    problem, batch_size = runs[0].problem, runs[0].batch_size
+    plan = Plan(runs[0].participants, batch_size, clients_at_once(problem, batch_size), measure)
+    recorders = [Recorder(run, "simulate") for run in runs]
+    with precision(problem.dtype):
+        stop = None if tol is None else Stop(tol, 1.0 / problem.lipschitz)
+        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
+        setting, varies = _stacked(settings)
+
+        def program(carry: Carry, records: int, every: int):
+            return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies)
+
+        carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(first_carry(run) for run in runs))
+        carry = jax.tree.map(np.asarray, drive(program, carry, recorders, progress))
+        for recorder, said in zip(recorders, more, strict=True):
+            recorder.more.update(said)
+        return [finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
+
+
+def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
+    """The algorithm, problem and seed of one member."""
+    owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
+    for name, value in values.items():
+        if name == "seed":
+            seed = value
+            continue
+        owner = next((o for o, r in owners.items() if has_leaf(r, name)), None)
+        if owner is None:
+            known = ", ".join([*(f for r in owners.values() for f in leaf_names(r)), "seed"])
+            raise InputError(
+                f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}."
+            )
+        owners[owner] = with_leaf(owners[owner], name, value)
+    return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
+
+
+def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
+    """One setting whose varying leaves have a leading member axis, and which leaves those are."""
+    leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
+    out, varies = [], []
+    for column in zip(*leaves, strict=True):
+        plain = [
+            jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column
+        ]
+        differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
+        out.append(jnp.stack([jnp.asarray(v) for v in column]) if differs else column[0])
+        varies.append(differs)
+    return jax.tree.unflatten(structures[0], out), tuple(varies)

@@ -1,0 +1,360 @@
+"""The simulator: all rounds as one XLA program (see `grid` for many settings at once)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from compfed.algorithms.base import Algorithm, correction
+from compfed.engines.run import Progress, Recorder, Run, checked, first_state
+from compfed.errors import Divergence, InputError
+from compfed.problem.local import FullGradient, LocalLoss, MiniBatch
+from compfed.problem.losses import Loss
+from compfed.problem.problem import Problem, Store, objectives_and_mappings
+from compfed.problem.regularisers import Regulariser
+from compfed.tools.precision import precision
+from compfed.tools.randomness import client_key, participation_scores, run_key
+from compfed.trace import Trace
+
+Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
+Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any]]  # (f_i, c_i, key) -> (u_i, c_i)
+BUFFER = 64  # recorded rounds a program holds before it hands them back
+
+
+class Plan(NamedTuple):
+    """What shapes the program: changing one of these compiles anew."""
+
+    participants: int
+    batch_size: int | None
+    at_once: int | None  # full gradients: clients worked on side by side; None for all
+    measure: Measure | None
+
+
+class Stop(NamedTuple):
+    """Stop at the first recorded round whose gradient mapping, with this step, is at most `tol`."""
+
+    tol: float
+    step: float
+
+
+class Setting(NamedTuple):
+    """What may differ between the members of a grid: all leaves."""
+
+    algorithm: Algorithm
+    loss: Loss
+    g: Regulariser
+    run: Array  # key
+    stop: Stop | None = None
+
+
+class Carry(NamedTuple):
+    server: Any
+    clients: Any  # stacked, in the order of the store
+    drift: Array
+    r: Array  # rounds done
+    bad: Array  # the first round whose server state was not finite; 0 while there is none
+
+
+# --- one round ---
+
+
+def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
+    """Positions of the participants of round r, in the order of the store."""
+    scores = participation_scores(setting.run, r, data.ids)
+    return jnp.sort(jnp.argsort(scores, stable=True)[:k])
+
+
+def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+    """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
+    capacity = max(rows for _, rows in data.buckets)
+    assert plan.batch_size is not None
+    size = plan.batch_size
+
+    def one(i, c):
+        m = data.size[i].astype(jnp.int32)
+        f = MiniBatch(setting.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
+        return work(f, c, client_key(setting.run, r, data.ids[i]))
+
+    return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
+
+
+def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+    """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
+    n = len(data.weight)
+    everyone = plan.participants == n
+    skips = not everyone and plan.at_once is not None
+    takes_part = jnp.zeros(n, bool).at[who].set(True)
+
+    def one(client):
+        A, y, q, i, on, c = client
+
+        def active():
+            return work(FullGradient(setting.loss, A, y, q), c, client_key(setting.run, r, i))
+
+        if not skips:
+            return active()
+        idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
+        return jax.lax.cond(on, active, lambda: idle)
+
+    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
+    at_once = None if skips else plan.at_once
+    visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
+    rows = [data.blocks(a) for a in (data.A, data.y, data.q)]
+    per_client = [data.parts(a) for a in (data.ids, takes_part)]
+    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
+    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+
+
+def _split_tree(tree: Any, data: Store) -> list[Any]:
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [data.parts(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
+
+
+def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
+    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
+    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
+    everyone = plan.participants == n
+    who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
+    weight = data.weight[who]
+    share = weight.sum()
+    weight = weight / share
+    visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+
+    def at_clients(work: Work, clients: Any):
+        return visit(setting, data, plan, work, clients, who, r)
+
+    def stored(clients: Any, c: Any) -> Any:
+        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
+
+    def mean(u: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), u)
+
+    if a.asks():
+        question = a.ask(g, server)
+        u, c = at_clients(lambda f, c, key: a.answer(f, g, question, c, key), clients)
+        server, clients = a.digest(g, server, mean(u), share), stored(clients, c)
+    d = a.down(g, server)
+    u, c = at_clients(lambda f, c, key: a.client(f, g, d, c, key), clients)
+    server = a.server(g, server, mean(jax.vmap(lambda u: a.decode(u, size))(u)), share)
+    drift = _drift(a, g, d, u, c, weight)
+    if a.closes():
+        result = a.down(g, server)
+        c = jax.vmap(lambda c: a.close(g, result, c))(c)
+    finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
+    bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
+    return Carry(server, stored(clients, c), drift, r + 1, bad)
+
+
+def _drift(a: Algorithm, g: Regulariser, d: Any, u: Any, c: Any, weight: Array) -> Array:
+    z = jax.vmap(lambda u, c: a.local(g, d, u, c))(u, c)
+    if z is None:
+        return jnp.full((), jnp.nan, weight.dtype)
+    return weight @ jnp.linalg.norm(z - weight @ z, axis=1)
+
+
+# --- many rounds ---
+
+
+def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, Array]:
+    seen = {"drift": carry.drift}
+    c = correction(carry.clients)
+    if c is not None:
+        seen["correction"] = jnp.linalg.norm(data.weight @ c)
+    if plan.measure is not None:
+        seen |= plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients)
+    return seen
+
+
+def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+    """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows."""
+
+    def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
+        x = setting.algorithm.solution(setting.g, carry.server)
+        return x, _seen(setting, data, plan, carry) | _certified(setting, data, x)
+
+    def over(carry: Carry, noted: tuple[Array, dict[str, Array]]) -> Array:
+        arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
+        return (carry.bad > 0) | arrived
+
+    def record(loop):
+        k, _, carry, buffers = loop
+        carry = jax.lax.fori_loop(0, every, lambda _, c: _round(setting, data, plan, c), carry)
+        noted = look(carry)
+        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
+        return k + 1, over(carry, noted), carry, buffers
+
+    blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
+    buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
+    already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
+    start = (0, already, carry, buffers)
+    _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1], record, start)
+    return carry, buffers, look(carry)
+
+
+def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
+    """What `metrics.at_models` would say of x, where the program itself has to know it."""
+    if setting.stop is None:
+        return {}
+    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step)
+    return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
+
+
+def _grid_rounds(
+    setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int, varies: tuple[bool, ...]
+):
+    """`_rounds` for every member of a grid; leaves of `setting` that do not vary are shared."""
+    axes = jax.tree.unflatten(jax.tree.structure(setting), [0 if v else None for v in varies])
+    member = partial(_rounds, plan=plan, records=records, every=every)
+    return jax.vmap(lambda setting, carry: member(setting, data, carry=carry), in_axes=(axes, 0))(setting, carry)
+
+
+# On a CPU, loops over mini-batches and small data are short: LLVM at level 1 compiles them in half the time and they
+# run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
+# One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
+_SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+_PROGRAMS = {
+    (grid, short): jax.jit(
+        _grid_rounds if grid else _rounds,
+        static_argnames=("plan", "varies") if grid else "plan",
+        compiler_options=_SHORT_LOOPS if short else None,
+    )
+    for grid in (False, True)
+    for short in (False, True)
+}
+
+
+def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
+    return _PROGRAMS[grid, plan.at_once is None and jax.devices()[0].platform == "cpu"]
+
+
+def programs_compiled() -> int:
+    """How many programs this process has compiled so far."""
+    return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
+
+
+def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
+    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
+    run = recorders[0].run
+    x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
+    if run.resume is None:
+        for i, recorder in enumerate(recorders):
+            recorder.add(np.array([0]), x[i : i + 1], {k: v[i : i + 1] for k, v in seen.items()}, 0.0)
+    whole, rest = divmod(run.rounds, run.record_every)
+    todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
+    done = 0
+    for records, every in todo:
+        batch = 1
+        while records > 0 and not all(recorder.blown or recorder.arrived for recorder in recorders):
+            batch = min(batch, records)
+            began = time.perf_counter()
+            carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
+            seconds = time.perf_counter() - began
+            (rounds, models, seen), blown, reached = jax.tree.map(np.asarray, (buffers, carry.bad, carry.r))
+            for i, recorder in enumerate(recorders):
+                bad = int(blown[i])  # a bounded g can hide it: the model is finite where the server's state is not
+                noted = np.flatnonzero((rounds[i] > recorder.last_round) & ((bad == 0) | (rounds[i] < bad)))
+                columns = {k: v[i][noted] for k, v in seen.items()}
+                recorder.add(rounds[i][noted], models[i][noted], columns, seconds)
+                recorder.blown = recorder.blown or bad or None
+                recorder.arrived = int(reached[i]) < run.start + done + batch * every
+            records, done = records - batch, done + batch * every
+            # about half a second of work between two looks, so that progress and divergence show in time
+            batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+            if progress is not None:
+                progress(done, run.rounds)
+    return carry
+
+
+def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
+    """How many clients to work on side by side.
+
+    On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
+    once on other devices, for data that fits the cache anyway, and for mini-batches.
+    """
+    if jax.devices()[0].platform != "cpu" or batch_size is not None or problem.store.A.nbytes <= 2**20:
+        return None
+    return os.cpu_count() or 1
+
+
+def first_carry(run: Run) -> Carry:
+    server, clients = first_state(run)
+    order = run.problem.order
+    clients = jax.tree.map(lambda leaf: leaf[order], clients)
+    zero = jnp.zeros((), run.problem.dtype)
+    return Carry(server, clients, zero, jnp.asarray(run.start, jnp.int32), jnp.zeros((), jnp.int32))
+
+
+def simulate(
+    problem: Problem,
+    algorithm: Algorithm,
+    rounds: int,
+    *,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    record_every: int = 1,
+    seed: int = 0,
+    x0: Any = None,
+    reference: Any = None,
+    tol: float | None = None,
+    resume: Trace | None = None,
+    progress: Progress | None = None,
+    measure: Measure | None = None,
+) -> Trace:
+    """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
+
+    - `batch_size`: rows per local gradient, drawn without replacement; None for full gradients.
+    - `participants`: clients per round, drawn uniformly without replacement; None for all.
+    - `record_every`: measure every k-th round (and the last).
+    - `seed`: of mini-batches and participation; the data has its own.
+    - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
+    - `reference`: x*, from `solve`; adds the optimality column.
+    - `tol`: stop at the first recorded round whose gradient mapping has norm at most this.
+    - `progress`: called with (rounds done, rounds in all).
+    - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
+      (JAX code).
+
+    Raises `Divergence`, which carries the trace so far, when the model stops being finite.
+    """
+    run = checked(
+        problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
+        seed=seed, x0=x0, reference=reference, resume=resume,
+    )  # fmt: skip
+    plan = Plan(run.participants, batch_size, clients_at_once(problem, batch_size), measure)
+    recorder = Recorder(run, "simulate")
+    with precision(problem.dtype):
+        stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed), stop)
+
+        def program(carry: Carry, records: int, every: int):
+            one = jax.tree.map(lambda leaf: leaf[0], carry)
+            done = program_for(plan, grid=False)(setting, problem.store, plan, one, records, every)
+            return jax.tree.map(lambda leaf: leaf[None], done)
+
+        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress)
+        trace = finished(recorder, carry, 0)
+    if recorder.blown:
+        raise Divergence(trace.provenance["diverged"], trace)
+    return trace
+
+
+def checked_tol(tol: float) -> float:
+    if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not tol >= 0:
+        raise InputError(f"tol={tol!r} must be a number >= 0, or None to run all rounds.")
+    return float(tol)
+
+
+def finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
+    back = np.argsort(recorder.run.problem.order)
+    server = jax.tree.map(lambda leaf: np.asarray(leaf[member]), carry.server)
+    clients = jax.tree.map(lambda leaf: np.asarray(leaf[member])[back], carry.clients)
+    return recorder.trace(server, clients)

@@ -1,1 +1,0 @@
-"""Experiments as code: the paper's figures and claims, each with a quick size."""

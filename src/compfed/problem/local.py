@@ -1,0 +1,66 @@
+"""What a client sees of its own loss: f.grad(x, key), over all of its rows or over a fresh mini-batch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.problem.losses import Loss
+from compfed.tools.randomness import sample_rows
+
+
+class LocalLoss(Protocol):
+    """f_i as an algorithm sees it."""
+
+    def grad(self, x: Array, key: Array) -> Array:
+        """The gradient of f_i at x; `key` decides the mini-batch, where there is one."""
+        ...
+
+    def full_grad(self, x: Array) -> Array:
+        """The gradient of f_i at x over all rows, whatever the batch size."""
+        ...
+
+
+class FullGradient(NamedTuple):
+    """grad f_i(x) = sum_l q_l grad loss(x; a_l, y_l) + ridge x."""
+
+    loss: Loss
+    A: Array  # (rows, width)
+    y: Array
+    q: Array  # the rows' shares of the site, 0 for padding
+
+    def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x)
+
+    def full_grad(self, x: Array) -> Array:
+        return self.loss.gradient(x, self.A, self.y, self.q) + self.loss.ridge * x
+
+
+class MiniBatch(NamedTuple):
+    """The same over `batch` distinct rows, drawn afresh for each key and weighted so that its mean is the gradient."""
+
+    loss: Loss
+    A: Array  # rows of all clients; this client's are offset .. offset + size - 1
+    y: Array
+    q: Array
+    offset: Array
+    size: Array
+    capacity: int  # static bound on size
+    batch: int
+
+    def grad(self, x: Array, key: Array) -> Array:
+        rows = self.offset + sample_rows(key, self.size, self.capacity, self.batch)
+        A, y, q = (a.at[rows].get(mode="promise_in_bounds") for a in (self.A, self.y, self.q))
+        return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x
+
+    def full_grad(self, x: Array) -> Array:
+        # A window of `capacity` rows that holds all of this client's; the last clients' window starts early.
+        window = min(self.capacity, self.A.shape[0])
+        start = jnp.minimum(self.offset, self.A.shape[0] - window)
+        A, y, q = (jax.lax.dynamic_slice_in_dim(a, start, window) for a in (self.A, self.y, self.q))
+        row = start + jnp.arange(window)
+        mine = (row >= self.offset) & (row < self.offset + self.size)
+        return self.loss.gradient(x, A, y, jnp.where(mine, q, 0.0)) + self.loss.ridge * x

@@ -1,0 +1,94 @@
+"""Regularisers of coefficients that stand in a row: time points, positions, dose levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.problem.regularisers.base import Combinable, like, sequential_on_cpu
+from compfed.tools.records import nonnegative, record
+
+
+@record
+class TotalVariation1D(Combinable):
+    """g(x) = lam * sum_j |x_{j+1} - x_j|.
+
+    The prox is exact and direct, in O(d): dynamic programming on the derivative of the message that passes along the
+    row (Johnson, "A dynamic programming algorithm for the fused lasso and L0-segmentation", 2013). Rounding adds up
+    along the row: in float32, to 1e-6 of the largest coefficient for d = 2000 and 1e-5 for d = 100 000.
+    """
+
+    lam: float = nonnegative(scalar=True)
+
+    def __call__(self, x: Array) -> Array:
+        return like(x, self.lam) * jnp.abs(jnp.diff(x)).sum()
+
+    def prox(self, x: Array, t: Array | float) -> Array:
+        if x.size < 2:
+            return x
+        # From this strength on the answer is the mean; a larger one would only cost digits.
+        enough = jnp.abs(jnp.cumsum(x - x.mean())).max()
+        return _fused(x, jnp.minimum(like(x, t * self.lam), enough))
+
+
+@sequential_on_cpu
+def _fused(y: Array, lam: Array) -> Array:
+    """argmin_u ||u - y||^2 / 2 + lam sum_j |u_{j+1} - u_j|.
+
+    With F_j(b) the least cost of u_1, ..., u_j given u_j = b, the recursion is
+    F_{j+1}'(b) = (b - y_{j+1}) + clip(F_j'(b), -lam, lam), and backwards u_j = u_{j+1} clipped to [low_j, high_j],
+    where F_j'(low_j) = -lam and F_j'(high_j) = lam. The clipped derivative is piecewise linear and increasing. It is
+    kept as a list of knots (position, change of slope, change of intercept): left of all it is -lam, right of all
+    +lam. Each step removes knots at the two ends and adds one at each end, so that 2 d knots are touched in all.
+    """
+    d = y.size
+    knots = jnp.zeros((2 * d, 3), y.dtype)
+    knots = knots.at[d - 1].set(jnp.stack([y[0] - lam, jnp.ones_like(lam), lam - y[0]]))
+    knots = knots.at[d].set(jnp.stack([y[0] + lam, -jnp.ones_like(lam), lam + y[0]]))
+
+    def ends(knots: Array, first: Array, last: Array, offset: Array) -> tuple[Array, Array, Array, Array]:
+        """The lines (slope, intercept) on which b - offset + (knots passed) is 0, from the left and from the right.
+
+        Without the -lam and +lam at the two ends, "reaches -lam" and "reaches +lam" both read "is 0". One loop for
+        both ends: with a loop for each XLA copies all knots at every step, and the work is no longer O(d). A few more
+        operations here or in `forward` cost a factor of ten, as XLA then schedules them one by one.
+        """
+
+        def passing(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array]:
+            rising, i, falling, k = state
+            left = (i <= k) & (rising[0] * knots[i, 0] + rising[1] <= 0)
+            right = (i + left <= k) & (falling[0] * knots[k, 0] + falling[1] >= 0)  # no knot is passed from both ends
+            return left, right
+
+        def step(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+            (rising, i, falling, k), (left, right) = state, passing(state)
+            rising = jnp.where(left, rising + knots[i, 1:], rising)
+            falling = jnp.where(right, falling - knots[k, 1:], falling)
+            return rising, i + left, falling, k - right
+
+        line = jnp.stack([jnp.ones_like(offset), -offset])
+        return jax.lax.while_loop(lambda state: jnp.any(jnp.stack(passing(state))), step, (line, first, line, last))
+
+    def forward(carry: tuple[Array, Array, Array], y_j: Array) -> tuple[Any, tuple[Array, Array]]:
+        knots, first, last = carry
+        rising, first, falling, last = ends(knots, first, last, y_j)
+        low, high = -rising[1] / rising[0], -falling[1] / falling[0]
+        knots = knots.at[first - 1].set(jnp.concatenate([low[None], rising]))
+        knots = knots.at[last + 1].set(jnp.concatenate([high[None], -falling]))
+        return (knots, first - 1, last + 1), (low, high)
+
+    start = knots, jnp.asarray(d - 1, jnp.int32), jnp.asarray(d, jnp.int32)
+    (knots, first, last), (low, high) = jax.lax.scan(forward, start, y[1:-1])
+    line, *_ = ends(knots, first, last, y[-1] + lam)  # from the left, with -lam counted: where F_d' is 0
+    end = -line[1] / line[0]
+
+    def backward(after: Array, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
+        here = jnp.clip(after, *bounds)
+        return here, here
+
+    low, high = jnp.append(y[0] - lam, low), jnp.append(y[0] + lam, high)
+    _, u = jax.lax.scan(backward, end, (low, high), reverse=True)
+    return jnp.append(u, end)

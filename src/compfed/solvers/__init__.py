@@ -1,0 +1,7 @@
+"""Minimisers: of the pooled rows (`solve`), and over sites, with a certificate (`minimise`)."""
+
+from compfed.solvers import steps
+from compfed.solvers.federated import Minimum, minimise
+from compfed.solvers.pooled import Solution, solve
+
+__all__ = ["Minimum", "Solution", "minimise", "solve", "steps"]

@@ -1,0 +1,180 @@
+"""Two engines, one algorithm: they must agree, whatever the order of the clients and the shape of the data."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import logistic
+
+import compfed as cf
+from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid
+from compfed.engines import reference
+from compfed.solvers.steps import suggest
+
+engine = importlib.import_module("compfed.engines.simulator")  # the package exports the function of the same name
+
+EQUAL, UNEQUAL = 20, [30, 6, 30, 6, 6]  # the unequal ones fill two buckets
+# Columns that are pure rounding noise (a norm that is zero in exact arithmetic), or a clock.
+NOT_COMPARED = {"seconds", "correction"}
+
+
+@pytest.fixture(scope="module")
+def problems() -> dict[str, cf.Problem]:
+    return {"equal": logistic(samples=EQUAL), "unequal": logistic(samples=UNEQUAL, weights=True)}
+
+
+def method(name: str, problem: cf.Problem) -> tuple[cf.Problem, Algorithm]:
+    """The named method with three local steps, and the problem it can run on (without g for smooth-only methods)."""
+    if not ALGORITHMS[name].composite:
+        problem = problem.replace(regulariser=cf.regularisers.Zero())
+    return problem, suggest(name, problem, tau=3)
+
+
+def assert_same(a: cf.Trace, b: cf.Trace, tol: float = 1e-10) -> None:
+    assert np.abs(a.x - b.x).max() <= tol * np.abs(b.x).max()
+    assert list(a) == list(b)
+    for column in set(a) - NOT_COMPARED:
+        scale = max(float(np.nanmax(np.abs(b[column]))), 1e-3)
+        np.testing.assert_allclose(a[column], b[column], rtol=0, atol=tol * scale, err_msg=column)
+    assert a.state is not None
+    assert b.state is not None
+    for mine, other in zip(a.state.server + a.state.clients, b.state.server + b.state.clients, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=0, atol=tol * max(1.0, float(np.abs(other).max())))
+
+
+PAPER = ("DecoupledProx", "FedMid", "FedDA", "FastFedDA", "ProximalGradient", "FISTA")
+ENDS = [(None, None), (5, 2)]  # full gradients of everyone, mini-batches of a sample
+BETWEEN = [(None, 2), (5, None)]
+
+
+def cases() -> list[Any]:
+    """Every method on unequal sites, the paper's on equal ones too (a special case of the same code)."""
+    found = []
+    for name, cls in ALGORITHMS.items():
+        # who cannot sample has its mini-batches with everyone
+        quick = ENDS if cls.sampling != "no" else [*ENDS, (5, None)]
+        for batch, k in [*ENDS, *BETWEEN]:
+            marks = () if (batch, k) in quick else pytest.mark.thorough
+            found.append(pytest.param(name, "unequal", batch, k, marks=marks))
+        found += [pytest.param(name, "equal", *end) for end in ENDS[1:] if name in PAPER]
+    return found
+
+
+@pytest.mark.parametrize(("name", "sites", "batch_size", "participants"), cases())
+def test_reference_and_simulate_agree(problems, name, sites, batch_size, participants):
+    problem, algorithm = method(name, problems[sites])
+    options = {"batch_size": batch_size, "participants": participants, "seed": 4, "record_every": 10}
+    if participants is not None and algorithm.sampling == "no":
+        for engine_ in (cf.simulate, reference):
+            with pytest.raises(cf.InputError, match=f"{name} needs every client in every round; got participants=2"):
+                engine_(problem, algorithm, 50, **options)
+        return
+    assert_same(cf.simulate(problem, algorithm, 50, **options), reference(problem, algorithm, 50, **options))
+
+
+@pytest.mark.parametrize("participants", [None, 2])
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_permuting_the_clients_permutes_nothing_else(problems, batch_size, participants):
+    problem = problems["unequal"]
+    order = [3, 0, 4, 2, 1]
+    permuted = cf.Problem(
+        problem.loss, problem.regulariser, problem.sites.permuted(order), weights=problem.weights[order]
+    )
+    algorithm = DecoupledProx(eta=1.0, tau=3)
+    options = {"batch_size": batch_size, "participants": participants, "seed": 1}
+    a, b = (cf.simulate(p, algorithm, 30, **options) for p in (problem, permuted))
+    np.testing.assert_allclose(b.x, a.x, rtol=1e-10)
+    assert a.state is not None
+    assert b.state is not None
+    for mine, other in zip(a.state.clients, b.state.clients, strict=True):
+        np.testing.assert_allclose(other, mine[order], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("participants", [None, 2])
+def test_visiting_clients_one_after_another_or_side_by_side_is_the_same(problems, monkeypatch, participants):
+    problem, algorithm = problems["unequal"], DecoupledProx(eta=1.0, tau=3)
+    side_by_side = cf.simulate(problem, algorithm, 20, participants=participants)
+    for at_once in (1, 2):
+        monkeypatch.setattr(engine, "clients_at_once", lambda problem, batch_size, k=at_once: k)
+        assert_same(cf.simulate(problem, algorithm, 20, participants=participants), side_by_side)
+
+
+def test_recording_less_often_changes_only_what_is_recorded(problems):
+    problem, algorithm = problems["equal"], FedDA(eta=1.0, tau=3)
+    often, seldom = (cf.simulate(problem, algorithm, 23, batch_size=5, record_every=k) for k in (1, 7))
+    assert seldom["round"].tolist() == [0, 7, 14, 21, 23]
+    np.testing.assert_array_equal(seldom.x, often.x)
+    np.testing.assert_allclose(seldom["objective"], often["objective"][seldom["round"]], rtol=1e-14)
+
+
+def test_step_sizes_lambda_and_rounds_do_not_recompile(problems):
+    problem = problems["equal"]
+    cf.simulate(problem, DecoupledProx(eta=1.0, tau=3), 10)
+    before = engine.programs_compiled()
+    for eta, lam, ridge, rounds, every, seed in [(0.5, 1e-3, 0.05, 11, 2, 1), (0.3, 5e-3, 0.1, 40, 1, 2)]:
+        other = problem.replace(cf.losses.Logistic(ridge), cf.regularisers.L1(lam))
+        cf.simulate(other, DecoupledProx(eta=eta, eta_g=1.1, tau=3), rounds, record_every=every, seed=seed)
+    assert engine.programs_compiled() == before
+    cf.simulate(problem, DecoupledProx(eta=1.0, tau=2), 10)  # tau shapes the program
+    assert engine.programs_compiled() == before + 1
+
+
+def test_a_grid_is_its_members_run_alone_and_one_program(problems):
+    problem = problems["unequal"]
+    before = engine.programs_compiled()
+    over = {"eta": [0.5, 1.0], "lam": [1e-3, 1e-2], "seed": [0, 7]}
+    traces = cf.grid(problem, DecoupledProx(eta=1.0, tau=3), 20, over, batch_size=5)
+    assert engine.programs_compiled() == before + 1
+    assert len(traces) == 8
+    for trace in traces:
+        values = trace.provenance["grid"]
+        member = problem.replace(regulariser=cf.regularisers.L1(values["lam"]))
+        alone = cf.simulate(member, DecoupledProx(eta=values["eta"], tau=3), 20, batch_size=5, seed=values["seed"])
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(trace["objective"], alone["objective"], rtol=1e-12)
+
+
+def test_a_grid_gives_each_member_its_own_minimiser(problems):
+    problem = problems["equal"]
+    algorithm = DecoupledProx(eta=2.0, tau=3)
+    for trace in cf.grid(problem, algorithm, 800, {"lam": [1e-3, 4e-3]}, reference=cf.solve, record_every=800):
+        assert trace["optimality"][-1] < 1e-10
+
+
+def test_costs_follow_from_the_message_types(problems):
+    problem, d = problems["equal"], 8
+    # up, down (vectors); gradients; per client and round
+    expected = {"DecoupledProx": (1, 1, 3), "FedMid": (1, 1, 3), "FedDA": (1, 1, 3), "FastFedDA": (2, 2, 3)}
+    expected |= {"ProximalGradient": (1, 1, 1), "FISTA": (1, 1, 1)}
+    for name, costs in expected.items():
+        trace = cf.simulate(*method(name, problem), 10)
+        per_round = [trace[c][-1] / 10 for c in ("vectors_up", "vectors_down", "gradients")]
+        assert per_round == list(costs), name
+        assert trace["bytes_up"][-1] >= 8 * d * trace["vectors_up"][-1]
+    half = cf.simulate(problem, DecoupledProx(eta=1.0, tau=3), 10, participants=2)
+    assert half["vectors_up"][-1] == pytest.approx(10 * 2 / 5)
+    assert half["vectors_down"][-1] == pytest.approx(2 * 10 * 2 / 5)  # sampled clients hear the result as well
+
+
+def test_float32_stays_float32_and_close_to_float64(problems):
+    problem = problems["equal"]
+    algorithm = FedDA(eta=1.0, tau=3)
+    single, double = cf.simulate(problem.astype("float32"), algorithm, 50), cf.simulate(problem, algorithm, 50)
+    assert single.x.dtype == np.float32
+    assert single.provenance["dtype"] == "float32"
+    np.testing.assert_allclose(single.x, double.x, rtol=0, atol=1e-5)
+
+
+def test_progress_reports_every_round(problems):
+    seen: list[tuple[int, int]] = []
+    cf.simulate(problems["equal"], FedMid(eta=1.0, tau=3), 10, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (10, 10)
+    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+
+
+def test_a_smooth_method_refuses_a_regulariser_and_names_composite_ones(problems):
+    with pytest.raises(cf.InputError, match=r"FedAvg is for smooth problems.*DecoupledProx"):
+        cf.simulate(problems["equal"], FedAvg(eta=1.0), 1)

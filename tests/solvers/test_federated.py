@@ -1,0 +1,396 @@
+"""minimise: with nothing to tune it reaches the minimiser, says how close it is, and mends steps that are too long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import logistic, quadratic_oracle, quadratics, soft
+from sklearn.linear_model import PoissonRegressor
+
+import compfed as cf
+from compfed.algorithms import FISTA, AcceleratedDecoupledProx, DecoupledProx, FedMid, ProximalGradient
+from compfed.solvers.steps import automatic, suggest
+
+# one problem for all, so that a method compiles once
+PROBLEM = quadratics()
+LAM, D, TAU = 1.0, 8, 3
+
+
+@pytest.fixture(scope="module")
+def star() -> np.ndarray:
+    x = cf.solve(PROBLEM).x
+    assert 0 < np.count_nonzero(x) < D
+    return x
+
+
+@pytest.fixture(scope="module")
+def minimum() -> cf.Minimum:
+    return cf.minimise(PROBLEM)
+
+
+# --- the minimiser ---
+
+
+def test_it_reaches_the_minimiser_by_default(minimum, star):
+    assert minimum.converged
+    assert minimum.notes == []
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(minimum.x == 0, star == 0)
+    np.testing.assert_array_equal(np.asarray(minimum), minimum.x)
+    assert isinstance(minimum.algorithm, automatic(PROBLEM))
+
+
+def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
+    problem = logistic(samples=[20, 12, 20, 12, 20], weights=True)
+    minimum = cf.minimise(problem)
+    assert minimum.converged
+    np.testing.assert_allclose(minimum.x, cf.solve(problem).x, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["DecoupledProx", "FISTA", "FedDR", "Scaffnew"])
+def test_exact_methods_by_name(name, star):
+    minimum = cf.minimise(PROBLEM, name, tau=TAU)
+    assert minimum.algorithm == suggest(name, PROBLEM, tau=TAU)
+    assert minimum.converged
+    assert minimum.certificate.holds
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
+
+
+# --- the certificate ---
+
+
+def mapping_by_hand(x: np.ndarray) -> float:
+    """Norm of L (x - prox(x - grad f(x) / L)) in NumPy, for the squared loss with L1."""
+    H, b = (part.mean(axis=0) for part in quadratic_oracle(PROBLEM))
+    L = np.linalg.eigvalsh(H)[-1]
+    return float(np.linalg.norm(L * (x - soft(x - (H @ x - b) / L, LAM / L))))
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-6])
+def test_certificate_by_hand(tol):
+    minimum = cf.minimise(PROBLEM, tol=tol)
+    certificate = minimum.certificate
+    scale = np.linalg.norm(quadratic_oracle(PROBLEM)[1].mean(axis=0))  # of grad f(0) = -b
+    np.testing.assert_allclose(certificate.gradient_mapping, mapping_by_hand(minimum.x), rtol=1e-6)
+    np.testing.assert_allclose(certificate.scale, scale, rtol=1e-12)
+    np.testing.assert_allclose(certificate.relative, mapping_by_hand(minimum.x) / scale, rtol=1e-6)
+    assert certificate.holds
+    assert mapping_by_hand(minimum.x) <= tol * scale
+    assert minimum.trace["gradient_mapping"][-2] > tol * scale, "it stopped as soon as it looked"
+    np.testing.assert_array_equal(minimum.trace.x, minimum.x)
+    assert minimum.trace["round"][-1] == minimum.rounds
+
+
+def test_a_scale_of_ones_own():
+    minimum = cf.minimise(PROBLEM, tol=1e-3, scale=0.5)
+    assert minimum.certificate.scale == 0.5
+    assert mapping_by_hand(minimum.x) <= 1e-3 * 0.5 < minimum.trace["gradient_mapping"][-2]
+
+
+def test_starting_at_the_minimiser_takes_no_rounds(star):
+    minimum = cf.minimise(PROBLEM, x0=star)
+    assert (minimum.converged, minimum.rounds) == (True, 0)
+    np.testing.assert_array_equal(minimum.x, star)
+
+
+def test_single_precision_ends_at_its_rounding_level(star):
+    """1e-10 is out of reach: it ends without a warning where the gradient mapping is rounding."""
+    single = PROBLEM.astype("float32")
+    minimum = cf.minimise(single, "FISTA")
+    assert minimum.converged
+    assert not minimum.certificate.holds
+    assert minimum.notes == []
+    assert mapping_by_hand(minimum.x) <= 1e-5 * minimum.certificate.scale
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-4)
+
+
+def test_single_precision_stops_where_its_comparison_and_the_certificates_differ_in_the_last_bit():
+    """A tol just below a gradient mapping is that very number in float32: it has arrived, and must not go on for ever."""
+    single = PROBLEM.astype("float32")
+    run = cf.simulate(single, suggest("FISTA", single), 20, record_every=10, tol=0.0)
+    tol = float(np.nextafter(np.float64(run["gradient_mapping"][-1]), 0.0))
+    assert run["gradient_mapping"][1] > tol
+    minimum = cf.minimise(single, "FISTA", tol=tol, scale=1.0)
+    assert (minimum.converged, minimum.rounds) == (True, 20)
+
+
+# --- simulate(tol=...) ---
+
+RUN: dict[str, Any] = {"problem": PROBLEM, "algorithm": DecoupledProx(eta=0.05, tau=TAU)}
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module")
+def whole() -> cf.Trace:
+    return cf.simulate(**RUN, rounds=ROUNDS)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_tol_stops_at_the_first_recorded_round_that_is_close_enough(whole, every):
+    recorded = sorted({*range(0, ROUNDS, every), ROUNDS})
+    mapping = whole["gradient_mapping"][recorded]
+    first = [k for k in range(len(recorded)) if mapping[k] < mapping[:k].min(initial=np.inf)]  # a new smallest
+    assert len(first) > 8
+    for k in first:
+        stopped = cf.simulate(**RUN, rounds=ROUNDS, record_every=every, tol=mapping[k] * (1 + 1e-9))
+        assert stopped["round"].tolist() == recorded[: k + 1]
+        assert stopped.state is not None
+        assert stopped.state.rounds == stopped.provenance["rounds"] == recorded[k]
+        np.testing.assert_allclose(stopped["gradient_mapping"], mapping[: k + 1], rtol=1e-10)
+
+
+def test_tol_that_is_not_reached_runs_all_rounds(whole):
+    never = cf.simulate(**RUN, rounds=ROUNDS, tol=0.0)
+    assert never["round"][-1] == ROUNDS
+    np.testing.assert_array_equal(never.x, whole.x)
+
+
+def test_a_stopped_run_goes_on(whole):
+    tol = whole["gradient_mapping"][20]
+    stopped = cf.simulate(**RUN, rounds=ROUNDS, tol=tol * (1 + 1e-9))
+    done = int(stopped["round"][-1])
+    assert 0 < done < ROUNDS
+    np.testing.assert_array_equal(stopped.x, cf.simulate(**RUN, rounds=done).x)
+    again = cf.simulate(**RUN, rounds=ROUNDS - done, resume=stopped)
+    np.testing.assert_array_equal(again.x, whole.x)
+    np.testing.assert_array_equal(again["round"], whole["round"])
+    closer = cf.simulate(**RUN, rounds=ROUNDS - done, resume=stopped, tol=tol / 2)
+    assert done < closer["round"][-1] == whole.first("gradient_mapping", tol / 2)
+    there = cf.simulate(**RUN, rounds=5, resume=stopped, tol=tol * (1 + 1e-9))
+    assert there["round"][-1] == done, "it is close enough already"
+    np.testing.assert_array_equal(there.x, stopped.x)
+
+
+# --- the guard ---
+
+
+@pytest.mark.parametrize("name", ["FISTA", "DecoupledProx"])
+def test_a_step_far_too_long_is_halved_until_it_is_not(name, star):
+    asked = suggest(name, PROBLEM, tau=TAU, scale=50.0)
+    with pytest.warns(
+        cf.StepSizeWarning, match=rf"{name}: .*; step halved to eta=.*going on from the last good model\."
+    ):
+        minimum = cf.minimise(PROBLEM, asked)
+    assert minimum.converged
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
+    halvings = [note for note in minimum.notes if "step halved to eta=" in note]
+    assert minimum.algorithm.eta == asked.eta * 0.5 ** len(halvings)  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    assert f"eta={minimum.algorithm.eta:.3g}" in halvings[-1]  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    assert any("the model blew up" in note for note in halvings)
+    assert minimum.algorithm == cf.algorithms.find(name)(**{**vars(asked), "eta": minimum.algorithm.eta})  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    # all pieces are in one trace, whose rounds go on counting
+    assert minimum.trace["round"][0] == 0
+    assert (np.diff(minimum.trace["round"]) > 0).all()
+    assert minimum.trace["round"][-1] == minimum.rounds
+    assert (np.diff(minimum.trace["gradients"]) > 0).all()
+
+
+def test_proximal_gradient_ends_below_the_longest_stable_step(star):
+    """Gradient steps on a quadratic are stable below 2 / L and at no step beyond."""
+    with pytest.warns(cf.StepSizeWarning):
+        minimum = cf.minimise(PROBLEM, ProximalGradient(eta=50 / PROBLEM.lipschitz))
+    assert minimum.converged
+    eta: float = minimum.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    assert 1 / PROBLEM.lipschitz < eta < 2 / PROBLEM.lipschitz
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
+
+
+def test_a_step_that_is_right_is_left_alone(star):
+    asked = suggest("DecoupledProx", PROBLEM, tau=TAU, scale=0.7)
+    minimum = cf.minimise(PROBLEM, asked)
+    assert minimum.algorithm is asked
+    assert minimum.notes == []
+    np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(("algorithm", "trouble"), [("FedMid", "no lower"), (FedMid(eta=50.0, tau=TAU), "blew up")])
+def test_an_inexact_method_stops_where_it_gets_no_further(star, algorithm, trouble):
+    minimum = cf.minimise(PROBLEM, algorithm, tau=TAU, max_rounds=4000)
+    assert not minimum.converged
+    assert not minimum.certificate.holds
+    assert trouble in minimum.notes[-1]
+    assert minimum.notes[-1].endswith("; stopped")
+    assert minimum.rounds < 4000
+    assert np.isfinite(minimum.x).all()
+    assert np.linalg.norm(minimum.x - star) > 1e-4 * np.linalg.norm(star)
+
+
+# --- limits ---
+
+
+def test_max_rounds():
+    minimum = cf.minimise(PROBLEM, "DecoupledProx", tau=TAU, max_rounds=25)
+    assert minimum.rounds == 25
+    assert not minimum.converged
+    assert minimum.certificate.relative > minimum.certificate.tol
+    np.testing.assert_array_equal(minimum.trace["round"], [0, 10, 20, 25])
+    np.testing.assert_array_equal(minimum.x, cf.simulate(PROBLEM, suggest("DecoupledProx", PROBLEM, tau=TAU), 25).x)
+
+
+def test_max_rounds_counts_the_rounds_of_all_steps():
+    with pytest.warns(cf.StepSizeWarning):
+        minimum = cf.minimise(PROBLEM, suggest("FISTA", PROBLEM, scale=5.0), max_rounds=33)
+    assert minimum.rounds <= 33
+    assert minimum.trace["round"][-1] == minimum.rounds
+    assert len(minimum.notes) > 0
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "negative tol": ({"tol": -1}, r"tol=-1 must be a number >= 0"),
+    "tol NaN": ({"tol": np.nan}, r"tol=nan must be a number >= 0"),
+    "tol in words": ({"tol": "1e-3"}, r"tol='1e-3' must be a number >= 0"),
+    "no rounds": ({"max_rounds": 0}, r"max_rounds=0 must be a whole number >= 1"),
+    "half a round": ({"max_rounds": 2.5}, r"max_rounds=2\.5 must be a whole number >= 1"),
+    "no local steps": ({"tau": 0}, r"tau=0 must be a whole number >= 1"),
+    "a name misspelt": ({"algorithm": "DecupledProx"}, r"no algorithm 'DecupledProx'; the nearest is 'DecoupledProx'"),
+    "no algorithm": ({"algorithm": 3}, r"algorithm must be a name such as 'DecoupledProx' or a class; got 3"),
+    "a smooth method": ({"algorithm": "FedAvg"}, r"FedAvg is for smooth problems.*Use regularisers\.Zero"),
+    "a start of other length": ({"x0": np.zeros(3)}, r"x0 has shape \(3,\); this problem has 8 coefficients"),
+    "negative scale": ({"scale": -1.0}, r"scale=-1\.0 must be a finite number >= 0"),
+    "scale NaN": ({"scale": np.nan}, r"scale=nan must be a finite number >= 0"),
+    "no problem": ({"problem": PROBLEM.sites}, r"minimise needs a compfed\.Problem; got Sites"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake(mistake):
+    given, message = MISTAKES[mistake]
+    with pytest.raises(cf.InputError, match=message):
+        cf.minimise(**{"problem": PROBLEM, **given})
+
+
+@pytest.mark.parametrize("tol", [-1.0, np.nan, True, "small"])
+def test_simulate_refuses_the_same_tol(tol):
+    with pytest.raises(cf.InputError, match=r"tol=.* must be a number >= 0, or None to run all rounds"):
+        cf.simulate(**RUN, rounds=1, tol=tol)
+
+
+# --- a curvature without bound ---
+
+
+def test_poisson_with_large_counts_is_that_of_scikit_learn():
+    """The curvature at the start is 1/400 of that at the minimiser: steps begin far too long, then follow the model."""
+    rng = np.random.default_rng(0)
+    A = [np.column_stack([rng.standard_normal((m, 2)), np.ones(m)]) for m in (40, 25, 30)]
+    y = [rng.poisson(np.exp(a @ [0.5, -0.3, 6.0])).astype(float) for a in A]
+    sites = cf.data.from_arrays(A, y)
+    problem = cf.Problem(cf.losses.Poisson(ridge=0.01), cf.regularisers.Zero(), sites, weights=sites.shares)
+    with pytest.warns(cf.StepSizeWarning, match="the model blew up; step halved"):
+        minimum = cf.minimise(problem)
+    assert minimum.converged
+    model = PoissonRegressor(alpha=0.01, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=1000)
+    model.fit(*sites.pooled())
+    np.testing.assert_allclose(minimum.x, model.coef_, rtol=1e-6)
+    assert any("the curvature at the model is now" in note for note in minimum.notes)
+    # the step it ended with is that of the minimiser, not one cut down at the start
+    fitting: Any = suggest(type(minimum.algorithm), problem, at=minimum.x)
+    assert 0.5 < minimum.algorithm.eta / fitting.eta < 2  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+
+
+# --- starts that are the minimiser ---
+
+
+def test_labels_all_zero_are_done_at_once():
+    sites = cf.data.from_arrays(PROBLEM.sites.features, [np.zeros(12)] * 5)
+    minimum = cf.minimise(cf.Problem(PROBLEM.loss, PROBLEM.regulariser, sites))
+    assert (minimum.converged, minimum.rounds, minimum.certificate.gradient_mapping) == (True, 0, 0.0)
+    assert minimum.certificate.relative == 0.0
+    np.testing.assert_array_equal(minimum.x, np.zeros(D))
+
+
+def test_a_start_that_is_the_minimiser_but_for_rounding():
+    """Constant labels and centred features: grad f(0) is zero in exact arithmetic, and only there."""
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((12, D)) for _ in range(5)]
+    A = [a - np.mean(A, axis=(0, 1)) for a in A]
+    problem = cf.Problem(PROBLEM.loss, cf.regularisers.L1(0.0), cf.data.from_arrays(A, [np.full(12, 3.0)] * 5))
+    minimum = cf.minimise(problem)  # a warning would be an error
+    assert 0 < minimum.certificate.scale < 1e-14
+    assert minimum.converged
+    assert minimum.notes == []
+    assert np.abs(minimum.x).max() < 1e-14
+
+
+# --- which method ---
+
+
+def orthonormal(*curvatures: float) -> cf.Problem:
+    """Sites with A_i^T A_i / m = curvature_i times the identity: L_i = curvature_i, L their mean."""
+    rng = np.random.default_rng(0)
+    Q = [np.linalg.qr(rng.standard_normal((6, 4)))[0] * np.sqrt(6 * c) for c in curvatures]
+    return cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), cf.data.from_arrays(Q, [np.ones(6)] * len(Q)))
+
+
+@pytest.mark.parametrize(("tau", "limit"), [(5, 6.0), (4, 6.0), (2, 2.25), (1, 1.0)])
+def test_local_steps_unless_one_site_is_far_steeper(tau, limit):
+    """min(tau, 4) / L_max > 1 / L, with nine sites of curvature 1 and one of curvature k: L = (9 + k) / 10."""
+    below, above = (orthonormal(*[1.0] * 9, k) for k in (0.99 * limit, 1.01 * limit))
+    if tau > 1:
+        assert automatic(below, tau) is AcceleratedDecoupledProx
+    assert automatic(above, tau) is FISTA
+
+
+def test_one_site_needs_no_local_steps():
+    assert automatic(orthonormal(1.0)) is FISTA
+    assert automatic(orthonormal(1.0, 1.0)) is AcceleratedDecoupledProx
+
+
+def test_where_the_curvature_has_no_bound_it_is_that_at_the_model():
+    """exp(x) at a site whose only feature is 1: the site that starts flattest is the steepest elsewhere."""
+    features = [[[1.0]], [[0.3]], [[0.3]], [[0.3]], [[0.3]]]
+    sites = cf.data.from_arrays(features, [[1.0]] * 5)
+    problem = cf.Problem(cf.losses.Poisson(), cf.regularisers.Zero(), sites)
+    for x in (-3.0, 0.0, 3.0):
+        steep, flat = np.exp(x), 0.09 * np.exp(0.3 * x)
+        L, L_max = (steep + 4 * flat) / 5, max(steep, flat)
+        expected = AcceleratedDecoupledProx if 4 / L_max > 1 / L else FISTA
+        assert automatic(problem, 5, at=[x]) is expected
+        np.testing.assert_allclose(suggest("FISTA", problem, at=[x]).eta, 1 / L, rtol=1e-8)
+        np.testing.assert_allclose(suggest("DecoupledProx", problem, tau=5, at=[x]).eta, 4 / (5 * L_max), rtol=1e-8)
+    assert {automatic(problem, 5, at=[x]) for x in (-3.0, 3.0)} == {AcceleratedDecoupledProx, FISTA}
+
+
+# --- traces one after another ---
+
+
+def piece(rounds: list[int], objective: list[float], **more: list[float]) -> cf.Trace:
+    r = np.array(rounds)
+    columns = {"round": r, "objective": np.array(objective), "gradient_mapping": np.array(objective) ** 2}
+    columns |= {"vectors_up": 2.0 * r, "gradients": 5.0 * r, "seconds": 0.1 * r}
+    return cf.Trace(
+        columns | {k: np.array(v) for k, v in more.items()}, np.full(2, objective[-1]), {"seed": rounds[-1]}
+    )
+
+
+def test_then_adds_up_what_is_counted_and_nothing_else():
+    joined = piece([0, 10, 20], [9.0, 8.0, 7.0]).then(piece([0, 10, 15], [7.0, 6.0, 5.0]))
+    np.testing.assert_array_equal(joined["round"], [0, 10, 20, 30, 35])
+    np.testing.assert_array_equal(joined["objective"], [9, 8, 7, 6, 5])  # the second's start is the first's end
+    np.testing.assert_array_equal(joined["gradient_mapping"], [81, 64, 49, 36, 25])
+    np.testing.assert_array_equal(joined["vectors_up"], [0, 20, 40, 60, 70])
+    np.testing.assert_array_equal(joined["gradients"], [0, 50, 100, 150, 175])
+    np.testing.assert_allclose(joined["seconds"], [0, 1, 2, 3, 3.5])
+    np.testing.assert_array_equal(joined.x, [5, 5])
+    assert joined.provenance == {"seed": 15}
+    assert joined.state is None, "the memory of the second began anew: there is nothing to resume from round 0"
+
+
+def test_then_leaves_measures_of_ones_own_as_they_are():
+    joined = piece([0, 1], [2.0, 1.0], accuracy=[0.5, 0.6]).then(piece([0, 1], [1.0, 0.0], accuracy=[0.6, 0.9]))
+    np.testing.assert_array_equal(joined["accuracy"], [0.5, 0.6, 0.9])
+    half = piece([0, 1], [2.0, 1.0], accuracy=[0.5, 0.6]).then(piece([0, 1], [1.0, 0.0]))
+    np.testing.assert_array_equal(half["accuracy"], [0.5, 0.6, np.nan])
+
+
+def test_then_of_two_runs_is_the_longer_run():
+    """Proximal gradient has no memory, so a second run from the end of the first is its continuation."""
+    algorithm = ProximalGradient(eta=1 / PROBLEM.lipschitz)
+    whole, first = (cf.simulate(PROBLEM, algorithm, r) for r in (6, 2))
+    joined = first.then(cf.simulate(PROBLEM, algorithm, 4, x0=first.x))
+    assert list(joined) == list(whole)
+    for column in set(whole) - {"seconds"}:
+        np.testing.assert_allclose(joined[column], whole[column], rtol=1e-10, atol=1e-13, err_msg=column)
+    assert (np.diff(joined["seconds"]) >= 0).all()
+    np.testing.assert_array_equal(joined.x, whole.x)

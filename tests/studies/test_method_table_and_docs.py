@@ -1,0 +1,101 @@
+"""The table of algorithms is computed and the README's copy is current; documented examples run."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from pathlib import Path
+
+import marks
+import numpy as np
+import pytest
+from places import ROOT
+
+import compfed as cf
+from compfed.algorithms import ALGORITHMS
+from compfed.studies.method_table import HEADER, entries
+from compfed.tools.text import markdown_table
+
+
+def test_verified_json_is_what_the_marks_say():
+    assert json.loads(marks.TARGET.read_text()) == marks.collect(), "run: python tests/marks.py"
+
+
+def test_every_row_of_the_table_of_identities_is_a_test():
+    assert marks.rows() == set(range(1, 33))
+
+
+def test_the_table_in_the_readme_is_current():
+    table = markdown_table(HEADER, [entry.cells() for entry in entries()])
+    assert table in (ROOT / "README.md").read_text(), "run: compfed list algorithms --markdown"
+
+
+def test_costs_in_the_table_are_those_of_the_papers():
+    """Vectors up and down and gradients per round with tau = 5, as the papers state them."""
+    known = {
+        "DecoupledProx": (1, 1, 5), "FedMid": (1, 1, 5), "FedDA": (1, 1, 5), "FastFedDA": (2, 2, 5), "FISTA": (1, 1, 1),
+        "Scaffold": (2, 2, 5), "Mime": (2, 3, 11), "MimeLite": (2, 2, 6), "FedDR": (1, 1, 5), "FedADMM": (1, 1, 5),
+        "CoupledControlVariates": (2, 2, 5), "Scaffnew": (1, 1, 5), "AcceleratedDecoupledProx": (1, 1, 5),
+    }  # fmt: skip
+    found = {e.name: (e.vectors_up, e.vectors_down, e.gradients) for e in entries()}
+    assert {name: found[name] for name in known} == known
+
+
+def code_lines(source: str) -> int:
+    """Lines that are neither blank, comment nor docstring."""
+    tree = ast.parse(source)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
+            first = node.body[0]
+            skipped |= set(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    lines = enumerate(source.splitlines(), start=1)
+    return sum(1 for i, line in lines if i not in skipped and line.strip() and not line.strip().startswith("#"))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_file_of_at_most_80_lines_and_no_inheritance_between_algorithms(name):
+    cls = ALGORITHMS[name]
+    source = Path(inspect.getfile(cls)).read_text()
+    assert code_lines(source) <= 80
+    assert [base for base in cls.__mro__[1:] if base in ALGORITHMS.values()] == []
+    document = inspect.getmodule(cls).__doc__ or ""  # pyright: ignore[reportOptionalMemberAccess]  # a class has one
+    assert "Deviations:" in document
+    assert "Reference:" in document
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/new-method.md", "docs/estimators.md", "docs/problems.md"])
+def test_documented_code_runs(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    blocks = python_blocks(ROOT / page)
+    assert blocks
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, page, "exec"), names)
+
+
+def test_the_skeleton_runs_in_both_engines(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    from my_method import LocalProx  # pyright: ignore[reportMissingImports]  # on the path only here
+
+    source = (ROOT / "examples" / "my_method.py").read_text()
+    assert code_lines(source) <= 40
+    sites = cf.data.synthetic(clients=4, samples=15, features=5)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    monkeypatch.setattr(LocalProx, "sampling", "observed")
+    for batch, k in ((None, None), (4, 2)):
+        a = cf.simulate(problem, LocalProx(eta=1.0, tau=2), 20, batch_size=batch, participants=k)
+        b = cf.engines.reference(problem, LocalProx(eta=1.0, tau=2), 20, batch_size=batch, participants=k)
+        np.testing.assert_allclose(a.x, b.x, rtol=1e-10)
+    # with one client and no relaxation it is proximal gradient, which is exact
+    alone = cf.Problem(problem.loss, problem.regulariser, cf.data.from_arrays(sites.features[:1], sites.labels[:1]))
+    trace = cf.simulate(alone, LocalProx(eta=2.0, tau=5), 300, reference=cf.solve(alone), record_every=300)
+    assert trace["optimality"][-1] < 1e-10
