@@ -28,6 +28,9 @@ class Up(NamedTuple):  # what a client sends
 
 @record
 class LocalProx(Algorithm[Global, None, Global, Up]):
+    composite = True
+    exact = False  # the local models differ, and their mean is not where they would all stay
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
@@ -43,10 +46,14 @@ class LocalProx(Algorithm[Global, None, Global, Up]):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(z=z), c
+        return Up(z=z), c, z  # the answer, the memory, the local model
 
     def server(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * (mean.z - s.w))
 
     def solution(self, g, s):
         return s.w
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L_max, tau=b.tau)

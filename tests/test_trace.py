@@ -207,7 +207,6 @@ def test_provenance(problem, trace):
         "eta_g": 1.0,
         "tau": 3,
         "upload": "model",
-        "local_prox": "growing",
     }
     assert told["algorithm"] == algorithm
     assert told["problem"] == problem.describe()

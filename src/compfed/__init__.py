@@ -1,9 +1,11 @@
 """compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that stays at n sites."""
 
+import importlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from compfed import algorithms, data, engines
+from compfed.algorithms import register
 from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError, StepSizeWarning
 from compfed.problem import Problem, losses, regularisers
@@ -12,6 +14,7 @@ from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
+    from compfed import testing
     from compfed.estimators import (
         FederatedElasticNet,
         FederatedElasticNetCV,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     )
     from compfed.report.paths import plot_path
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
+    from compfed.studies.methods_compared import compare_methods
 
 __version__ = version("compfed")
 __all__ = [
@@ -41,8 +45,9 @@ __all__ = [
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
     "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
     "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "Problem", "Solution",
-    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated_pooled", "data", "engines", "grid", "losses",
-    "minimise", "plot_path", "progress_bar", "regularisation_path", "regularisers", "simulate", "solve", "steps",
+    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated_pooled", "compare_methods", "data", "engines",
+    "grid", "losses", "minimise", "plot_path", "progress_bar", "register", "regularisation_path", "regularisers",
+    "simulate", "solve", "steps", "testing",
 ]  # fmt: skip
 
 
@@ -50,8 +55,12 @@ def __getattr__(name: str) -> Any:
     """Estimators come with scikit-learn, which takes a second to import: they are fetched when first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'compfed' has no attribute {name!r}")
+    if name == "testing":
+        return importlib.import_module("compfed.testing")
     if name == "compare_local_federated_pooled":
         from compfed.studies import local_federated_pooled as where
+    elif name == "compare_methods":
+        from compfed.studies import methods_compared as where
     elif name == "plot_path":
         from compfed.report import paths as where
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Compare methods on one synthetic problem. Every method gets the same number of candidate step "
         "sizes, each with the whole budget; costs are per client.",
     )
-    compare.add_argument("--methods", metavar="A,B,...", help="default: all that the problem allows")
+    compare.add_argument(
+        "--methods",
+        metavar="A,B,...",
+        help="names, or module:Class for a method of your own (default: all that the problem allows)",
+    )
     budget = compare.add_mutually_exclusive_group()
     budget.add_argument("--rounds", type=float, metavar="N", help="budget in communication rounds (default: 300)")
     budget.add_argument("--bytes", type=float, metavar="N", help="budget in bytes sent by a client")
@@ -59,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
     listing = commands.add_parser("list", help="list what there is")
     listing.add_argument("what", choices=["algorithms"])
+    listing.add_argument("--methods", metavar="A,B,...", help="names, or module:Class (default: all)")
     listing.add_argument("--markdown", action="store_true", help="as the README has it")
     listing.set_defaults(run=_list)
 
@@ -94,38 +100,50 @@ def _reproduce(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _methods(text: str | None) -> list[str] | None:
+    """The names given; modules of the current folder can be imported by them."""
+    if not text:
+        return None
+    if os.getcwd() not in sys.path:  # a console script starts with its own folder instead
+        sys.path.insert(0, os.getcwd())
+    return text.split(",")
+
+
 def _compare(args: argparse.Namespace) -> int:
     from compfed import data
     from compfed.problem import losses, regularisers
     from compfed.problem.problem import Problem
-    from compfed.studies.methods_compared import Budget, compare, comparison_table
+    from compfed.studies.methods_compared import compare_methods
 
     given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
     samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
-    unit, amount = next(iter(given.items()), ("rounds", 100.0 if args.quick else 300.0))
+    given = given or {"rounds": 100.0 if args.quick else 300.0}
+    unit, amount = next(iter(given.items()))
     if amount < 1 or candidates < 1:
         raise InputError(f"--{unit} {amount:g} and --candidates {candidates} must both be at least 1.")
     sites = data.synthetic(clients=args.clients, samples=samples, features=args.features, seed=args.seed)
     g = regularisers.L1(args.l1) if args.l1 else regularisers.Zero()
     problem = Problem(losses.Logistic(ridge=args.ridge), g, sites)
-    names = args.methods.split(",") if args.methods else None
-    results = compare(
-        problem, Budget(unit, amount), _folder(args.out), names, tau=args.tau, candidates=candidates,
-        batch_size=args.batch_size, participants=args.participants, seed=args.seed,
+    compared = compare_methods(
+        problem, _methods(args.methods), rounds=given.get("rounds"), bytes=given.get("bytes"),
+        gradients=given.get("gradients"), tau=args.tau, candidates=candidates, batch_size=args.batch_size,
+        participants=args.participants, seed=args.seed, out=_folder(args.out),
     )  # fmt: skip
     for shown in dict.fromkeys([unit, "rounds", "bytes", "gradients"]):
         print(f"\n{shown} per client to reach an accuracy ||x - x*|| / ||x*||\n")
-        print(comparison_table(results, shown))
+        print(compared.table(shown))
     print(f"\nCurves, traces and JSON: {args.out}")
     return 0
 
 
 def _list(args: argparse.Namespace) -> int:
+    from compfed.algorithms import find
     from compfed.studies.method_table import HEADER, entries
     from compfed.tools.text import markdown_table, text_table
 
+    names = _methods(args.methods)
     table = markdown_table if args.markdown else text_table
-    print(table(HEADER, [entry.cells() for entry in entries()]))
+    print(table(HEADER, [e.cells() for e in entries(None if names is None else map(find, names))]))
     return 0
 
 

@@ -43,7 +43,7 @@ class Trace:
     """One row per recorded round; row 0 is the start.
 
     `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
-    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.engines.measures.COLUMNS`.
+    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.engines.measures`.
     """
 
     columns: dict[str, np.ndarray]
@@ -78,6 +78,11 @@ class Trace:
             after = later.columns.get(c, np.full(len(later), np.nan))[1:]
             columns[c] = np.concatenate([self[c], after + self[c][-1] if c in COUNTED else after])
         return Trace(columns, later.x, later.provenance, None)
+
+    def after(self, **spent: float) -> Trace:
+        """This trace, with so much more spent before its first row: rounds, bytes_up, ..."""
+        columns = {c: values + spent.get(c, 0) for c, values in self.columns.items()}
+        return Trace(columns, self.x, self.provenance, self.state)
 
     def to_pandas(self) -> Any:
         """The columns as a pandas DataFrame, indexed by round."""

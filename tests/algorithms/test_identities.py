@@ -15,6 +15,7 @@ import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, FastFedDA, FedAvg, FedDA, FedMid, ProximalGradient
 from compfed.algorithms.fast_fedda import Constant, Linear, Quadratic
 from compfed.algorithms.fista import Plain, Restart, StronglyConvex
+from compfed.studies.ablation import AblatedProx
 from compfed.studies.paper import eq2_gap, from_fixed_point
 
 SEEDS = [0, 1, 3]
@@ -73,8 +74,23 @@ def test_fixed_point(problem, star, eta, eta_g, tau, upload):
 @pytest.mark.identity(4, "DecoupledProx")
 @pytest.mark.parametrize("rule", ["eta", "eta-tilde", "none"])
 def test_other_local_prox_rules_leave_the_minimiser(problem, star, rule):
-    trace = from_fixed_point(problem, star, DecoupledProx(eta=0.1, tau=5, local_prox=rule), rounds=60)
+    trace = from_fixed_point(problem, star, AblatedProx(eta=0.1, tau=5, rule=rule), rounds=60)
     assert trace["optimality"][-1] > 1e-2
+
+
+@pytest.mark.parametrize("rule", ["growing", "eta", "eta-tilde", "none"])
+def test_the_local_prox_shows_in_the_drift(rule):
+    """One round from zero, where c = 0, written out: the drift is that of the local models z_tau of the rule itself."""
+    problem, eta, tau = quadratics(0), 0.1, 3
+    H, b = quadratic_oracle(problem)
+    zhat, z = np.zeros((5, 8)), np.zeros((5, 8))
+    length = {"growing": lambda t: (t + 1) * eta, "eta": lambda t: eta, "eta-tilde": lambda t: tau * eta}
+    for t in range(tau):
+        zhat = zhat - eta * (np.einsum("ijk,ik->ij", H, z) - b)
+        z = soft(zhat, length.get(rule, lambda t: 0.0)(t))
+    ours = DecoupledProx(eta=eta, tau=tau) if rule == "growing" else AblatedProx(eta=eta, tau=tau, rule=rule)
+    drift = cf.simulate(problem, ours, 1)["drift"][-1]
+    np.testing.assert_allclose(drift, np.linalg.norm(z - z.mean(0), axis=1).mean(), rtol=1e-12)
 
 
 @pytest.mark.identity(5, "DecoupledProx")
@@ -101,8 +117,8 @@ def test_both_uploads_give_the_same_sequence(problem, batch_size):
 @pytest.mark.parametrize("rule", ["eta", "eta-tilde"])
 def test_for_an_indicator_the_local_prox_parameter_does_not_matter(rule):
     problem = quadratics(1, g=cf.regularisers.Box(-0.2, 0.3))
-    growing = DecoupledProx(eta=0.1, tau=4)
-    a, b = (cf.simulate(problem, alg, 30) for alg in (growing, replace(growing, local_prox=rule)))
+    growing, ablated = DecoupledProx(eta=0.1, tau=4), AblatedProx(eta=0.1, tau=4, rule=rule)
+    a, b = (cf.simulate(problem, alg, 30) for alg in (growing, ablated))
     assert close(a.x, b.x, 1e-14)
     assert np.isin(a.x, [-0.2, 0.3]).any()  # the box is active
 

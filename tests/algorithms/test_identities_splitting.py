@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from compfed.algorithms.fedsplit import FedSplit
 from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.scaffold import Scaffold
-from compfed.engines.measures import cost_of_a_round
+from compfed.engines.costs import cost_of_a_round
 from compfed.tools.precision import precision
 
 # Every (method, tau) compiles once for all problems, so there are few of them.
@@ -406,14 +406,16 @@ def test_mime_uses_one_mini_batch_for_both_gradients():
     rng = np.random.default_rng(1)
     m, c = rng.standard_normal((2, D))
     with precision(np.dtype("float64")):
-        algorithm, f = Mime(eta=0.1, tau=TAU, beta=0.7), Noisy(k.H[0], k.b[0])
+        algorithm = Mime(eta=0.1, tau=TAU, beta=0.7)
+        f: Any = Noisy(k.H[0], k.b[0])
         memory = mime_file.Client(x=jnp.asarray(k.x0))
         down = mime_file.Down(m=jnp.asarray(m), c=jnp.asarray(c))
-        up, _ = algorithm.client(f, cf.regularisers.Zero(), down, memory, jax.random.key(0))
+        up, _, local = algorithm.client(f, cf.regularisers.Zero(), down, memory, jax.random.key(0))
     y = k.x0
     for _ in range(TAU):
         y = y - 0.1 * (0.3 * (k.H[0] @ (y - k.x0) + c) + 0.7 * m)
     np.testing.assert_allclose(up.delta, y - k.x0, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(local, y, rtol=0, atol=1e-14)
 
 
 def test_uploaded_gradients_are_full_gradients():
@@ -421,17 +423,19 @@ def test_uploaded_gradients_are_full_gradients():
     k = case(0)
     full = k.gradients(k.x0)[0]
     with precision(np.dtype("float64")):
-        f, g, x, key = Noisy(k.H[0], k.b[0]), cf.regularisers.Zero(), jnp.asarray(k.x0), jax.random.key(0)
+        f: Any = Noisy(k.H[0], k.b[0])
+        g, x, key = cf.regularisers.Zero(), jnp.asarray(k.x0), jax.random.key(0)
         methods: list[tuple[Algorithm, str]] = [
             (Scaffold(eta=0.1, tau=TAU, option="I"), "dc"),
             (MimeLite(eta=0.1, tau=TAU), "gradient"),
         ]
         for algorithm, field in methods:
             s, c = algorithm.init(x)
-            up, _ = algorithm.client(f, g, algorithm.down(g, s), c, key)
+            up, _, _ = algorithm.client(f, g, algorithm.down(g, s), c, key)
             np.testing.assert_allclose(getattr(up, field), full, rtol=0, atol=1e-14)
         s, c = Mime(eta=0.1).init(x)
-        answer, _ = Mime(eta=0.1).answer(f, g, Mime(eta=0.1).ask(g, s), c, key)
+        first = Mime(eta=0.1).exchanges[0]
+        answer, _, _ = first.client(f, g, first.down(g, s), c, key)
         np.testing.assert_allclose(answer.gradient, full, rtol=0, atol=1e-14)
 
 
@@ -553,6 +557,20 @@ def test_fedpd_that_skips_communication_does_not_converge(seed):
     assert trace["optimality"][-5:].min() > 0.1
 
 
+@pytest.mark.parametrize("participants", [None, 2])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_the_corrections_of_scaffold_sum_to_zero(option, participants):
+    """c = sum_i p_i c_i in every round, absent clients included, so that sum_i p_i (c - c_i) = 0."""
+    k = case(1)
+    algorithm = Scaffold(eta=0.2 / k.L, tau=TAU, option=option)
+    trace = run(k.smooth, algorithm, 40, x0=k.x0, participants=participants)
+    assert trace.state is not None
+    c, (c_i,) = trace.state.server[1], trace.state.clients
+    assert trace["correction"].max() < 1e-12 * np.abs(c_i).max()
+    np.testing.assert_allclose(c, k.p @ c_i, rtol=1e-12)
+    assert np.linalg.norm(c - c_i, axis=1).min() > 1e-3  # there was something to cancel
+
+
 # --- what a round costs, and what the local model is ---
 
 
@@ -598,13 +616,11 @@ def test_local_model_after_one_step(algorithm):
     k = case(0)
     with precision(np.dtype("float64")):
         f, g, key, share = Exact(k.H[0], k.b[0]), cf.regularisers.Zero(), jax.random.key(0), jnp.ones(())
-        s, c = algorithm.init(jnp.asarray(k.x0))
-        if algorithm.asks():
-            u, c = algorithm.answer(f, g, algorithm.ask(g, s), c, key)
-            s = algorithm.digest(g, s, u, share)
-        d = algorithm.down(g, s)
-        u, c = algorithm.client(f, g, d, c, key)
-        local = np.asarray(algorithm.local(g, d, u, c))
+        local = jnp.asarray(k.x0)
+        s, c = algorithm.init(local)
+        for exchange in algorithm.exchanges:
+            u, c, local = exchange.client(f, g, exchange.down(g, s), c, key)
+            s = exchange.server(g, s, u, share)
     np.testing.assert_allclose(local, k.x0 - 0.1 * (k.H[0] @ k.x0 - k.b[0]), rtol=0, atol=1e-14)
 
 

@@ -16,8 +16,10 @@ from sklearn.preprocessing import StandardScaler
 import compfed as cf
 from compfed.data import bundled
 from compfed.engines.simulator import programs_compiled
-from compfed.estimators.folds import fold_of_rows
+from compfed.estimators.cross_validation import best_and_within_error
+from compfed.estimators.folds import parts_of
 from compfed.estimators.path import SIDE_BY_SIDE
+from compfed.federation.in_process import sites_of
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
 ALPHAS = np.geomspace(0.2, 0.002, 6)
@@ -171,12 +173,10 @@ def test_equal_sites_count_the_same_in_training_and_when_held_out():
 
 def test_one_standard_error_by_hand():
     """Means 4, 2.1, 1; at the best the losses 0, 1, 2 have deviation 1 (not sqrt(2/3)) and the mean of three 1/sqrt(3)."""
-    for second, expected in ((1.0 + 1 / np.sqrt(3) - 1e-9, 0.5), (1.0 + 1 / np.sqrt(3) + 1e-9, 0.1)):
-        model = cf.FederatedLassoCV(rule="one_standard_error")
-        model.alphas_ = np.array([1.0, 0.5, 0.1])
-        model.cv_loss_ = np.array([[4.0] * 3, [second] * 3, [0.0, 1.0, 2.0]])
-        model._choose()
-        assert (model.alpha_best_, model.alpha_) == (0.1, expected)
+    for second, expected in ((1.0 + 1 / np.sqrt(3) - 1e-9, 1), (1.0 + 1 / np.sqrt(3) + 1e-9, 2)):
+        losses = np.array([[4.0] * 3, [second] * 3, [0.0, 1.0, 2.0]])
+        assert best_and_within_error(losses) == (2, expected)
+    assert best_and_within_error(losses[:, :1]) == (2, None)
 
 
 def test_one_split_has_a_best_alpha_and_no_standard_error():
@@ -201,14 +201,16 @@ def test_given_alphas_fall_whatever_their_order():
 
 
 def test_rounds_of_a_path_are_shared():
-    """Alphas side by side need as many rounds as the slowest; folds come one after the other."""
+    """Alphas side by side need as many rounds as the slowest, and so do folds."""
     table = bundled.diabetes()
     alphas = np.geomspace(1.0, 0.01, 10)
     alone = cf.FederatedLasso(alpha=0.01, algorithm="FISTA").fit(table.X, table.y, sites=table.sites)
     path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, alphas=alphas)
     assert 0.5 * alone.n_rounds_ <= path.rounds <= 1.5 * alone.n_rounds_
     model = cf.FederatedLassoCV(alphas, cv=4).fit(table.X, table.y, sites=table.sites)
-    assert 3 * path.rounds <= model.n_rounds_path_ <= 8 * path.rounds
+    assert 0.5 * path.rounds <= model.n_rounds_ <= 2 * path.rounds
+    assert 15 < model.communication_.models_per_message < 50
+    assert (model.n_fits_, model.n_fits_not_converged_) == (50, 0)
 
 
 def test_the_next_alphas_start_where_the_last_ones_ended():
@@ -303,6 +305,12 @@ def test_alpha_max_is_where_the_first_coefficient_appears(model, target):
     at, below = cf.regularisation_path(model, table.X, target(table.y), table.sites, n_alphas=2, eps=0.99).coefs
     assert np.abs(at).max() <= 1e-8 * np.abs(below).max()
     assert below.any()
+
+
+def fold_of_rows(sites: cf.data.Sites, folds: int, seed: int, classes: bool) -> list[np.ndarray]:
+    """The fold of every row, as each site deals its own."""
+    part: Any = parts_of(folds, seed, sites.sizes.tolist(), classes)[0](True)
+    return [part.dealt(site) for site in sites_of(sites)]
 
 
 def test_folds_are_even_inside_every_site_and_class(cancer):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
+from compfed.engines.reference_engine import task_of
+from compfed.engines.runners import look_question, looked
 from compfed.estimators.duality import duality_gap
-from compfed.estimators.frame import Frame
+from compfed.federation import InProcess, ask, converse
+from compfed.federation.view import Frame
 
 ROWS, WIDTH = 60, 6
 
@@ -142,7 +147,8 @@ def test_too_few_rounds_say_so(table):
     X, y, site = table
     with pytest.warns(ConvergenceWarning, match=r"stopped after 20 rounds .* Give more max_rounds\."):
         model = cf.FederatedLasso(alpha=1e-4, max_rounds=20).fit(X, y, sites=site)
-    assert model.n_rounds_ == 20
+    # describe, moments, bounds; 20 rounds; the last look, the duality gap
+    assert model.n_rounds_ == 3 + 20 + 1 + 1
     assert not model.certificate_.holds
 
 
@@ -236,7 +242,11 @@ def test_duality_gap_is_scikit_learns(table):
     sites = cf.data.from_arrays([np.column_stack([Z, np.ones(ROWS)])], [y])
     g = cf.regularisers.OnBlock(cf.regularisers.ElasticNet(np.full(WIDTH, 0.1), np.zeros(WIDTH)), 0, WIDTH)
     frame = Frame(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
-    gap = duality_gap(cf.Problem(cf.losses.Squared(), g, sites), frame, np.append(rough.coef_, rough.intercept_))
+    x, federation = np.append(rough.coef_, rough.intercept_), InProcess(sites)
+    task = task_of(cf.Problem(cf.losses.Squared(), g, sites))
+    at = looked(task, ask(federation, *look_question(task, x[None], last=False).questions))
+    found: Any = SimpleNamespace(x=x, at=at)
+    gap, _ = converse(federation, duality_gap(task, frame, found))
     assert gap is not None
     assert gap > 1e-8
     np.testing.assert_allclose(gap, rough.dual_gap_, rtol=1e-6, atol=1e-12)

@@ -14,7 +14,7 @@ from problems import quadratics, soft
 from scipy.special import expit
 
 import compfed as cf
-from compfed.problem import problem as problem_module
+from compfed.problem import measures
 
 # by importlib, because the package's own name `simulate` is the function
 simulate_module = importlib.import_module("compfed.engines.simulator")
@@ -150,13 +150,13 @@ def test_padding_changes_nothing(problem, x):
     assert padding.sum() == 31 + 32 + 39  # sites of 9, 8 and 1 rows share a bucket with that of 40
     with jax.enable_x64(True):
         spoiled = dataclasses.replace(store, y=jnp.where(padding, 1e6, store.y))
-        before = problem_module.objectives_and_mappings(problem.loss, problem.regulariser, store, x[None], 0.1)
-        after = problem_module.objectives_and_mappings(problem.loss, problem.regulariser, spoiled, x[None], 0.1)
+        before = measures.objectives_and_mappings(problem.loss, problem.regulariser, store, x[None], 0.1)
+        after = measures.objectives_and_mappings(problem.loss, problem.regulariser, spoiled, x[None], 0.1)
         np.testing.assert_array_equal(before[0], after[0])
         np.testing.assert_array_equal(before[1], after[1])
         np.testing.assert_array_equal(
-            problem_module.client_gradients(problem.loss, store, x),
-            problem_module.client_gradients(problem.loss, spoiled, x),
+            measures.client_gradients(problem.loss, store, x),
+            measures.client_gradients(problem.loss, spoiled, x),
         )
 
 

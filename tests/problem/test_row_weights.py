@@ -15,7 +15,7 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import compfed as cf
-from compfed.problem import problem as problem_module
+from compfed.problem import curvature
 from compfed.problem.local import FullGradient, MiniBatch
 from compfed.tools.randomness import sample_rows
 
@@ -393,7 +393,7 @@ def test_softmax_constant_is_reached_with_two_classes_at_zero():
 @pytest.mark.parametrize("name", ["Squared", "Logistic", "SquaredHinge", "Huber", "SmoothedQuantile"])
 def test_lipschitz_constants_with_row_weights(monkeypatch, name, gram_width):
     """By products with A^T A, and, for wide tables, by products with vectors only."""
-    monkeypatch.setattr(problem_module, "GRAM_WIDTH", gram_width)
+    monkeypatch.setattr(curvature, "GRAM_WIDTH", gram_width)
     bound = {"Squared": 1.0, "Logistic": 0.25, "SquaredHinge": 2.0, "Huber": 1.0, "SmoothedQuantile": 10.0}[name]
     A, y, w = rows(BIG)
     p = np.array([0.3, 0.1, 0.2, 0.25, 0.15])

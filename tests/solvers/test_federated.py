@@ -10,12 +10,16 @@ from problems import logistic, quadratic_oracle, quadratics, soft
 from sklearn.linear_model import PoissonRegressor
 
 import compfed as cf
-from compfed.algorithms import FISTA, AcceleratedDecoupledProx, DecoupledProx, FedMid, ProximalGradient
-from compfed.solvers.steps import automatic, suggest
+from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm, DecoupledProx, FedMid, ProximalGradient
+from compfed.solvers.steps import suggest
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
 LAM, D, TAU = 1.0, 8, 3
+
+
+def automatic(problem: cf.Problem, tau: int = 5, at: Any = None) -> type[Algorithm]:
+    return type(suggest("auto", problem, tau, at=at))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +113,7 @@ def test_single_precision_ends_at_its_rounding_level(star):
 def test_single_precision_stops_where_its_comparison_and_the_certificates_differ_in_the_last_bit():
     """A tol just below a gradient mapping is that very number in float32: it has arrived, and must not go on for ever."""
     single = PROBLEM.astype("float32")
-    run = cf.simulate(single, suggest("FISTA", single), 20, record_every=10, tol=0.0)
+    run = cf.minimise(single, "FISTA", tol=0.0, scale=1.0, max_rounds=20).trace
     tol = float(np.nextafter(np.float64(run["gradient_mapping"][-1]), 0.0))
     assert run["gradient_mapping"][1] > tol
     minimum = cf.minimise(single, "FISTA", tol=tol, scale=1.0)
@@ -245,7 +249,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "half a round": ({"max_rounds": 2.5}, r"max_rounds=2\.5 must be a whole number >= 1"),
     "no local steps": ({"tau": 0}, r"tau=0 must be a whole number >= 1"),
     "a name misspelt": ({"algorithm": "DecupledProx"}, r"no algorithm 'DecupledProx'; the nearest is 'DecoupledProx'"),
-    "no algorithm": ({"algorithm": 3}, r"algorithm must be a name such as 'DecoupledProx' or a class; got 3"),
+    "no algorithm": ({"algorithm": 3}, r"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got 3"),
     "a smooth method": ({"algorithm": "FedAvg"}, r"FedAvg is for smooth problems.*Use regularisers\.Zero"),
     "a start of other length": ({"x0": np.zeros(3)}, r"x0 has shape \(3,\); this problem has 8 coefficients"),
     "negative scale": ({"scale": -1.0}, r"scale=-1\.0 must be a finite number >= 0"),

@@ -1,12 +1,14 @@
-"""One paper, one file. `find(name)` looks an algorithm up by its class name."""
+"""One paper, one file. `find(name)` looks an algorithm up by its class name; `register` adds one from outside."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
+from typing import TypeVar
 
 from compfed.algorithms import fast_fedda, fista, scaffnew
 from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference, Sparse
 from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx
 from compfed.algorithms.coupled_control_variates import CoupledControlVariates
 from compfed.algorithms.decoupled_prox import DecoupledProx
@@ -64,21 +66,78 @@ __all__ = [
     "NaiveCoupled",
     "NormalMap",
     "ProximalGradient",
+    "Reference",
     "Scaffnew",
     "Scaffold",
     "ServerProx",
+    "Sparse",
     "fast_fedda",
     "find",
     "fista",
+    "known",
+    "register",
     "scaffnew",
 ]  # fmt: skip
 
 
+_REGISTERED: dict[str, type[Algorithm]] = {}  # methods from outside this package
+A = TypeVar("A", bound=type[Algorithm])
+
+
+def register(cls: A) -> A:
+    """Make a method of one's own known by its name, wherever a name is asked for; a decorator, or called once.
+
+    It then takes part in `find`, `cf.steps.suggest`, `cf.minimise`, `cf.compare_methods` and the table of algorithms.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise InputError(f"register takes a class that inherits from compfed.algorithms.Algorithm; got {cls!r}.")
+    taken = known().get(cls.__name__)
+    # the same file read again (a notebook, a module imported under its own name and as __main__) is no second method
+    if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InputError(
+            f"there already is a method {cls.__name__!r}, in {taken.__module__}; give the class in {cls.__module__} "
+            "another name."
+        )
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
+def known() -> dict[str, type[Algorithm]]:
+    """All methods by name: those of the table, then the registered ones."""
+    return ALGORITHMS | _REGISTERED
+
+
 def find(name: str) -> type[Algorithm]:
-    """The algorithm class called `name`, in any spelling of case, '-' and '_'."""
-    plain = {known.lower(): known for known in ALGORITHMS}
+    """The algorithm class called `name`, in any spelling of case, '-' and '_'; "module:Class" is imported."""
+    if ":" in name:
+        return _imported(name)
+    plain = {listed.lower(): cls for listed, cls in known().items()}
     asked = name.lower().replace("-", "").replace("_", "")
     if asked in plain:
-        return ALGORITHMS[plain[asked]]
+        return plain[asked]
     near = difflib.get_close_matches(asked, plain, n=1, cutoff=0.0)[0]
-    raise InputError(f"there is no algorithm {name!r}; the nearest is {plain[near]!r}. Known: {', '.join(ALGORITHMS)}.")
+    raise InputError(
+        f"there is no algorithm {name!r}; the nearest is {plain[near].__name__!r}. Known: {', '.join(known())}. A method of "
+        "your own is found once it is registered (cf.register), or as 'module:Class'."
+    )
+
+
+def _imported(address: str) -> type[Algorithm]:
+    module, _, name = address.partition(":")
+    if module.endswith(".py"):
+        raise InputError(f"{address!r}: give the name of a module, not of a file: '{module[:-3]}:{name}'.")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        where = "" if error.name == module else f" (while importing {module})"
+        raise InputError(
+            f"{address!r}: there is no module {error.name!r}{where}. Run from its folder, or put that on PYTHONPATH."
+        ) from error
+    except Exception as error:
+        raise InputError(f"{address!r}: importing {module} failed with {type(error).__name__}: {error}") from error
+    cls = getattr(found, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        there = [n for n, v in vars(found).items() if isinstance(v, type) and issubclass(v, Algorithm)]
+        methods = ", ".join(n for n in there if n != "Algorithm") or "none"
+        raise InputError(f"{address!r}: module {module} has no algorithm {name!r}; its algorithms: {methods}.")
+    return cls

@@ -29,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.algorithms.fista import Restart
 from compfed.tools.records import choice, count, positive, record
 
@@ -63,6 +63,10 @@ class Up(NamedTuple):
 
 @record
 class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
+    reference = Reference("ours")
+    composite = True
+    exact = True
+
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
@@ -95,8 +99,8 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
             return (zhat, g.prox(zhat, (t + 1) * self.eta), S + gradient), None
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (_, _, S), _ = jax.lax.scan(step, (q, q, jnp.zeros_like(q)), steps)
-        return Up(z=q - self.eta * S), c._replace(q=q, S=S)
+        (_, z, S), _ = jax.lax.scan(step, (q, q, jnp.zeros_like(q)), steps)
+        return Up(z=q - self.eta * S), c._replace(q=q, S=S), z
 
     def server(self, g, s, mean, share):
         q = s.momentum.q
@@ -110,5 +114,9 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return s.momentum.p
 
-    def local(self, g, d, u, c):
-        return g.prox(u.z - self.eta * self.tau * c.c, self.tau * self.eta)
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)

@@ -3,31 +3,31 @@
 An engine draws the participants, derives their keys, maps `client` over them, averages what they send, and stores
 what they remember; it does no mathematics. One round is
 
-    d = down(g, s)                      the server sends d
-    u_i, c_i = client(f_i, g, d, c_i)   each participant works and answers u_i
-    s = server(g, s, mean, share)       mean = sum_S p_i u_i / sum_S p_i,  share = sum_S p_i
+    d = down(g, s)                           the server sends d
+    u_i, c_i, z_i = client(f_i, g, d, c_i)   each participant works and answers u_i; z_i is its local model, to look at
+    s = server(g, s, mean, share)            mean = sum_S p_i u_i / sum_S p_i,  share = sum_S p_i
 
-S and C are what server and client remember; D and U are what travels. Three hooks exist for the methods that need
-them, and cost nothing to the others:
+S and C are what server and client remember; D and U are what travels. For methods that need more:
 
 - `close(g, d, c)`: a participant hears the result of its round (the message that opens the next one). With all
   clients in every round that message is sent anyway; with sampling it is counted on its own.
-- `ask`, `answer`, `digest`: a first exchange before the one above, with the same participants (Mime).
-- `decode(u, d)`: turns a compressed message into what is averaged. What is counted is the message itself.
+- `exchanges`: a round of several exchanges lists them, each with `down`, `client` and `server` (Mime).
+- A part of a message with a method `dense(d)` enters the mean in that form (`Sparse`). What is counted is the message.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
+import jax
+import jax.numpy as jnp
 from jax import Array
 
+from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
 from compfed.problem.local import LocalLoss
 from compfed.problem.regularisers import Regulariser, Zero
-
-if TYPE_CHECKING:
-    from compfed.problem.problem import Problem
 
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
@@ -36,13 +36,52 @@ D = TypeVar("D")
 U = TypeVar("U")
 
 
+@dataclass(frozen=True)
+class Reference:
+    """Where a method comes from. `reconstructed`: its pseudo-code was not at hand."""
+
+    authors: str  # "Zhang, Hu, Johansson", or "ours"
+    year: int | None = None
+    title: str = ""
+    where: str = ""  # venue or identifier
+    reconstructed: bool = False
+
+    @property
+    def short(self) -> str:
+        first = f"{self.authors.split(',')[0]} {self.year or ''}".strip()
+        return first + (" (reconstruction)" if self.reconstructed else "")
+
+
+class Task(Protocol):
+    """What an algorithm may know of the problem before it runs on it."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def regulariser(self) -> Regulariser: ...
+
+
+class Exchange(Protocol):
+    """One message down, the clients' work, and the server's step on the mean of their answers."""
+
+    def down(self, g: Regulariser, s: Any) -> Any: ...
+    def client(self, f: LocalLoss, g: Regulariser, d: Any, c: Any, key: Array) -> tuple[Any, Any, Array]: ...
+    def server(self, g: Regulariser, s: Any, mean: Any, share: Array) -> Any: ...
+
+
 class Algorithm(Generic[S, C, D, U]):
     """One federated method. Subclasses are records (see `compfed.tools.records`) and define the five methods below."""
 
-    composite: ClassVar[bool] = True  # does it handle a non-smooth g?
-    exact: ClassVar[bool] = True  # with full gradients and constant steps, is its limit the minimiser?
+    reference: ClassVar[Reference | None] = None
+    # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
+    composite: ClassVar[bool | None] = None  # does it handle a non-smooth g?
+    exact: ClassVar[bool | None] = None  # with full gradients and constant steps, is its limit the minimiser?
     sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
     rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
+    # Fields of U that are single numbers on purpose; any other single number is refused, since it would broadcast.
+    scalars: ClassVar[tuple[str, ...]] = ()
 
     def init(self, x0: Array) -> tuple[S, C]:
         """What the server and each client know before round 0."""
@@ -52,8 +91,8 @@ class Algorithm(Generic[S, C, D, U]):
         """The message that opens a round."""
         raise NotImplementedError
 
-    def client(self, f: LocalLoss, g: Regulariser, d: D, c: C, key: Array) -> tuple[U, C]:
-        """The local work of one participant."""
+    def client(self, f: LocalLoss, g: Regulariser, d: D, c: C, key: Array) -> tuple[U, C, Array]:
+        """The local work of one participant: its answer, its memory, and the local model it ended with."""
         raise NotImplementedError
 
     def server(self, g: Regulariser, s: S, mean: U, share: Array) -> S:
@@ -68,34 +107,31 @@ class Algorithm(Generic[S, C, D, U]):
         """A participant's last act in a round, once it has heard the result. Most algorithms need none."""
         return c
 
-    def ask(self, g: Regulariser, s: S) -> Any:
-        """The message that opens the first of two exchanges."""
-        raise NotImplementedError
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What happens in a round, in this order; the last one is the algorithm itself."""
+        return (self,)
 
-    def answer(self, f: LocalLoss, g: Regulariser, d: Any, c: C, key: Array) -> tuple[Any, C]:
-        """A participant's reply to `ask`."""
-        raise NotImplementedError
-
-    def digest(self, g: Regulariser, s: S, mean: Any, share: Array) -> S:
-        """The server's step on the average of the answers, before `down`."""
-        raise NotImplementedError
-
-    def decode(self, u: U, d: int) -> Any:
-        """The content of an upload, as it enters the mean; d is the number of coefficients."""
-        return u
-
-    def local(self, g: Regulariser, d: D, u: U, c: C) -> Array | None:
-        """The local model a participant ended with, before `close`. Only for looking: it feeds the drift column."""
+    def correction(self, s: S, c: C) -> Array | None:
+        """The drift correction of a client, where there is one: their weighted sum should vanish."""
         return None
 
-    def prepared(self, problem: Problem, participants: int) -> Self:
+    @classmethod
+    def suggested(cls, b: Bounds, scale: float) -> Self:
+        """The method with steps from the bounds; `scale` multiplies the main one."""
+        raise InputError(
+            f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...), or "
+            f"give the class a method suggested(cls, bounds, scale)."
+        )
+
+    def prepared(self, problem: Task, participants: int) -> Self:
         """The algorithm as it will run on `problem` with `participants` clients a round; refuses what cannot work."""
         if participants < problem.n and self.sampling == "no":
             raise InputError(
                 f"{type(self).__name__} needs every client in every round; got participants={participants} of "
                 f"{problem.n}. Leave participants out, or use an algorithm that allows sampling."
             )
-        if not self.composite and not isinstance(problem.regulariser, Zero):
+        if self.composite is False and not isinstance(problem.regulariser, Zero):
             raise InputError(
                 f"{type(self).__name__} is for smooth problems and has no place for the regulariser "
                 f"{type(problem.regulariser).__name__}. Use regularisers.Zero(), or a composite method such as "
@@ -109,11 +145,25 @@ class Algorithm(Generic[S, C, D, U]):
         return cls.close is not Algorithm.close
 
     @classmethod
-    def asks(cls) -> bool:
-        """Does a round have two exchanges?"""
-        return cls.ask is not Algorithm.ask
+    def has_rule(cls) -> bool:
+        """Does it say which steps suit given bounds?"""
+        return cls.suggested.__func__ is not Algorithm.suggested.__func__
 
 
-def correction(c: Any) -> Array | None:
-    """The drift correction inside a client state: its field `c`, where there is one."""
-    return getattr(c, "c", None)
+class Sparse(NamedTuple):
+    """A vector of which only some coordinates are sent."""
+
+    values: Array
+    indices: Array
+
+    def dense(self, d: int) -> Array:
+        return jnp.zeros(d, self.values.dtype).at[self.indices].set(self.values)
+
+
+def dense(message: Any, d: int) -> Any:
+    """A message as it enters the mean: parts that know a dense form of d numbers are in it."""
+
+    def knows(part: Any) -> bool:
+        return hasattr(part, "dense")
+
+    return jax.tree.map(lambda part: part.dense(d) if knows(part) else part, message, is_leaf=knows)

@@ -27,9 +27,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference, Sparse
 from compfed.errors import InputError
 from compfed.tools.records import choice, count, positive, record
 
@@ -51,12 +52,20 @@ class Down(NamedTuple):
 
 
 class Up(NamedTuple):
-    values: Array  # (keep,)
-    indices: Array  # (keep,)
+    news: Sparse  # its `keep` largest coordinates; dense in the mean
 
 
 @record
 class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
+    reference = Reference(
+        authors="Qiu, Ouyang, Xiong, You, Liu, Shi",
+        year=2026,
+        where="arXiv 2603.07654 (FedCEF)",
+        reconstructed=True,
+    )
+    composite = True
+    exact = True
+
     eta: float = positive()
     keep: int = count()
     eta_g: float = positive(default=1.0)
@@ -85,19 +94,15 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
             return (zhat, g.prox(zhat, (t + 1) * self.eta), S + q), None
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (_, _, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)
+        (_, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)
         news = S / self.tau - c.m if self.feedback == "EF21" else S / self.tau + c.m
         _, indices = jax.lax.top_k(jnp.abs(news), self.keep)
-        u = Up(values=news[indices], indices=indices)
-        sent = self.decode(u, len(p))
-        m = c.m + sent if self.feedback == "EF21" else news - sent
-        return u, Client(c=c.c, p=p, S=S, m=m)
-
-    def decode(self, u, d):
-        return jnp.zeros(d, u.values.dtype).at[u.indices].set(u.values)
+        sent = Sparse(values=news[indices], indices=indices)
+        m = c.m + sent.dense(len(p)) if self.feedback == "EF21" else news - sent.dense(len(p))
+        return Up(news=sent), Client(c=c.c, p=p, S=S, m=m), z
 
     def server(self, g, s, mean: Any, share):
-        q = s.q + mean if self.feedback == "EF21" else mean  # the mean of decoded messages
+        q = s.q + mean.news if self.feedback == "EF21" else mean.news  # dense
         return Server(x=g.prox(s.x, self.eta_tilde) - self.eta_tilde * q, q=q)
 
     def close(self, g, d, c):
@@ -106,8 +111,13 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return g.prox(s.x, self.eta_tilde)
 
-    def local(self, g, d, u, c):
-        return g.prox(c.p - self.eta * (c.S + self.tau * c.c), self.tau * self.eta)
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        # a third of the step of DecoupledProx: the memory lags behind the gradients
+        return cls(eta=b.corrected(scale) / 3, keep=int(np.ceil(0.05 * b.d)), tau=b.tau)
 
     def prepared(self, problem, participants):
         if self.keep > problem.d:

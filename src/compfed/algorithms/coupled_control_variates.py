@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -43,6 +43,10 @@ class Up(NamedTuple):
 
 @record
 class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
+    reference = Reference("ours")
+    composite = True
+    exact = True
+
     eta: float = positive()
     tau: int = count(default=5)
 
@@ -60,7 +64,7 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
             return (g.prox(z - self.eta * (q + c.c), self.eta), S + q), None
 
         (z, S), _ = jax.lax.scan(step, (d.x, jnp.zeros_like(d.x)), jax.random.split(key, self.tau))
-        return Up(z=z, S=S), Client(c=c.c, S=S)
+        return Up(z=z, S=S), Client(c=c.c, S=S), z
 
     def server(self, g, s, mean, share):
         return Global(x=mean.z, v=mean.S / self.tau)
@@ -71,5 +75,9 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return u.z
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)

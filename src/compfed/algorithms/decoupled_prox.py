@@ -18,7 +18,6 @@ Upload "auto" takes the second with all clients and the first otherwise.
 
 Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, Algorithm 1.
 Deviations: the upload above; weights p_i instead of 1/n; sampling of clients, which the theory does not cover.
-`local_prox` other than "growing" (the paper's line 11) is there for the ablation and is not exact.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.errors import InputError
 from compfed.tools.records import choice, count, positive, record
 
@@ -51,13 +50,20 @@ class Up(NamedTuple):
 
 @record
 class DecoupledProx(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Zhang, Hu, Johansson",
+        year=2024,
+        title="Composite federated learning with heterogeneous data",
+        where="ICASSP, Algorithm 1",
+    )
+    composite = True
+    exact = True
     sampling = "observed"
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
     upload: str = choice("auto", "model", "gradient-sum", default="auto")
-    local_prox: str = choice("growing", "eta", "eta-tilde", "none", default="growing")
 
     @property
     def eta_tilde(self):
@@ -78,14 +84,13 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
             t, key = t_key
             q = f.grad(z, key)  # L8-9
             zhat = zhat - self.eta * (q + c.c)  # L10
-            length = {"growing": (t + 1) * self.eta, "eta": self.eta, "eta-tilde": self.eta_tilde, "none": 0.0}
-            z = g.prox(zhat, length[self.local_prox]) if self.local_prox != "none" else zhat  # L11
+            z = g.prox(zhat, (t + 1) * self.eta)  # L11
             return (zhat, z, S + q), None
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (zhat, _, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)  # L7-12
-        z = zhat if self.upload == "model" else p - self.eta * S
-        return Up(z=z), Client(c=c.c, p=p, S=S)  # L13
+        (zhat, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)  # L7-12
+        sent = zhat if self.upload == "model" else p - self.eta * S
+        return Up(z=sent), Client(c=c.c, p=p, S=S), z  # L13
 
     def server(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
@@ -97,8 +102,12 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return g.prox(s.x, self.eta_tilde)  # L21
 
-    def local(self, g, d, u, c):
-        return g.prox(c.p - self.eta * (c.S + self.tau * c.c), self.tau * self.eta)
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)
 
     def prepared(self, problem, participants):
         everyone = participants == problem.n

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, part, positive, record
 
 
@@ -77,6 +77,13 @@ class Sums(NamedTuple):
 
 @record
 class FastFedDA(Algorithm[Server, Array, Down, Sums]):
+    reference = Reference(
+        authors="Bao, Crawshaw, Luo, Liu",
+        year=2022,
+        title="Fast Composite Optimization and Statistical Recovery in Federated Learning",
+        where="ICML",
+    )
+    composite = True
     exact = False
     sampling = "observed"
 
@@ -107,7 +114,7 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         sums, _ = jax.lax.scan(step, Sums(G=d.G, W=d.W), steps)
-        return sums, c
+        return sums, c, self.point(g, sums.G, sums.W, c, (d.r + 1) * self.tau - 1)
 
     def server(self, g, s, mean, share):
         return Server(G=mean.G, W=mean.W, w0=s.w0, r=s.r + 1)
@@ -115,5 +122,6 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     def solution(self, g, s):
         return self.point(g, s.G, s.W, s.w0, s.r * self.tau - 1)
 
-    def local(self, g, d, u, c):
-        return self.point(g, u.G, u.W, c, (d.r + 1) * self.tau - 1)
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(mu=max(b.mu, 1e-6 * b.L), schedule=Constant(b.L_max / scale), tau=b.tau)

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -50,6 +50,15 @@ class Up(NamedTuple):
 
 @record
 class FedADMM(Algorithm[Server, Client, Down, Up]):
+    reference = Reference(
+        authors="Wang, Marella, Anderson",
+        year=2022,
+        title="FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation",
+        where="IEEE CDC",
+        reconstructed=True,
+    )
+    composite = True
+    exact = True
     sampling = "proved"
 
     eta: float = positive()
@@ -69,7 +78,7 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
         x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         z = c.z + self.rho * (x - d.x)
         # xhat_i need not be remembered: it is x_i + z_i / rho, at the start too
-        return Up(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z)
+        return Up(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z), x
 
     def server(self, g, s, mean, share):
         # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
@@ -78,5 +87,6 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return g.prox(s.xtilde, 1.0 / self.rho)
 
-    def local(self, g, d, u, c):
-        return c.x
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.inner_step(scale), rho=1.0 / b.prox_parameter(scale), tau=b.tau)

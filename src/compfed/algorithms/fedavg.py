@@ -15,7 +15,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -29,6 +29,12 @@ class Up(NamedTuple):
 
 @record
 class FedAvg(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
+        year=2017,
+        title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        where="AISTATS",
+    )
     composite = False
     exact = False
     sampling = "proved"
@@ -48,7 +54,7 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
             return z - self.eta * f.grad(z, key), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=z - d.w), c
+        return Up(delta=z - d.w), c, z
 
     def server(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * mean.delta)
@@ -56,5 +62,6 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return s.w
 
-    def local(self, g, d, u, c):
-        return d.w + u.delta
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L_max, tau=b.tau)

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -34,6 +34,13 @@ class Up(NamedTuple):
 
 @record
 class FedDA(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="Yuan, Zaheer, Reddi",
+        year=2021,
+        title="Federated Composite Optimization",
+        where="ICML, Algorithm 2",
+    )
+    composite = True
     exact = False
     sampling = "proved"
 
@@ -54,7 +61,7 @@ class FedDA(Algorithm[Global, None, Global, Up]):
             return z - self.eta * f.grad(w, key), None
 
         z, _ = jax.lax.scan(step, d.z, (jnp.arange(self.tau), jax.random.split(key, self.tau)))
-        return Up(delta=z - d.z), c
+        return Up(delta=z - d.z), c, g.prox(z, d.a + self.tau * self.eta)
 
     def server(self, g, s, mean, share):
         return Global(z=s.z + self.eta_g * mean.delta, a=s.a + self.eta_g * self.eta * self.tau)
@@ -62,5 +69,6 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return g.prox(s.z, s.a)
 
-    def local(self, g, d, u, c):
-        return g.prox(d.z + u.delta, d.a + self.tau * self.eta)
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L_max, tau=b.tau)

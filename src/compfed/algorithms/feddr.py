@@ -28,7 +28,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import choice, count, positive, record
 
 
@@ -51,6 +51,14 @@ class Up(NamedTuple):
 
 @record
 class FedDR(Algorithm[Server, Client, Down, Up]):
+    reference = Reference(
+        authors="Tran-Dinh, Pham, Phan, Nguyen",
+        year=2021,
+        title="FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
+        where="NeurIPS",
+    )
+    composite = True
+    exact = True
     sampling = "proved"
 
     eta: float = positive()
@@ -74,7 +82,7 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
         start = c.x if self.start == "previous" else y
         x, _ = jax.lax.scan(step, start, jax.random.split(key, self.tau))
         # xhat_i need not be remembered: it is 2 x_i - y_i, at the start too
-        return Up(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y)
+        return Up(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y), x
 
     def server(self, g, s, mean, share):
         # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
@@ -83,5 +91,6 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return g.prox(s.xtilde, self.lam)
 
-    def local(self, g, d, u, c):
-        return c.x
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.inner_step(scale), lam=b.prox_parameter(scale), tau=b.tau)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import choice, count, positive, record
 
 
@@ -36,6 +36,13 @@ class Up(NamedTuple):
 
 @record
 class FedMid(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="Yuan, Zaheer, Reddi",
+        year=2021,
+        title="Federated Composite Optimization",
+        where="ICML, Algorithm 1",
+    )
+    composite = True
     exact = False
     sampling = "proved"
 
@@ -55,7 +62,7 @@ class FedMid(Algorithm[Global, None, Global, Up]):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=z - d.w), c
+        return Up(delta=z - d.w), c, z
 
     def server(self, g, s, mean, share):
         w = s.w + self.eta_g * mean.delta
@@ -67,5 +74,6 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return s.w
 
-    def local(self, g, d, u, c):
-        return d.w + u.delta
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L_max, tau=b.tau)

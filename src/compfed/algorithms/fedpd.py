@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -43,7 +43,14 @@ class Client(NamedTuple):
 
 @record
 class FedPD(Algorithm[Global, Client, Global, Global]):
+    reference = Reference(
+        authors="Zhang, Hong, Dhople, Yin, Liu",
+        year=2021,
+        title="FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
+        where="IEEE Transactions on Signal Processing",
+    )
     composite = False
+    exact = True
 
     eta: float = positive()
     eta_pd: float = positive()
@@ -69,7 +76,7 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
 
         keys = jax.random.split(key, (self.updates, self.tau))
         (x, lam, x0), _ = jax.lax.scan(update, (c.x, c.lam, d.x0), keys)
-        return Global(x0=x0), Client(x=x, lam=lam)
+        return Global(x0=x0), Client(x=x, lam=lam), x
 
     def server(self, g, s, mean, share):
         return mean
@@ -77,5 +84,6 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     def solution(self, g, s):
         return s.x0
 
-    def local(self, g, d, u, c):
-        return c.x
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.inner_step(scale), eta_pd=b.prox_parameter(scale), tau=b.tau)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -46,6 +46,14 @@ class Up(NamedTuple):
 
 @record
 class FedPLT(Algorithm[Server, Client, Down, Up]):
+    reference = Reference(
+        authors="Bastianello, Liu, Johansson",
+        year=2024,
+        title="Enhancing Privacy in Federated Learning through Local Training",
+        where="arXiv 2403.17572",
+    )
+    composite = True
+    exact = True
     sampling = "proved"
 
     eta: float = positive()
@@ -66,7 +74,7 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
 
         x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         dz = 2.0 * (x - d.y)
-        return Up(dz=dz), Client(z=c.z + dz, x=x)
+        return Up(dz=dz), Client(z=c.z + dz, x=x), x
 
     def server(self, g, s, mean, share):
         return Server(z=s.z + share * mean.dz)
@@ -74,5 +82,6 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return g.prox(s.z, self.rho)
 
-    def local(self, g, d, u, c):
-        return c.x
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.inner_step(scale), rho=b.prox_parameter(scale), tau=b.tau)

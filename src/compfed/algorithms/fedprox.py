@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, nonnegative, positive, record
 
 
@@ -36,6 +36,12 @@ class Up(NamedTuple):
 
 @record
 class FedProx(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
+        year=2020,
+        title="Federated Optimization in Heterogeneous Networks",
+        where="MLSys",
+    )
     composite = False
     exact = False
     sampling = "proved"
@@ -56,7 +62,7 @@ class FedProx(Algorithm[Global, None, Global, Up]):
             return u - self.eta * (f.grad(u, key) + self.mu * (u - d.w)), None
 
         u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=u - d.w), c
+        return Up(delta=u - d.w), c, u
 
     def server(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * mean.delta)
@@ -64,5 +70,6 @@ class FedProx(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return s.w
 
-    def local(self, g, d, u, c):
-        return d.w + u.delta
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / (1.1 * b.L_max), mu=0.1 * b.L_max, tau=b.tau)

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -41,7 +41,14 @@ class Up(NamedTuple):
 
 @record
 class FedSplit(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Pathak, Wainwright",
+        year=2020,
+        title="FedSplit: An algorithmic framework for fast federated optimization",
+        where="NeurIPS",
+    )
     composite = False
+    exact = True
 
     eta: float = positive()
     s: float = positive()
@@ -61,7 +68,7 @@ class FedSplit(Algorithm[Global, Client, Global, Up]):
 
         h, _ = jax.lax.scan(step, c.h, jax.random.split(key, self.tau))
         z = c.z + 2.0 * (h - d.x)
-        return Up(z=z), Client(z=z, h=h)
+        return Up(z=z), Client(z=z, h=h), h
 
     def server(self, g, s, mean, share):
         return Global(x=mean.z)
@@ -69,5 +76,6 @@ class FedSplit(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return c.h
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.inner_step(scale), s=b.prox_parameter(scale), tau=b.tau)

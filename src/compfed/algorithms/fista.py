@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import part, positive, record
 
 
@@ -64,6 +64,15 @@ class Up(NamedTuple):
 
 @record
 class FISTA(Algorithm[Server, None, Down, Up]):
+    reference = Reference(
+        authors="Beck, Teboulle",
+        year=2009,
+        title="A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
+        where="SIAM J. Imaging Sciences",
+    )
+    composite = True
+    exact = True
+
     eta: float = positive()
     momentum: Plain | StronglyConvex | Restart = part(default=Restart())
 
@@ -74,7 +83,7 @@ class FISTA(Algorithm[Server, None, Down, Up]):
         return Down(y=s.y)
 
     def client(self, f, g, d, c, key):
-        return Up(gradient=f.grad(d.y, key)), c
+        return Up(gradient=f.grad(d.y, key)), c, d.y
 
     def server(self, g, s, mean, share):
         x = g.prox(s.y - self.eta * mean.gradient, self.eta)
@@ -84,5 +93,6 @@ class FISTA(Algorithm[Server, None, Down, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return d.y
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, nonnegative, positive, record
 
 
@@ -37,11 +37,11 @@ class Client(NamedTuple):
     x: Array  # global model of the round under way, kept from the first exchange to the second
 
 
-class Question(NamedTuple):
+class Model(NamedTuple):
     x: Array
 
 
-class Answer(NamedTuple):
+class Gradient(NamedTuple):
     gradient: Array
 
 
@@ -54,9 +54,29 @@ class Up(NamedTuple):
     delta: Array  # y_tau - x
 
 
+class MeanGradient:
+    """The first exchange: c = sum_S p_i grad f_i(x) / sum_S p_i, over all rows."""
+
+    def down(self, g, s: Server):
+        return Model(x=s.x)
+
+    def client(self, f, g, d: Model, c: Client, key):
+        return Gradient(gradient=f.full_grad(d.x)), Client(x=d.x), d.x
+
+    def server(self, g, s: Server, mean: Gradient, share):
+        return s._replace(c=mean.gradient)
+
+
 @record
 class Mime(Algorithm[Server, Client, Down, Up]):
+    reference = Reference(
+        authors="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
+        year=2020,
+        title="Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
+        where="arXiv 2008.03606",
+    )
     composite = False
+    exact = True
     sampling = "proved"
 
     eta: float = positive()
@@ -68,14 +88,9 @@ class Mime(Algorithm[Server, Client, Down, Up]):
         zero = jnp.zeros_like(x0)
         return Server(x=x0, m=zero, c=zero), Client(x=x0)
 
-    def ask(self, g, s):
-        return Question(x=s.x)
-
-    def answer(self, f, g, d, c, key):
-        return Answer(gradient=f.full_grad(d.x)), Client(x=d.x)
-
-    def digest(self, g, s, mean, share):
-        return s._replace(c=mean.gradient)
+    @property
+    def exchanges(self):
+        return MeanGradient(), self
 
     def down(self, g, s):
         return Down(m=s.m, c=s.c)
@@ -86,7 +101,7 @@ class Mime(Algorithm[Server, Client, Down, Up]):
             return y - self.eta * ((1.0 - self.beta) * v + self.beta * d.m), None
 
         y, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
-        return Up(delta=y - c.x), c
+        return Up(delta=y - c.x), c, y
 
     def server(self, g, s, mean, share):
         m = (1.0 - self.beta) * s.c + self.beta * s.m
@@ -95,5 +110,6 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return c.x + u.delta
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)

@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, nonnegative, positive, record
 
 
@@ -39,6 +39,12 @@ class Up(NamedTuple):
 
 @record
 class MimeLite(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
+        year=2020,
+        title="Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
+        where="arXiv 2008.03606",
+    )
     composite = False
     exact = False
     sampling = "proved"
@@ -59,7 +65,7 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
             return y - self.eta * ((1.0 - self.beta) * f.grad(y, key) + self.beta * d.m), None
 
         y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
-        return Up(delta=y - d.x, gradient=f.full_grad(d.x)), c
+        return Up(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
 
     def server(self, g, s, mean, share):
         m = (1.0 - self.beta) * mean.gradient + self.beta * s.m
@@ -68,5 +74,6 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return d.x + u.delta
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -44,6 +44,13 @@ class Up(NamedTuple):
 
 @record
 class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Zhang, Hu, Johansson",
+        year=2024,
+        title="Composite federated learning with heterogeneous data",
+        where="ICASSP, a remark",
+    )
+    composite = True
     exact = False
 
     eta: float = positive()
@@ -73,7 +80,7 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
-        return Up(z=z), Client(c=c.c, p=p, S=S)
+        return Up(z=z), Client(c=c.c, p=p, S=S), z
 
     def server(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
@@ -85,5 +92,9 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return g.prox(s.x, self.eta_tilde)
 
-    def local(self, g, d, u, c):
-        return u.z
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)

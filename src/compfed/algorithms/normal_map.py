@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -48,6 +48,15 @@ class Up(NamedTuple):
 
 @record
 class NormalMap(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Huang, Pu, Johansson",
+        year=2026,
+        where="arXiv 2602.03357 (FedNMap)",
+        reconstructed=True,
+    )
+    composite = True
+    exact = True
+
     eta: float = positive()
     gamma: float = positive()
     eta_g: float = positive(default=1.0)
@@ -71,8 +80,8 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
             normal = f.grad(x, key) + (u - x) / self.gamma
             return (u - self.eta * (normal + c.c), N + normal), None
 
-        (_, N), _ = jax.lax.scan(step, (d.z, jnp.zeros_like(d.z)), jax.random.split(key, self.tau))
-        return Up(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N)
+        (u, N), _ = jax.lax.scan(step, (d.z, jnp.zeros_like(d.z)), jax.random.split(key, self.tau))
+        return Up(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N), g.prox(u, self.gamma)
 
     def server(self, g, s, mean, share):
         return Global(z=s.z + self.eta_g * (mean.u - s.z))
@@ -83,5 +92,9 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return g.prox(s.z, self.gamma)
 
-    def local(self, g, d, u, c):
-        return g.prox(u.u - self.eta * self.tau * c.c, self.gamma)
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=0.8 * b.corrected(scale), gamma=0.8 * b.corrected(scale) * b.tau, tau=b.tau)

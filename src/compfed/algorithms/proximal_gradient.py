@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import positive, record
 
 
@@ -27,6 +27,15 @@ class Up(NamedTuple):
 
 @record
 class ProximalGradient(Algorithm[Global, None, Global, Up]):
+    reference = Reference(
+        authors="Beck",
+        year=2017,
+        title="First-Order Methods in Optimization",
+        where="SIAM, chapter 10",
+    )
+    composite = True
+    exact = True
+
     eta: float = positive()
 
     def init(self, x0):
@@ -36,7 +45,7 @@ class ProximalGradient(Algorithm[Global, None, Global, Up]):
         return s
 
     def client(self, f, g, d, c, key):
-        return Up(gradient=f.grad(d.x, key)), c
+        return Up(gradient=f.grad(d.x, key)), c, d.x
 
     def server(self, g, s, mean, share):
         return Global(x=g.prox(s.x - self.eta * mean.gradient, self.eta))
@@ -44,5 +53,6 @@ class ProximalGradient(Algorithm[Global, None, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return d.x
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L)

@@ -30,7 +30,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.errors import InputError
 from compfed.tools.records import count, nonnegative, part, positive, record
 
@@ -82,6 +82,15 @@ class Up(NamedTuple):
 
 @record
 class Scaffnew(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Mishchenko, Malinovsky, Stich, Richtarik",
+        year=2022,
+        title="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
+        where="ICML, Algorithms 1 and 2",
+    )
+    composite = True
+    exact = True
+
     eta: float = positive()
     steps: Fixed | Random = part(default=Fixed())
 
@@ -104,7 +113,7 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
             return x - self.eta * (f.grad(x, jax.random.fold_in(key, t)) - c.h)
 
         xhat = jax.lax.fori_loop(0, self.steps.drawn(d.r), step, d.x)
-        return Up(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat)
+        return Up(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat), xhat
 
     def server(self, g, s, mean, share):
         return Global(x=g.prox(mean.v, self.length), r=s.r + 1)
@@ -115,5 +124,6 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return c.xhat
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=scale / b.L_max, steps=Fixed(tau=b.tau))

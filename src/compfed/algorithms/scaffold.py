@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import choice, count, positive, record
 
 
@@ -46,7 +46,14 @@ class Up(NamedTuple):
 
 @record
 class Scaffold(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+        year=2020,
+        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        where="ICML",
+    )
     composite = False
+    exact = True
     sampling = "proved"
 
     eta: float = positive()
@@ -67,7 +74,7 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
 
         y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
         c_i = f.full_grad(d.x) if self.option == "I" else c.c_i - d.c + (d.x - y) / (self.tau * self.eta)
-        return Up(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i)
+        return Up(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i), y
 
     def server(self, g, s, mean, share):
         # absent clients keep their c_i, so only the participants' share of the mean moves c
@@ -76,5 +83,9 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return s.x
 
-    def local(self, g, d, u, c):
-        return d.x + u.dy
+    def correction(self, s, c):
+        return s.c - c.c_i
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, Reference
 from compfed.tools.records import count, positive, record
 
 
@@ -45,6 +45,13 @@ class Up(NamedTuple):
 
 @record
 class ServerProx(Algorithm[Global, Client, Global, Up]):
+    reference = Reference(
+        authors="Zhou, Zhong, Shi, Wen, Yu",
+        year=2025,
+        where="arXiv 2504.11903 (FedCanon)",
+        reconstructed=True,
+    )
+    composite = True
     exact = False
 
     eta: float = positive()
@@ -70,8 +77,8 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
             q = f.grad(z, key)
             return (z - self.eta * (q + c.c), S + q), None
 
-        (_, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
-        return Up(z=p - self.eta * S), Client(c=c.c, p=p, S=S)
+        (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
+        return Up(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
     def server(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
@@ -83,5 +90,9 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
     def solution(self, g, s):
         return g.prox(s.x, self.eta_tilde)
 
-    def local(self, g, d, u, c):
-        return u.z - self.eta * self.tau * c.c
+    def correction(self, s, c):
+        return c.c
+
+    @classmethod
+    def suggested(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)

@@ -86,11 +86,11 @@ def side_by_side(
     runs: Sequence[Run],
     more: Sequence[Mapping[str, Any]],
     *,
-    tol: float | None = None,
+    stop: Stop | None = None,
     measure: Measure | None = None,
     progress: Progress | None = None,
 ) -> list[Trace]:
-    """Runs over the same data as one program; each stops by itself at `tol`. `more` goes into their provenance."""
+    """Runs over the same data as one program; each stops by itself where `stop` says. `more` goes into their provenance."""
     if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
@@ -99,7 +99,6 @@ def side_by_side(
     plan = Plan(runs[0].participants, batch_size, clients_at_once(problem, batch_size), measure)
     recorders = [Recorder(run, "simulate") for run in runs]
     with precision(problem.dtype):
-        stop = None if tol is None else Stop(tol, 1.0 / problem.lipschitz)
         settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
         setting, varies = _stacked(settings)
 

@@ -1,4 +1,4 @@
-"""The reference engine: rounds as a Python loop over clients, each on its own rows. Short, slow, obviously right."""
+"""The reference engine: the server loop over sites in this process, one client at a time. Short, slow, obviously right."""
 
 from __future__ import annotations
 
@@ -6,35 +6,19 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from compfed.algorithms.base import Algorithm, correction
-from compfed.engines.run import Progress, Recorder, checked, first_state
-from compfed.problem.local import FullGradient, MiniBatch
+from compfed.algorithms.base import Algorithm
+from compfed.engines.run import Progress, Recorder, Run, checked, first_state
+from compfed.federation.in_process import InProcess
+from compfed.federation.server import NotFinite, ServerLoop
+from compfed.federation.site import close
+from compfed.federation.talk import Talk, converse
+from compfed.federation.task import Task
+from compfed.federation.view import Job, View
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
-from compfed.tools.randomness import client_key, participation_scores, run_key
 from compfed.trace import Trace
-
-# Each stage of a round, compiled on its own.
-_ask = jax.jit(lambda a, g, s: a.ask(g, s))
-_digest = jax.jit(lambda a, g, s, mean, share: a.digest(g, s, mean, share))
-_down = jax.jit(lambda a, g, s: a.down(g, s))
-_server = jax.jit(lambda a, g, s, mean, share: a.server(g, s, mean, share))
-_decode = jax.jit(lambda a, u, d: a.decode(u, d), static_argnums=2)
-_close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
-_local = jax.jit(lambda a, g, d, u, c: a.local(g, d, u, c))
-_solution = jax.jit(lambda a, g, s: a.solution(g, s))
-
-
-@jax.jit(static_argnames=("stage", "batch_size", "capacity"))
-def _client(stage, batch_size, capacity, a, loss, g, rows, d, c, key):
-    A, y, q = rows
-    f = FullGradient(loss, A, y, q)
-    if batch_size is not None:
-        f = MiniBatch(loss, A, y, q, jnp.int32(0), jnp.int32(len(A)), capacity, batch_size)
-    return getattr(a, stage)(f, g, d, c, key)
 
 
 def reference(
@@ -51,7 +35,7 @@ def reference(
     resume: Trace | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Run `rounds` rounds one client at a time. Takes and returns what `simulate` does.
+    """Run `rounds` rounds message by message. Takes and returns what `simulate` does.
 
     A stage that yields a number that is not finite stops the run and names round, client and stage.
     """
@@ -59,90 +43,93 @@ def reference(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume,
     )  # fmt: skip
-    recorder = Recorder(run, "reference")
-    a, g, n = run.algorithm, problem.regulariser, problem.n
-    p = problem.weights
-    capacity = int(problem.sites.sizes.max())  # of the largest site, as in `simulate`: it decides how rows are drawn
+    engine = _Engine(run)
     with precision(problem.dtype):
-        sites = problem.sites
-        labels = [problem.loss.encode(y) for y in sites.labels]
-        rows = [
-            tuple(jnp.asarray(array, problem.dtype) for array in site)
-            for site in zip(sites.features, labels, sites.row_shares, strict=True)
-        ]
-        ids, key = np.array(problem.sites.ids), run_key(seed)
-        server, stacked = first_state(run)
-        clients = [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(n)]
+        converse(engine.federation, engine.rounds(progress))
+        return engine.recorder.trace(engine.loop.state, engine.memories())
 
-        def stack() -> Any:
-            return jax.tree.map(lambda *leaves: np.stack(leaves), *clients)
 
-        def record(r: int, drift: float, seconds: float) -> None:
-            seen = {"drift": np.array([drift])}
-            c = [correction(client) for client in clients]
-            if c[0] is not None:
-                seen["correction"] = np.array([np.linalg.norm(p @ np.array(c))])
-            model = np.asarray(_solution(a, g, server))[None]
-            recorder.add(np.array([r]), model, seen, seconds)
-            if recorder.blown:
-                raise recorder.diverged(r)
+class _Engine:
+    """The loop of a run, and a look into its sites that only sites in this process allow."""
 
-        def at_clients(stage: str, d: Any, r: int, chosen: list[int]) -> list[Any]:
-            """What the chosen clients answer to d; what they remember is stored."""
-            ups = []
-            for i in chosen:
-                u, clients[i] = _client(
-                    stage, batch_size, capacity, a, problem.loss, g, rows[i], d, clients[i], client_key(key, r, ids[i])
-                )
-                if not _finite((u, clients[i])):
-                    raise recorder.diverged(r + 1, f", client {problem.sites.names[i]!r}, stage {stage}")
-                ups.append(u)
-            return ups
+    def __init__(self, run: Run):
+        self.run, self.recorder = run, Recorder(run, "reference")
+        problem = run.problem
+        self.federation = InProcess(problem.sites)
+        job = Job(
+            0, run.algorithm, problem.regulariser, View(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,
+            run.batch_size, int(problem.sites.sizes.max()),
+        )  # fmt: skip
+        self.loop = ServerLoop(job, task_of(problem), run.participants)
+        with precision(problem.dtype):
+            if run.resume is not None:
+                self.loop.state, clients = first_state(run)
+                self.loop.r = run.start
+                for i, site in enumerate(self.federation.sites):
+                    site.remember(job, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
 
-        marks = set(run.recorded())
+    def rounds(self, progress: Progress | None) -> Talk[None]:
+        run, loop, marks = self.run, self.loop, set(self.run.recorded())
         if run.resume is None:
-            record(0, 0.0, 0.0)
+            self._record(0, 0.0, 0.0)
         worked = 0.0
         for r in range(run.start, run.start + run.rounds):
             began = time.perf_counter()
-            scores = np.asarray(participation_scores(key, r, jnp.asarray(ids)))
-            chosen = sorted(int(i) for i in np.argsort(scores, kind="stable")[: run.participants])
-            weight, share = p[chosen] / p[chosen].sum(), jnp.asarray(p[chosen].sum(), problem.dtype)
-            if a.asks():
-                answers = at_clients("answer", _ask(a, g, server), r, chosen)
-                server = _digest(a, g, server, _mean(weight, answers), share)
-            d = _down(a, g, server)
-            ups = at_clients("client", d, r, chosen)
-            local = [_local(a, g, d, u, clients[i]) for i, u in zip(chosen, ups, strict=True)]
-            server = _server(a, g, server, _mean(weight, [_decode(a, u, problem.d) for u in ups]), share)
-            if not _finite(server):
-                raise recorder.diverged(r + 1, ", stage server")
-            if a.closes():
-                d = _down(a, g, server)
-                for i in chosen:
-                    clients[i] = _close(a, g, d, clients[i])
+            try:
+                yield from loop.round()
+            except NotFinite as problem:
+                raise self.recorder.diverged(problem.r, problem.where) from None
             worked += time.perf_counter() - began
             if r + 1 in marks:
-                record(r + 1, _drift(local, weight), worked)
+                self._record(r + 1, self._drift(r), worked)
                 worked = 0.0
             if progress is not None:
                 progress(r + 1 - run.start, run.rounds)
-    return recorder.trace(server, stack())
+
+    def _clients(self) -> list[Any]:
+        """What each site will remember once it has heard the result of its round."""
+        a, job = self.run.algorithm, self.loop.job
+        heard = []
+        for site in self.federation.sites:
+            memory = site.recall(job)
+            waits = memory.unheard and a.closes() and self.run.participants == self.run.problem.n
+            result = a.down(job.regulariser, self.loop.state) if waits else None
+            heard.append(close(a, job.regulariser, result, memory.c) if waits else memory.c)
+        return heard
+
+    def memories(self) -> Any:
+        """The memories of all sites, stacked."""
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *self._clients())
+
+    def _drift(self, r: int) -> float:
+        """Weighted mean distance of the participants' local models from their mean."""
+        who = range(self.run.problem.n) if self.run.participants == self.run.problem.n else self.loop.chosen(r)
+        p = self.run.problem.weights[list(who)]
+        z = np.array([self.federation.sites[i].recall(self.loop.job).local for i in who])
+        weight = p / p.sum()
+        return float(weight @ np.linalg.norm(z - weight @ z, axis=1))
+
+    def _record(self, r: int, drift: float, seconds: float) -> None:
+        a, state = self.run.algorithm, self.loop.state
+        seen = {"drift": np.array([drift])}
+        c = [a.correction(state, client) for client in self._clients()]
+        if c[0] is not None:
+            seen["correction"] = np.array([np.linalg.norm(self.run.problem.weights @ np.array(c))])
+        self.recorder.add(np.array([r]), self.loop.model()[None], seen, seconds)
+        if self.recorder.blown:
+            raise self.recorder.diverged(r)
 
 
-def _mean(weight: np.ndarray, trees: list[Any]) -> Any:
-    def leaf_mean(*leaves):
-        return sum(w * leaf for w, leaf in zip(weight.astype(leaves[0].dtype), leaves, strict=True))
-
-    return jax.tree.map(leaf_mean, *trees)
-
-
-def _finite(tree: Any) -> bool:
-    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
-
-
-def _drift(local: list[Any], weight: np.ndarray) -> float:
-    if local[0] is None:
-        return float("nan")
-    z = np.array(local)
-    return float(weight @ np.linalg.norm(z - weight @ z, axis=1))
+def task_of(problem: Problem) -> Task:
+    """The problem as a server would know it."""
+    sites = problem.sites
+    return Task(
+        view=View(problem.loss, dtype=problem.dtype.name),
+        regulariser=problem.regulariser,
+        weights=problem.weights,
+        names=sites.names,
+        numbers=sites.ids,
+        sizes=sites.sizes,
+        width=sites.width,
+        source=sites.source,
+    )

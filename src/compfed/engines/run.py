@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.measures import COLUMNS, at_models, cost_of_a_round, largest_prox_step
+from compfed.algorithms.contract import check_contract
+from compfed.engines.costs import cost_of_a_round, largest_prox_step
+from compfed.engines.measures import COLUMNS, at_models
 from compfed.errors import Divergence, InputError
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import largest_step
@@ -105,6 +107,7 @@ def checked(
     if resume is not None:
         _check_resume(resume, problem, algorithm, x0)
     prepared = algorithm.prepared(problem, k)
+    check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
     limit = float(largest_step(problem.regulariser))
     if limit < np.inf and (used := largest_prox_step(prepared)) >= limit:
         raise InputError(

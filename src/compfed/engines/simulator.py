@@ -13,19 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed.algorithms.base import Algorithm, correction
+from compfed.algorithms.base import Algorithm, Exchange, dense
 from compfed.engines.run import Progress, Recorder, Run, checked, first_state
 from compfed.errors import Divergence, InputError
 from compfed.problem.local import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
-from compfed.problem.problem import Problem, Store, objectives_and_mappings
+from compfed.problem.measures import objectives_and_mappings
+from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
+from compfed.problem.store import Store
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, participation_scores, run_key
 from compfed.trace import Trace
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
-Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any]]  # (f_i, c_i, key) -> (u_i, c_i)
+Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
 BUFFER = 64  # recorded rounds a program holds before it hands them back
 
 
@@ -130,44 +132,38 @@ def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
     weight = weight / share
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
 
-    def at_clients(work: Work, clients: Any):
-        return visit(setting, data, plan, work, clients, who, r)
+    def work_of(exchange: Exchange, d: Any) -> Work:
+        return lambda f, c, key: exchange.client(f, g, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:
         return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
 
     def mean(u: Any) -> Any:
-        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), u)
+        full = jax.vmap(lambda u: dense(u, size))(u)
+        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full)
 
-    if a.asks():
-        question = a.ask(g, server)
-        u, c = at_clients(lambda f, c, key: a.answer(f, g, question, c, key), clients)
-        server, clients = a.digest(g, server, mean(u), share), stored(clients, c)
-    d = a.down(g, server)
-    u, c = at_clients(lambda f, c, key: a.client(f, g, d, c, key), clients)
-    server = a.server(g, server, mean(jax.vmap(lambda u: a.decode(u, size))(u)), share)
-    drift = _drift(a, g, d, u, c, weight)
+    c: Any = None  # what the participants remember
+    z: Any = None  # their local models
+    for exchange in a.exchanges:
+        work = work_of(exchange, exchange.down(g, server))
+        u, c, z = visit(setting, data, plan, work, clients, who, r)
+        server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
+    drift = weight @ jnp.linalg.norm(z - weight @ z, axis=1)
     if a.closes():
-        result = a.down(g, server)
-        c = jax.vmap(lambda c: a.close(g, result, c))(c)
+        result = a.exchanges[0].down(g, server)
+        clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
     bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
-    return Carry(server, stored(clients, c), drift, r + 1, bad)
-
-
-def _drift(a: Algorithm, g: Regulariser, d: Any, u: Any, c: Any, weight: Array) -> Array:
-    z = jax.vmap(lambda u, c: a.local(g, d, u, c))(u, c)
-    if z is None:
-        return jnp.full((), jnp.nan, weight.dtype)
-    return weight @ jnp.linalg.norm(z - weight @ z, axis=1)
+    return Carry(server, clients, drift, r + 1, bad)
 
 
 # --- many rounds ---
 
 
 def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, Array]:
-    seen = {"drift": carry.drift}
-    c = correction(carry.clients)
+    seen, server = {"drift": carry.drift}, carry.server
+    # the weights say how many clients there are, where these remember nothing
+    c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
         seen["correction"] = jnp.linalg.norm(data.weight @ c)
     if plan.measure is not None:
@@ -329,11 +325,19 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume,
     )  # fmt: skip
-    plan = Plan(run.participants, batch_size, clients_at_once(problem, batch_size), measure)
+    stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
+    return simulated(run, stop, progress=progress, measure=measure)
+
+
+def simulated(
+    run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None
+) -> Trace:
+    """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
+    problem = run.problem
+    plan = Plan(run.participants, run.batch_size, clients_at_once(problem, run.batch_size), measure)
     recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
-        stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
-        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(seed), stop)
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop)
 
         def program(carry: Carry, records: int, every: int):
             one = jax.tree.map(lambda leaf: leaf[0], carry)

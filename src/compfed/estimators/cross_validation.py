@@ -1,39 +1,132 @@
-"""Estimators that choose alpha by cross-validation, the folds made inside the sites or of whole sites."""
+"""Estimators that choose alpha by cross-validation, the folds made inside the sites or of whole sites.
+
+All folds and the path over all rows are one conversation: each message carries the questions of all that are under way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.base import is_classifier
 
-from compfed.algorithms import Algorithm
-from compfed.data import Sites
-from compfed.engines.run import whole
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, Federation
-from compfed.estimators.folds import Split, restricted, splits
+from compfed.estimators.folds import Parts, fold_column, parts_of, splits_of
 from compfed.estimators.linear import (
+    ElasticNetModel,
     FederatedElasticNet,
     FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedPoissonRegressor,
+    GroupLassoModel,
+    HuberModel,
+    LassoModel,
+    PoissonModel,
 )
-from compfed.estimators.logistic import FederatedLogisticRegression
-from compfed.estimators.many_outcomes import FederatedMultiTaskLasso, FederatedNuclearRegressor
-from compfed.estimators.path import alpha_grid, at_alpha, check_grid, follow, published, rounds_of, warn_if_short
-from compfed.problem.problem import Problem, objectives_and_mappings
-from compfed.problem.regularisers import Zero
+from compfed.estimators.logistic import FederatedLogisticRegression, LogisticModel
+from compfed.estimators.many_outcomes import (
+    FederatedMultiTaskLasso,
+    FederatedNuclearRegressor,
+    MultiTaskModel,
+    NuclearModel,
+)
+from compfed.estimators.model import FederatedModel, estimator, first
+from compfed.estimators.path import AlphaGrid, following, warn_if_short
+from compfed.estimators.pipeline import Fitted, Gathered, Plan, Prepared, certified, gathering, preparing, site_weights
+from compfed.federation.questions import HeldOut
+from compfed.federation.talk import Federation, Request, Talk, converse, in_parallel
 from compfed.solvers.federated import Minimum
-from compfed.tools.precision import precision
-from compfed.tools.progress import progress_bar
+from compfed.tools.checks import whole
 
 RULES = ("best", "one_standard_error")
 
 
+@dataclass(frozen=True)
+class Selection:
+    """What a cross-validation found."""
+
+    alphas: np.ndarray
+    losses: np.ndarray  # (alphas, splits)
+    chosen: int  # position of the alpha that was taken
+    best: int
+    within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
+    path: Sequence[Minimum]
+    paths: Sequence[Sequence[Minimum]]  # of the splits
+    parts: Sequence[Parts]
+    fitted: Fitted
+
+    @property
+    def fits(self) -> list[Minimum]:
+        return [m for path in [*self.paths, self.path] for m in path]
+
+
+def selecting(
+    federation: Federation, plan: Plan, grid: AlphaGrid, cv: Any, seed: int, rule: str, listed: int
+) -> Talk[Selection]:
+    """Fit every alpha to every split and to all rows, and choose."""
+    everything = yield from gathering(federation, plan)
+    classes = everything.labels.classes
+    rows = [a.rows for a in everything.described]
+    parts = parts_of(cv, seed, rows, plan.family.of_classes, listed)
+    if rule == "one_standard_error" and len(parts) < 2:
+        raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
+    gathered = yield from in_parallel([gathering(federation, plan, part(False)) for part in parts])
+    if classes is not None:
+        _check_classes(grid.name, federation.names, gathered, rows, classes)
+    prepared, *folds = yield from in_parallel(
+        [preparing(federation, plan, g, classes) for g in [everything, *gathered]]
+    )
+    alphas = grid.values(prepared)
+    talks: list[Talk[Any]] = [following(federation, prepared, alphas)]
+    talks += [_held_out(federation, fold, part, alphas) for fold, part in zip(folds, parts, strict=True)]
+    path, *judged = yield from in_parallel(talks)
+    losses = np.column_stack([loss for _, loss in judged])
+    best, within = best_and_within_error(losses)
+    chosen = best if rule == "best" or within is None else within
+    fitted = yield from certified(prepared, float(alphas[chosen]), path[chosen])
+    return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], parts, fitted)
+
+
+def _held_out(
+    federation: Federation, prepared: Prepared, part: Parts, alphas: np.ndarray
+) -> Talk[tuple[list[Minimum], np.ndarray]]:
+    """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
+    path = yield from following(federation, prepared, alphas)
+    models = np.array([m.x for m in path])
+    (answers,) = yield [Request((HeldOut(prepared.task.view, part(True), models),), models=len(models))]
+    said = [answer for (answer,) in answers]
+    p = site_weights([answer.weight for answer in said], prepared.plan.equal_sites)
+    return path, p @ np.array([answer.loss for answer in said])
+
+
+def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
+    """Of losses (alphas, splits): the least on average, and the first within one standard error of it."""
+    mean = losses.mean(axis=1)
+    best, splits = int(mean.argmin()), losses.shape[1]
+    if splits < 2:
+        return best, None
+    error = losses[best].std(ddof=1) / np.sqrt(splits)
+    return best, int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
+
+
+def _check_classes(
+    name: str, sites: Sequence[str], gathered: Sequence[Gathered], rows: Sequence[int], classes: np.ndarray
+) -> None:
+    """A class that no training row has would be given no chance, and its held-out rows an infinite loss."""
+    for split in gathered:
+        learnt = split.labels.classes
+        absent = classes if learnt is None else np.setdiff1d(classes, learnt)
+        if absent.size:
+            out = [site for site, a, m in zip(sites, split.described, rows, strict=True) if a.rows < m]
+            raise InputError(
+                f"{name}: one split has no row of class {absent[0]!s} to learn from; it holds out rows of: {', '.join(out)}. "
+                "Use fewer folds, another seed, folds inside the sites, or leave the class out."
+            )
+
+
+@estimator
 class CrossValidated(FederatedModel):
     """What all of them share. The rows of a fold are held out at their sites; only losses leave.
 
@@ -45,198 +138,89 @@ class CrossValidated(FederatedModel):
     - `seed`: of the folds. Scaling is refitted in each fold.
 
     After `fit` also: `alpha_`, `alpha_best_`, `alpha_one_standard_error_`, `alphas_`, `cv_loss_` (alphas, folds; the
-    smooth loss of the held-out rows), `coef_path_`, `intercept_path_`, `fold_` (the split that held each row out) and `n_rounds_path_`.
+    smooth loss of the held-out rows), `coef_path_`, `intercept_path_`, `fold_` (the split that held each row out; where
+    the rows are in this process). `n_rounds_` and `communication_` are those of the whole cross-validation, all folds and
+    set-up included; `communication_.models_per_message` says how many models shared a message, `n_fits_` how many fits
+    there were and `n_fits_not_converged_` how many of them did not reach `tol`.
     """
 
     model: ClassVar[type[FederatedModel]]  # the estimator with a given alpha
-    alphas: Any
-    n_alphas: int
-    eps: float
-    cv: Any
-    rule: str
-    seed: int
+
+    alphas: Any = first(None)
+    n_alphas: int = 50
+    eps: float = 1e-3
+    cv: Any = 5
+    rule: str = "best"
+    seed: int = 0
 
     def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Any:
         """Choose alpha by cross-validation, then fit with it over all rows."""
-        self._check_selection()
-        names = set(self.model().get_params()) - {"alpha"}
-        model = self.model(**{name: getattr(self, name) for name in names})
-        federation = model._federation(X, y, sites, sample_weight)
-        parts = splits(federation.sites, federation.rows, federation.length, self.cv, self.seed, is_classifier(self))
-        if self.rule == "one_standard_error" and len(parts) < 2:
-            raise InputError(
-                f"{type(self).__name__}: rule='one_standard_error' needs two splits or more; cv gives one."
-            )
-        if is_classifier(self):
-            self._check_classes(federation.sites, parts, model.classes_)  # pyright: ignore[reportAttributeAccessIssue]
-        prepared = model._prepare(federation)
-        for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
-            delattr(self, name)
-        self.alphas_ = alpha_grid(model, prepared, self.alphas, self.n_alphas, self.eps)
-        self.fold_ = _fold_column(parts, federation.rows, federation.length)
-        progress = progress_bar(type(self).__name__) if self.verbose else None
-        paths, losses = [], []
-        for number, split in enumerate(parts):
-            path, loss = self._held_out(model, federation, split)
-            paths.append(path)
-            losses.append(loss)
-            if progress is not None:
-                progress(number + 1, len(parts) + 1)
-        self.cv_loss_ = np.column_stack(losses)
-        self._choose()
-        path = follow(model, prepared, self.alphas_)
-        if progress is not None:
-            progress(len(parts) + 1, len(parts) + 1)
-        coefs, intercepts = zip(*(published(model, prepared, m.x) for m in path), strict=True)
-        self.coef_path_, self.intercept_path_ = np.array(coefs), np.array(intercepts)
-        self.n_rounds_path_ = sum(map(rounds_of, [*paths, path]))
-        chosen = replace(prepared, problem=at_alpha(model, prepared, self.alpha_))
-        model._finish(chosen, path[int(np.flatnonzero(self.alphas_ == self.alpha_)[0])])
-        fitted = {name: value for name, value in vars(model).items() if name not in model.get_params()}
-        self.__dict__.update(fitted)
-        warn_if_short(type(self).__name__, [m for p in [*paths, path] for m in p], model)
+        self._grid()
+        table = self.tabulated(X, y, sites, sample_weight)
+        splits = splits_of(table, self.cv)
+        federation = table.federation(splits)
+        parts = self._select(federation, len(splits), stacklevel=4)
+        self.fold_ = fold_column(table, federation.sites, parts)
         return self
 
-    def _check_selection(self) -> None:
+    def fit_federation(self, federation: Federation) -> Any:
+        """The same over whoever answers; `cv` is a number of folds or "leave-one-site-out"."""
+        self._select(federation, 0, stacklevel=4)
+        return self
+
+    def _grid(self) -> AlphaGrid:
         me = type(self).__name__
-        check_grid(me, self.alphas, self.n_alphas, self.eps)
+        grid = AlphaGrid(me, self.alphas, self.n_alphas, self.eps)
+        grid.check()
         whole(self.seed, f"{me}: seed", 0)
         if self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
+        return grid
 
-    def _check_classes(self, sites: Sites, parts: Sequence[Split], classes: np.ndarray) -> None:
-        """A class that no training row has would be given no chance, and its held-out rows an infinite loss."""
-        for split in parts:
-            train = np.concatenate([y[t] for y, t in zip(sites.labels, split.train, strict=True)])
-            absent = np.setdiff1d(np.arange(len(classes)), train)
-            if absent.size:
-                held = ", ".join(name for name, t in zip(sites.names, split.test, strict=True) if t.any())
-                raise InputError(
-                    f"{type(self).__name__}: one split has no row of class {classes[absent[0]]!s} to learn from; it holds "
-                    f"out rows of: {held}. Use fewer folds, another seed, folds inside the sites, or leave the class out."
-                )
-
-    def _held_out(self, model: FederatedModel, table: Federation, split: Split) -> tuple[list[Minimum], np.ndarray]:
-        """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
-        equal, counts = self.site_weights == "equal", table.sites.row_weights
-        counts = [np.ones(m) for m in table.sites.sizes] if counts is None else counts
-        train, p = restricted(table.sites, split.train, counts, equal)
-        prepared = model._prepare(replace(table, sites=train, weights=p))
-        path = follow(model, prepared, self.alphas_)
-        test, p = restricted(prepared.problem.sites, split.test, counts, equal)
-        problem = Problem(prepared.problem.loss, Zero(), test, weights=p)
-        with precision(problem.dtype):
-            models = np.array([m.x for m in path])
-            losses = objectives_and_mappings(problem.loss, problem.regulariser, problem.store, models, 1.0)[0]
-        return path, np.asarray(losses)
-
-    def _choose(self) -> None:
-        mean = self.cv_loss_.mean(axis=1)
-        best, splits = int(mean.argmin()), self.cv_loss_.shape[1]
-        self.alpha_best_, self.alpha_one_standard_error_ = float(self.alphas_[best]), np.nan
-        if splits > 1:
-            error = self.cv_loss_[best].std(ddof=1) / np.sqrt(splits)
-            within = int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
-            self.alpha_one_standard_error_ = float(self.alphas_[within])
-        self.alpha_ = self.alpha_best_ if self.rule == "best" else self.alpha_one_standard_error_
+    def _select(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[Parts]:
+        talk = selecting(federation, self.plan(), self._grid(), self.cv, self.seed, self.rule, listed)
+        found, cost = converse(federation, talk)
+        kept = {"site_column_"}
+        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:  # of an earlier fit
+            delattr(self, name)
+        self._publish(federation, found.fitted, cost)
+        self.trace_ = found.fitted.minimum.trace  # of one model among many: its own rounds
+        prepared = found.fitted.prepared
+        self.alphas_, self.cv_loss_ = found.alphas, found.losses
+        self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
+        within = found.within_error
+        self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
+        coefs, intercepts = zip(*(prepared.published(m.x) for m in found.path), strict=True)
+        self.coef_path_, self.intercept_path_ = np.array(coefs), np.array(intercepts)
+        self.n_fits_ = len(found.fits)
+        self.n_fits_not_converged_ = sum(not m.converged for m in found.fits)
+        warn_if_short(type(self).__name__, found.fits, self.tol, self.max_rounds, stacklevel)
+        return found.parts
 
 
-def _fold_column(parts: Sequence[Split], rows: Sequence[np.ndarray], length: int) -> np.ndarray:
-    """The number of the split that holds each row of the table out; -1 for a row that none does."""
-    fold = np.full(length, -1)
-    for number, split in enumerate(parts):
-        for place, test in zip(rows, split.test, strict=True):
-            fold[place[test]] = number
-    return fold
-
-
-class FederatedLassoCV(CrossValidated, FederatedLasso):
+@estimator
+class FederatedLassoCV(CrossValidated, LassoModel):
     """FederatedLasso with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedLasso
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
 
-
-class FederatedElasticNetCV(CrossValidated, FederatedElasticNet):
+@estimator
+class FederatedElasticNetCV(CrossValidated, ElasticNetModel):
     """FederatedElasticNet with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedElasticNet
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, l1_ratio: float = 0.5, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.l1_ratio = l1_ratio
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
 
-
-class FederatedHuberCV(CrossValidated, FederatedHuber):
+@estimator
+class FederatedHuberCV(CrossValidated, HuberModel):
     """FederatedHuber with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedHuber
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, delta: float = 1.35, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.delta = delta
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
 
-
-class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
+@estimator
+class FederatedPoissonRegressorCV(CrossValidated, PoissonModel):
     """FederatedPoissonRegressor with alpha chosen by cross-validation inside or across sites; see CrossValidated.
 
     `l1_ratio` is 0.5 unless given, not 0: with a ridge alone no alpha makes all coefficients zero, to start from.
@@ -244,117 +228,32 @@ class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
 
     model = FederatedPoissonRegressor
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, l1_ratio: float = 0.5, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
+    l1_ratio: float = 0.5
 
 
-class FederatedGroupLassoCV(CrossValidated, FederatedGroupLasso):
+@estimator
+class FederatedGroupLassoCV(CrossValidated, GroupLassoModel):
     """FederatedGroupLasso with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedGroupLasso
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, groups: Any = None, group_weights: Any = None, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.groups = groups
-        self.group_weights = group_weights
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
 
-
-class FederatedLogisticRegressionCV(CrossValidated, FederatedLogisticRegression):
+@estimator
+class FederatedLogisticRegressionCV(CrossValidated, LogisticModel):
     """FederatedLogisticRegression with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedLogisticRegression
 
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000,
-        verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
 
-
-class _ManyOutcomesCV(CrossValidated):
-    """The parameters of the two below."""
-
-    def __init__(
-        self, alphas: Any = None, *, n_alphas: int = 50, eps: float = 1e-3, cv: Any = 5, rule: str = "best",
-        seed: int = 0, fit_intercept: bool = True, standardize: bool = False, site_weights: str = "rows",
-        algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alphas = alphas
-        self.n_alphas = n_alphas
-        self.eps = eps
-        self.cv = cv
-        self.rule = rule
-        self.seed = seed
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
-
-
-class FederatedMultiTaskLassoCV(_ManyOutcomesCV, FederatedMultiTaskLasso):
+@estimator
+class FederatedMultiTaskLassoCV(CrossValidated, MultiTaskModel):
     """FederatedMultiTaskLasso with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedMultiTaskLasso
 
 
-class FederatedNuclearRegressorCV(_ManyOutcomesCV, FederatedNuclearRegressor):
+@estimator
+class FederatedNuclearRegressorCV(CrossValidated, NuclearModel):
     """FederatedNuclearRegressor with alpha chosen by cross-validation inside or across sites; see CrossValidated."""
 
     model = FederatedNuclearRegressor

@@ -2,8 +2,9 @@
 
     min_x sum_l p_l loss(a_l^T x, y_l) + g(x)  =  max_theta - sum_l p_l loss*(theta_l, y_l) - g*(-A^T (p theta))
 
-theta is the slope of the loss at x, centred so that the free intercept is optimal and scaled into the domain of g*. A
-site contributes sums: of the losses, of their conjugates, and of the rows weighted by theta.
+theta is the slope of the loss at x, shifted so that the free intercept is optimal and stretched into the domain of g*.
+The gradient at x is A^T (p theta), so the server knows shift and stretch; one more question gives the sum of the
+conjugates there.
 """
 
 from __future__ import annotations
@@ -11,43 +12,34 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, xlogy
 
-from compfed.estimators.frame import Frame
-from compfed.problem.losses import Logistic, Squared
-from compfed.problem.problem import Problem
+from compfed.federation.questions import ValueAndGradient
+from compfed.federation.talk import Request, Talk
+from compfed.federation.task import Task
+from compfed.federation.view import Frame
+from compfed.problem.mapping import at_point
 from compfed.problem.regularisers import ElasticNet, OnBlock
+from compfed.solvers.federated import Minimum
 
 
-def duality_gap(problem: Problem, frame: Frame, x: np.ndarray) -> float | None:
+def duality_gap(task: Task, frame: Frame, minimum: Minimum) -> Talk[float | None]:
     """F(x) minus a dual value, so that F(x) - F(x*) is at most this; None where no dual point is at hand."""
-    g: Any = problem.regulariser.g if isinstance(problem.regulariser, OnBlock) else problem.regulariser
-    if not isinstance(g, ElasticNet) or not isinstance(problem.loss, (Squared, Logistic)):
+    g: Any = task.regulariser.g if isinstance(task.regulariser, OnBlock) else task.regulariser
+    if not isinstance(g, ElasticNet) or not hasattr(task.loss, "conjugate") or minimum.at is None:
         return None
-    A = np.concatenate(problem.sites.features)
-    y = problem.loss.encode(np.concatenate(problem.sites.labels))
-    p = np.concatenate([w * q for w, q in zip(problem.weights, problem.sites.row_shares, strict=True)])
-    squared = isinstance(problem.loss, Squared)
-    z = A @ x
-    theta = z - y if squared else -y * expit(-y * z)
-    if frame.intercept:
-        theta = theta - p @ theta
-    v = (p * theta) @ A[:, : frame.penalised]
+    gradient = minimum.at.gradient
+    shift = float(gradient[-1]) if frame.intercept else 0.0  # sum_l p_l theta_l
+    v = gradient[: frame.penalised]  # columns are centred: the shift does not change it
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
-    if (l1[hard] == 0).any():  # of zero alone: scaling finds no other dual point than zero
+    if (l1[hard] == 0).any():  # of zero alone: stretching finds no other dual point than zero
         return None
     excess = np.abs(v[hard]) > l1[hard]
-    scale = np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0)
-    theta, v = scale * theta, scale * v
-    conjugate = theta**2 / 2 + y * theta if squared else _entropy(-y * theta)
-    over = np.maximum(np.abs(v[~hard]) - l1[~hard], 0.0)
-    dual = -p @ conjugate - np.sum(over**2 / (2 * l2[~hard]))
-    return float(problem.objective(x) - dual)
-
-
-def _entropy(s: np.ndarray) -> np.ndarray:
-    """s log s + (1 - s) log(1 - s), the conjugate of the logistic loss; infinite outside [0, 1]."""
-    inside = (s >= 0) & (s <= 1)
-    s = np.where(inside, s, 0.5)
-    return np.where(inside, xlogy(s, s) + xlogy(1 - s, 1 - s), np.inf)
+    stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
+    (answers,) = yield [Request((ValueAndGradient(task.view, minimum.x[None], np.array([[shift, stretch]])),))]
+    said = [answer for (answer,) in answers]
+    value = float(task.weights @ [answer.value[0] for answer in said])
+    conjugate = float(task.weights @ [answer.conjugate[0] for answer in said])
+    over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
+    dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
+    return at_point(task.regulariser, minimum.x, value, gradient, 1.0).objective - dual

@@ -1,37 +1,61 @@
 """Regressors with one outcome. n is the number of rows of all sites together, w the coefficients, b the intercept.
 
-With `site_weights="equal"` the mean over rows is instead the mean over sites of each site's own mean.
+With `site_weights="equal"` the mean over rows is instead the mean over sites of each site's own mean. Each model comes with
+a given alpha here, and with one chosen by cross-validation in `cross_validation`.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import root_scalar
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score
 
-from compfed.algorithms import Algorithm
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel
-from compfed.problem.losses import Huber, Loss, Poisson, Squared
-from compfed.problem.regularisers import ElasticNet, GroupL2, NonNegative, Regulariser, SumOf
+from compfed.estimators.family import Family, Labels, elastic_net
+from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
+from compfed.problem.losses import Huber, Poisson, Squared
+from compfed.problem.regularisers import GroupL2, NonNegative, SumOf
 
 
-class _Regressor(RegressorMixin, FederatedModel):
+class Regressor(RegressorMixin, FederatedModel):
+    """Predictions are X w + b."""
+
     def predict(self, X: Any) -> np.ndarray:
         """X w + b."""
-        return self._decision(X)[:, 0]
+        return self.linear_predictor(X)[:, 0]
 
 
-def elastic_net(alpha: float, l1_ratio: float, scale: np.ndarray, outputs: int) -> ElasticNet:
-    """alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2) as a penalty of u = scale * w."""
-    s = np.repeat(scale, outputs)
-    return ElasticNet(l1=alpha * l1_ratio / s, l2=alpha * (1.0 - l1_ratio) / s**2)
+# --- least squares ---
 
 
-class FederatedLasso(_Regressor):
+@dataclass(frozen=True)
+class LeastSquares(Family):
+    l1_ratio: float
+    positive: bool
+
+    def loss(self, labels):
+        return Squared()
+
+    def penalty(self, alpha, scale, outputs):
+        penalty = elastic_net(alpha, self.l1_ratio, scale, outputs)
+        return SumOf(penalty, NonNegative()) if self.positive else penalty
+
+
+@estimator
+class LassoModel(Regressor):
+    """The lasso, whatever its alpha."""
+
+    positive: bool = False
+
+    def family(self) -> Family:
+        return LeastSquares(1.0, self.positive)
+
+
+@estimator
+class FederatedLasso(LassoModel):
     """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha ||w||_1, as sklearn.linear_model.Lasso has it, over sites.
 
     - `positive`: coefficients >= 0.
@@ -42,7 +66,8 @@ class FederatedLasso(_Regressor):
       steps per round. Steps come from the data.
     - `tol`: rounds end when the gradient mapping is this share of the gradient without features; `max_rounds` at most.
 
-    After `fit`: `coef_`, `intercept_`, `n_rounds_`, `certificate_`, `trace_`, `algorithm_`, `site_names_`.
+    After `fit`: `coef_`, `intercept_`, `certificate_`, `n_rounds_` (all messages a network would have carried, set-up
+    included), `communication_` (their bytes, by question), `trace_`, `algorithm_`, `site_names_`.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -52,62 +77,61 @@ class FederatedLasso(_Regressor):
     array([ 2.88,  0.  ,  0.  , -1.92,  0.  ])
     """
 
-    def __init__(
-        self, alpha: float = 1.0, *, positive: bool = False, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
-        max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
-
-    def _loss(self, y: np.ndarray) -> Loss:
-        return Squared()
-
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        penalty = elastic_net(self.alpha, 1.0, scale, outputs)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
+    alpha: float = first(1.0)
 
 
-class FederatedElasticNet(_Regressor):
+@estimator
+class ElasticNetModel(Regressor):
+    """The elastic net, whatever its alpha."""
+
+    l1_ratio: float = 0.5
+    positive: bool = False
+
+    def family(self) -> Family:
+        return LeastSquares(checked_ratio(type(self).__name__, self.l1_ratio), self.positive)
+
+
+@estimator
+class FederatedElasticNet(ElasticNetModel):
     """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
 
     The objective of sklearn.linear_model.ElasticNet; parameters as in FederatedLasso.
     """
 
-    def __init__(
-        self, alpha: float = 1.0, *, l1_ratio: float = 0.5, positive: bool = False, fit_intercept: bool = True,
-        standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.positive = positive
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
-
-    def _loss(self, y: np.ndarray) -> Loss:
-        return Squared()
-
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        penalty = elastic_net(self.alpha, self.l1_ratio, scale, outputs)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
+    alpha: float = first(1.0)
 
 
-class FederatedHuber(_Regressor):
+# --- robust ---
+
+
+@dataclass(frozen=True)
+class Robust(Family):
+    delta: float
+    l1_ratio: float
+
+    def loss(self, labels):
+        return Huber(delta=self.delta)
+
+    def penalty(self, alpha, scale, outputs):
+        return elastic_net(alpha, self.l1_ratio, scale, outputs)
+
+    def null_intercept(self, labels):
+        return None  # the point between two forces: has no formula
+
+
+@estimator
+class HuberModel(Regressor):
+    """Robust regression, whatever its alpha."""
+
+    delta: float = 1.35
+    l1_ratio: float = 1.0
+
+    def family(self) -> Family:
+        return Robust(self.delta, checked_ratio(type(self).__name__, self.l1_ratio))
+
+
+@estimator
+class FederatedHuber(HuberModel):
     """min_{w, b} 1/n sum_l h(y_l - x_l^T w - b) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
 
     h(r) = r^2/2 for |r| <= delta, delta |r| - delta^2/2 beyond: rows further than `delta` (in the units of y) from their
@@ -115,82 +139,49 @@ class FederatedHuber(_Regressor):
     Other parameters as in FederatedLasso.
     """
 
-    def __init__(
-        self, alpha: float = 0.01, *, delta: float = 1.35, l1_ratio: float = 1.0, fit_intercept: bool = True,
-        standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.delta = delta
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
-
-    def _loss(self, y: np.ndarray) -> Loss:
-        return Huber(delta=self.delta)
-
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        return elastic_net(self.alpha, self.l1_ratio, scale, outputs)
-
-    def _null_intercept(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        def force(b: float) -> float:  # one number from every site
-            return float(weight @ np.clip(y - b, -self.delta, self.delta))
-
-        low, high = float(y.min()), float(y.max())
-        if not force(low) > 0 > force(high):  # all y alike
-            return np.array([low])
-        return np.array([root_scalar(force, bracket=(low, high), xtol=1e-300).root])
+    alpha: float = first(0.01)
 
 
-class FederatedPoissonRegressor(_Regressor):
-    """min_{w, b} 1/n sum_l (exp(z_l) - y_l z_l) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), z = X w + b.
+# --- counts ---
 
-    With l1_ratio = 0, the default, the objective of sklearn.linear_model.PoissonRegressor. Other parameters as in
-    FederatedLasso.
-    """
 
-    def __init__(
-        self, alpha: float = 1.0, *, l1_ratio: float = 0.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
-        max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
+@dataclass(frozen=True)
+class Counts(Family):
+    l1_ratio: float
 
-    def _targets(self, y: np.ndarray) -> np.ndarray:
+    def loss(self, labels):
+        if labels.mean is not None and not labels.mean.any():
+            raise InputError("FederatedPoissonRegressor: all labels are zero; y must be >= 0 and not all zero.")
+        return Poisson()
+
+    def penalty(self, alpha, scale, outputs):
+        return elastic_net(alpha, self.l1_ratio, scale, outputs)
+
+    def null_intercept(self, labels: Labels) -> np.ndarray:
+        assert labels.mean is not None
+        return np.log(labels.mean)
+
+
+@estimator
+class PoissonModel(Regressor):
+    """Regression of counts, whatever its alpha."""
+
+    l1_ratio: float = 0.0
+
+    def family(self) -> Family:
+        return Counts(checked_ratio(type(self).__name__, self.l1_ratio))
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
         if (y < 0).any() or not y.any():
             raise InputError(
-                f"FederatedPoissonRegressor: some value(s) of y are out of the valid range of the Poisson loss; y must be "
+                f"{type(self).__name__}: some value(s) of y are out of the valid range of the Poisson loss; y must be "
                 f">= 0 and not all zero. The smallest is {y.min():g}, the largest {y.max():g}."
             )
         return y
 
-    def _loss(self, y: np.ndarray) -> Loss:
-        return Poisson()
-
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        return elastic_net(self.alpha, self.l1_ratio, scale, outputs)
-
-    def _null_intercept(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        return np.atleast_1d(np.log(weight @ y))
-
     def predict(self, X: Any) -> np.ndarray:
         """exp(X w + b): the expected count."""
-        return np.exp(self._decision(X)[:, 0])
+        return np.exp(self.linear_predictor(X)[:, 0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean."""
@@ -202,43 +193,39 @@ class FederatedPoissonRegressor(_Regressor):
         return tags
 
 
-class FederatedGroupLasso(_Regressor):
-    """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha sum_g weight_g ||w_g||, over sites: whole groups are zero or not.
+@estimator
+class FederatedPoissonRegressor(PoissonModel):
+    """min_{w, b} 1/n sum_l (exp(z_l) - y_l z_l) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), z = X w + b.
 
-    - `groups`: one label per feature (any values; equal labels form a group), a list of lists of feature positions or
-      of names of a DataFrame's columns, or None for a group per feature, which is the lasso.
-    - `group_weights`: one per group in the order of the sorted labels; the square root of its size unless given.
-
-    Other parameters as in FederatedLasso.
+    With l1_ratio = 0, the default, the objective of sklearn.linear_model.PoissonRegressor. Other parameters as in
+    FederatedLasso.
     """
 
-    def __init__(
-        self, alpha: float = 1.0, *, groups: Any = None, group_weights: Any = None, fit_intercept: bool = True,
-        standardize: bool = False, site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5,
-        tol: float = 1e-12, max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.groups = groups
-        self.group_weights = group_weights
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
+    alpha: float = first(1.0)
 
-    def _loss(self, y: np.ndarray) -> Loss:
+
+# --- groups ---
+
+
+@dataclass(frozen=True)
+class Grouped(Family):
+    groups: Any
+    group_weights: Any
+    names: tuple[str, ...] = ()
+
+    def with_columns(self, names):
+        return replace(self, names=names or ())
+
+    def loss(self, labels):
         return Squared()
 
-    def _members(self, width: int) -> np.ndarray:
+    def members(self, width: int) -> np.ndarray:
         """The number of each feature's group."""
         if self.groups is None:
             return np.arange(width)
         labels = list(self.groups)
         if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
-            names = list(getattr(self, "feature_names_in_", ()))
+            names = list(self.names)
             listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
             if any(isinstance(entry, str) for entry in listed) or sorted(listed) != list(range(width)):
                 raise InputError(
@@ -252,20 +239,45 @@ class FederatedGroupLasso(_Regressor):
             raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
         return np.unique(np.asarray(labels), return_inverse=True)[1]
 
-    def _column_scale(self, scale: np.ndarray) -> np.ndarray:
+    def column_scale(self, scale, standardize):
         # the norm of a group is the same in all directions, so a group has one scale
-        member = self._members(scale.size)
-        if self.standardize:
+        member = self.members(scale.size)
+        if standardize:
             return scale
         return np.sqrt(np.bincount(member, scale**2) / np.bincount(member))[member]
 
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        member = self._members(scale.size)
+    def penalty(self, alpha, scale, outputs):
+        member = self.members(scale.size)
         sizes = np.bincount(member)
         weights = np.sqrt(sizes) if self.group_weights is None else np.asarray(self.group_weights, float)
         if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
             raise InputError(
                 f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."
             )
-        first = np.unique(member, return_index=True)[1]
-        return GroupL2(lam=self.alpha, groups=tuple(member.tolist()), weights=weights / scale[first])
+        first_of = np.unique(member, return_index=True)[1]
+        return GroupL2(lam=alpha, groups=tuple(member.tolist()), weights=weights / scale[first_of])
+
+
+@estimator
+class GroupLassoModel(Regressor):
+    """The group lasso, whatever its alpha."""
+
+    groups: Any = None
+    group_weights: Any = None
+
+    def family(self) -> Family:
+        return Grouped(self.groups, self.group_weights)
+
+
+@estimator
+class FederatedGroupLasso(GroupLassoModel):
+    """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha sum_g weight_g ||w_g||, over sites: whole groups are zero or not.
+
+    - `groups`: one label per feature (any values; equal labels form a group), a list of lists of feature positions or
+      of names of a DataFrame's columns, or None for a group per feature, which is the lasso.
+    - `group_weights`: one per group in the order of the sorted labels; the square root of its size unless given.
+
+    Other parameters as in FederatedLasso.
+    """
+
+    alpha: float = first(1.0)

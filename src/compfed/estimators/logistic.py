@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,71 +10,57 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from compfed.algorithms import Algorithm
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel
-from compfed.estimators.linear import elastic_net
+from compfed.estimators.family import Family, Labels, elastic_net
+from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
 from compfed.problem.losses import Logistic, Loss, Softmax
-from compfed.problem.regularisers import Regulariser
 
 
-class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
-    """min_{w, b} 1/n sum_l -log P(y_l | x_l) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
+@dataclass(frozen=True)
+class Classes(Family):
+    of_classes = True
 
-    P is the logistic model for two classes and the softmax (multinomial) model for more. The objective is that of
-    sklearn.linear_model.LogisticRegression(C=1 / (n * alpha), l1_ratio=l1_ratio). A site may hold a single class.
-    Adding a constant to all classes of a softmax model changes no probability. Intercepts are given with mean zero. With
-    an even number of classes and l1_ratio=1 a constant may also be added to a feature's coefficients at no cost, so
-    that there are many minimisers: the sparsest is given, and of two such the one of least norm.
-    Other parameters as in FederatedLasso.
-    """
+    l1_ratio: float
 
-    def __init__(
-        self, alpha: float = 0.01, *, l1_ratio: float = 1.0, fit_intercept: bool = True, standardize: bool = False,
-        site_weights: str = "rows", algorithm: str | Algorithm = "auto", tau: int = 5, tol: float = 1e-12,
-        max_rounds: int = 20_000, verbose: bool = False,
-    ):  # fmt: skip
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.standardize = standardize
-        self.site_weights = site_weights
-        self.algorithm = algorithm
-        self.tau = tau
-        self.tol = tol
-        self.max_rounds = max_rounds
-        self.verbose = verbose
-
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
+    def loss(self, labels: Labels) -> Loss:
+        assert labels.classes is not None
+        if len(labels.classes) < 2:
             raise InputError(
                 "FederatedLogisticRegression needs at least 2 classes over all sites together; y has one class: "
-                f"{self.classes_[0]}."
+                f"{labels.classes[0]}."
             )
-        return codes.astype(float)
+        return Logistic() if len(labels.classes) == 2 else Softmax(outputs=len(labels.classes))
 
-    def _loss(self, y: np.ndarray) -> Loss:
-        return Logistic() if len(self.classes_) == 2 else Softmax(outputs=len(self.classes_))
+    def penalty(self, alpha, scale, outputs):
+        return elastic_net(alpha, self.l1_ratio, scale, outputs)
 
-    def _penalty(self, scale: np.ndarray, outputs: int) -> Regulariser:
-        return elastic_net(self.alpha, self.l1_ratio, scale, outputs)
-
-    def _null_intercept(self, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        shares = np.bincount(y.astype(int), weight, minlength=len(self.classes_))
-        log = np.log(np.maximum(shares, np.finfo(float).tiny))
+    def null_intercept(self, labels: Labels) -> np.ndarray:
+        assert labels.shares is not None
+        log = np.log(np.maximum(labels.shares, np.finfo(float).tiny))
         return np.atleast_1d(log[1] - log[0]) if len(log) == 2 else log - log.mean()
 
-    def _publish(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+    def published(self, coef, intercept):
         if self.l1_ratio == 1 and len(intercept) > 1 and len(intercept) % 2 == 0:
             coef = sparsest(coef)
-        self.coef_ = coef.T
-        self.intercept_ = intercept - intercept.mean() if len(intercept) > 1 else intercept
+        return coef.T, intercept - intercept.mean() if len(intercept) > 1 else intercept
+
+
+@estimator
+class LogisticModel(ClassifierMixin, FederatedModel):
+    """Logistic regression, whatever its alpha."""
+
+    l1_ratio: float = 1.0
+
+    def family(self) -> Family:
+        return Classes(checked_ratio(type(self).__name__, self.l1_ratio))
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        check_classification_targets(y)
+        return y
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Log-odds of the second class, or one score per class."""
-        z = self._decision(X)
+        z = self.linear_predictor(X)
         return z[:, 0] if z.shape[1] == 1 else z
 
     def predict(self, X: Any) -> np.ndarray:
@@ -94,6 +81,21 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
         if z.ndim == 1:
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
+
+
+@estimator
+class FederatedLogisticRegression(LogisticModel):
+    """min_{w, b} 1/n sum_l -log P(y_l | x_l) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
+
+    P is the logistic model for two classes and the softmax (multinomial) model for more. The objective is that of
+    sklearn.linear_model.LogisticRegression(C=1 / (n * alpha), l1_ratio=l1_ratio). A site may hold a single class.
+    Adding a constant to all classes of a softmax model changes no probability. Intercepts are given with mean zero. With
+    an even number of classes and l1_ratio=1 a constant may also be added to a feature's coefficients at no cost, so
+    that there are many minimisers: the sparsest is given, and of two such the one of least norm.
+    Other parameters as in FederatedLasso.
+    """
+
+    alpha: float = first(0.01)
 
 
 def sparsest(coef: np.ndarray) -> np.ndarray:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Real
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
-from compfed.engines.run import Progress, whole
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, Prepared
-from compfed.problem.problem import Problem
-from compfed.solvers.federated import Minimum, minimise_all
-from compfed.tools.progress import progress_bar
+from compfed.estimators.model import FederatedModel
+from compfed.estimators.pipeline import Prepared, prepared_of
+from compfed.federation.accounts import Communication
+from compfed.federation.talk import Federation, Talk, converse
+from compfed.solvers.federated import Minimum, minimising_all
+from compfed.tools.checks import is_number, whole
 
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
 
@@ -30,54 +29,54 @@ class Path:
     alphas: np.ndarray
     coefs: np.ndarray  # (alphas, *shape of coef_)
     intercepts: np.ndarray
-    rounds: int  # communication rounds for the whole path
+    rounds: int  # messages for the whole path, set-up included
     converged: bool
+    communication: Communication
 
 
-def alpha_max(model: FederatedModel, prepared: Prepared) -> float:
-    """The least alpha at which all coefficients are zero: one gradient, aggregated over the sites."""
-    g: Any = at_alpha(model, prepared, 1.0).regulariser
+def alpha_max(name: str, prepared: Prepared) -> float:
+    """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
+    g: Any = prepared.regulariser(1.0)
     with jax.enable_x64(True):
         found = float(g.critical(prepared.null_gradient))
     if not np.isfinite(found):
         raise InputError(
-            f"{type(model).__name__}: no alpha makes all coefficients zero, because the penalty of some has no kink "
+            f"{name}: no alpha makes all coefficients zero, because the penalty of some has no kink "
             "(l1_ratio=0, or a group of weight 0). Give alphas."
         )
     if found == 0:
         raise InputError(
-            f"{type(model).__name__}: all coefficients are zero at every alpha: no feature helps to predict y, which may "
+            f"{name}: all coefficients are zero at every alpha: no feature helps to predict y, which may "
             "be constant. Give alphas, or other data."
         )
     return found
 
 
-def at_alpha(model: FederatedModel, prepared: Prepared, alpha: float) -> Problem:
-    """The problem with another alpha: same data, same compiled program."""
-    at = copy.copy(model)
-    at.alpha = alpha
-    return prepared.problem.replace(regulariser=at._regulariser(prepared.frame))
-
-
-def alpha_grid(model: FederatedModel, prepared: Prepared, alphas: Any, n_alphas: int, eps: float) -> np.ndarray:
+@dataclass(frozen=True)
+class AlphaGrid:
     """Given alphas from the largest down, or n_alphas from alpha_max to eps times that, even in the logarithm."""
-    if alphas is not None:
-        return checked_alphas(alphas)
-    largest = alpha_max(model, prepared)
-    return np.geomspace(largest, eps * largest, n_alphas)
+
+    name: str  # of who asks, for messages
+    alphas: Any
+    n_alphas: int
+    eps: float
+
+    def check(self) -> None:
+        """Refuse what cannot be used, before any work."""
+        if self.alphas is not None:
+            _checked_alphas(self.alphas)
+        whole(self.n_alphas, f"{self.name}: n_alphas", 1)
+        if not is_number(self.eps) or not 0 < float(self.eps) < 1:
+            raise InputError(f"{self.name}(eps={self.eps!r}): eps must be a number between 0 and 1.")
+
+    def values(self, prepared: Prepared) -> np.ndarray:
+        if self.alphas is not None:
+            return _checked_alphas(self.alphas)
+        largest = alpha_max(self.name, prepared)
+        return np.geomspace(largest, self.eps * largest, self.n_alphas)
 
 
-def check_grid(name: str, alphas: Any, n_alphas: Any, eps: Any) -> None:
-    """Refuse what alpha_grid cannot use, before any work."""
-    if alphas is not None:
-        checked_alphas(alphas)
-    whole(n_alphas, f"{name}: n_alphas", 1)
-    if isinstance(eps, bool) or not isinstance(eps, Real) or not 0 < float(eps) < 1:
-        raise InputError(f"{name}(eps={eps!r}): eps must be a number between 0 and 1.")
-
-
-def checked_alphas(alphas: Any) -> np.ndarray:
-    """Given alphas, from the largest down."""
+def _checked_alphas(alphas: Any) -> np.ndarray:
     try:
         values = np.asarray(alphas, dtype=float)
     except (TypeError, ValueError):
@@ -87,51 +86,35 @@ def checked_alphas(alphas: Any) -> np.ndarray:
     return np.sort(values)[::-1]
 
 
-def follow(
-    model: FederatedModel,
-    prepared: Prepared,
-    alphas: Sequence[float] | np.ndarray,
-    progress: Progress | None = None,
-) -> list[Minimum]:
+def following(federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> Talk[list[Minimum]]:
     """The minimiser at each alpha: blocks of them side by side, each block from the end of the one before.
 
     Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
     one gradient per round.
     """
-    scale = float(np.linalg.norm(prepared.null_gradient))
+    search, start = prepared.plan.search, prepared.null
+    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm, progress=None)
     found: list[Minimum] = []
-    for start in range(0, len(alphas), SIDE_BY_SIDE):
-        found += minimise_all(
-            [at_alpha(model, prepared, float(a)) for a in alphas[start : start + SIDE_BY_SIDE]],
-            found[-1].x if found else prepared.null,
-            algorithm="FISTA" if model.algorithm == "auto" else model.algorithm,
-            tau=model.tau,
-            tol=model.tol,
-            max_rounds=model.max_rounds,
-            scale=scale,
-        )
-        if progress is not None:
-            progress(len(found), len(alphas))
+    for first in range(0, len(alphas), SIDE_BY_SIDE):
+        tasks = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]
+        found += yield from minimising_all(federation, tasks, search, start)
+        start = replace(start, x=found[-1].x)
+        if prepared.plan.search.progress is not None:
+            prepared.plan.search.progress(len(found), len(alphas))
     return found
 
 
-def warn_if_short(name: str, found: Sequence[Minimum], model: FederatedModel, stacklevel: int = 3) -> None:
+def warn_if_short(name: str, found: Sequence[Minimum], tol: float, max_rounds: int, stacklevel: int = 3) -> None:
     """One warning for all minimisers that were not reached."""
     short = [m.certificate.relative for m in found if not m.converged]
     if short:
         warnings.warn(
-            f"{name}: {len(short)} of {len(found)} fits stopped at max_rounds={model.max_rounds} or before, with a gradient "
-            f"mapping of up to {max(short):.1e} of its scale; tol is {model.tol:g}. Give more max_rounds, a larger tol, or "
+            f"{name}: {len(short)} of {len(found)} fits stopped at max_rounds={max_rounds} or before, with a gradient "
+            f"mapping of up to {max(short):.1e} of its scale; tol is {tol:g}. Give more max_rounds, a larger tol, or "
             "an exact algorithm.",
             ConvergenceWarning,
             stacklevel=stacklevel,
         )
-
-
-def rounds_of(found: Sequence[Minimum]) -> int:
-    """Communication rounds of a path: those who run side by side share theirs."""
-    blocks = [found[start : start + SIDE_BY_SIDE] for start in range(0, len(found), SIDE_BY_SIDE)]
-    return sum(max(m.rounds for m in block) for block in blocks)
 
 
 def regularisation_path(
@@ -161,17 +144,25 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}"
             + (", which has its own path after fit: coef_path_." if hasattr(model, "cv") else ".")
         )
-    check_grid("regularisation_path", alphas, n_alphas, eps)
-    model = copy.copy(model)
-    prepared = model._prepare(model._federation(X, y, sites, sample_weight))
-    values = alpha_grid(model, prepared, alphas, n_alphas, eps)
-    found = follow(model, prepared, values, progress_bar("path") if model.verbose else None)
-    warn_if_short("regularisation_path", found, model)
-    coefs, intercepts = zip(*(published(model, prepared, m.x) for m in found), strict=True)
-    return Path(values, np.array(coefs), np.array(intercepts), rounds_of(found), all(m.converged for m in found))
+    AlphaGrid("regularisation_path", alphas, n_alphas, eps).check()
+    federation = model.tabulated(X, y, sites, sample_weight).federation()
+    return path_over(federation, model, alphas=alphas, n_alphas=n_alphas, eps=eps)
 
 
-def published(model: FederatedModel, prepared: Prepared, x: np.ndarray) -> tuple[np.ndarray, Any]:
-    """coef_ and intercept_ of a flat model."""
-    model._publish(*prepared.frame.coefficients(x))
-    return model.coef_, model.intercept_
+def path_over(
+    federation: Federation, model: FederatedModel, *, alphas: Any = None, n_alphas: int = 50, eps: float = 1e-3
+) -> Path:
+    """`regularisation_path` over whoever answers: sites in this process, or sites across a network."""
+    grid, plan = AlphaGrid("regularisation_path", alphas, n_alphas, eps), model.plan()
+    grid.check()
+
+    def talk() -> Talk[tuple[Prepared, np.ndarray, list[Minimum]]]:
+        prepared = yield from prepared_of(federation, plan)
+        values = grid.values(prepared)
+        return prepared, values, (yield from following(federation, prepared, values))
+
+    (prepared, values, found), cost = converse(federation, talk())
+    warn_if_short("regularisation_path", found, model.tol, model.max_rounds)
+    coefs, intercepts = zip(*(prepared.published(m.x) for m in found), strict=True)
+    converged = all(m.converged for m in found)
+    return Path(values, np.array(coefs), np.array(intercepts), cost.rounds, converged, cost)

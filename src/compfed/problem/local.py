@@ -1,4 +1,4 @@
-"""What a client sees of its own loss: f.grad(x, key), over all of its rows or over a fresh mini-batch."""
+"""What a client sees of its own loss f_i: its value, gradient (over all rows or a fresh mini-batch) and Hessian."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.problem.losses import Loss
+from compfed.problem.losses.arrays import namespace
 from compfed.tools.randomness import sample_rows
 
 
 class LocalLoss(Protocol):
     """f_i as an algorithm sees it."""
+
+    def value(self, x: Array) -> Array:
+        """f_i(x) over all rows, whatever the batch size."""
+        ...
 
     def grad(self, x: Array, key: Array) -> Array:
         """The gradient of f_i at x; `key` decides the mini-batch, where there is one."""
@@ -23,14 +28,21 @@ class LocalLoss(Protocol):
         """The gradient of f_i at x over all rows, whatever the batch size."""
         ...
 
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        """Rows and columns W (all for None) of the Hessian of f_i at x, over all rows."""
+        ...
+
 
 class FullGradient(NamedTuple):
-    """grad f_i(x) = sum_l q_l grad loss(x; a_l, y_l) + ridge x."""
+    """f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2, and its derivatives."""
 
     loss: Loss
     A: Array  # (rows, width)
     y: Array
     q: Array  # the rows' shares of the site, 0 for padding
+
+    def value(self, x: Array) -> Array:
+        return self.q @ self.loss.values(x, self.A, self.y) + 0.5 * self.loss.ridge * (x @ x)
 
     def grad(self, x: Array, key: Array) -> Array:
         return self.full_grad(x)
@@ -38,9 +50,14 @@ class FullGradient(NamedTuple):
     def full_grad(self, x: Array) -> Array:
         return self.loss.gradient(x, self.A, self.y, self.q) + self.loss.ridge * x
 
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        H = self.loss.hessian(x, self.A, self.y, self.q, W)
+        return H + self.loss.ridge * namespace(H).eye(len(H), dtype=H.dtype)
+
 
 class MiniBatch(NamedTuple):
-    """The same over `batch` distinct rows, drawn afresh for each key and weighted so that its mean is the gradient."""
+    """The same, with a gradient over `batch` distinct rows, drawn afresh for each key and weighted so that its mean is
+    the gradient."""
 
     loss: Loss
     A: Array  # rows of all clients; this client's are offset .. offset + size - 1
@@ -51,16 +68,25 @@ class MiniBatch(NamedTuple):
     capacity: int  # static bound on size
     batch: int
 
+    def value(self, x: Array) -> Array:
+        return self._all_rows().value(x)
+
     def grad(self, x: Array, key: Array) -> Array:
         rows = self.offset + sample_rows(key, self.size, self.capacity, self.batch)
         A, y, q = (a.at[rows].get(mode="promise_in_bounds") for a in (self.A, self.y, self.q))
         return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x
 
     def full_grad(self, x: Array) -> Array:
-        # A window of `capacity` rows that holds all of this client's; the last clients' window starts early.
+        return self._all_rows().full_grad(x)
+
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self._all_rows().hessian(x, W)
+
+    def _all_rows(self) -> FullGradient:
+        """f_i on a window of `capacity` rows that holds all of this client's; the last clients' window starts early."""
         window = min(self.capacity, self.A.shape[0])
         start = jnp.minimum(self.offset, self.A.shape[0] - window)
         A, y, q = (jax.lax.dynamic_slice_in_dim(a, start, window) for a in (self.A, self.y, self.q))
         row = start + jnp.arange(window)
         mine = (row >= self.offset) & (row < self.offset + self.size)
-        return self.loss.gradient(x, A, y, jnp.where(mine, q, 0.0)) + self.loss.ridge * x
+        return FullGradient(self.loss, A, y, jnp.where(mine, q, 0.0))

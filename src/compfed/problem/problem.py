@@ -3,109 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.sparse.linalg import svds
 
 from compfed.data import Sites
 from compfed.errors import InputError
+from compfed.problem.curvature import largest_eigenvalue
 from compfed.problem.losses import Loss
+from compfed.problem.measures import client_gradients, curvatures, gradient_terms, gradients, objectives_and_mappings
 from compfed.problem.regularisers import Regulariser, from_object, largest_step
+from compfed.problem.store import store
 from compfed.tools.precision import checked_dtype, precision
 from compfed.tools.records import describe
-
-SMALL = 256  # rows of a single site up to which it is padded to a power of two
-GRAM_WIDTH = 1000  # up to this many features A^T A is formed; beyond, products with vectors are cheaper
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Store:
-    """The rows of all clients, one client after another, in arrays that live on the device.
-
-    Clients of similar size form a bucket and are padded to its largest with rows that do not count; memory stays
-    within 1.5 times the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
-    """
-
-    A: Array  # (rows, width)
-    y: Array  # (rows,) or (rows, outputs)
-    q: Array  # share of a row in its client's loss, 1 / m_i unless rows are weighted; 0 for padding
-    row_weight: Array  # p_i q: share of a row in f
-    offset: Array  # first row of each client
-    size: Array  # m_i
-    weight: Array  # p_i
-    ids: Array
-    buckets: tuple[tuple[int, int], ...] = field(metadata={"static": True})  # (clients, rows each)
-
-    def blocks(self, rows: Array) -> list[Array]:
-        """An array over rows, cut into one (clients, rows each, ...) block per bucket."""
-        cuts = np.cumsum([k * m for k, m in self.buckets])[:-1]
-        parts = jnp.split(rows, cuts)
-        return [a.reshape(k, m, *a.shape[1:]) for a, (k, m) in zip(parts, self.buckets, strict=True)]
-
-    def parts(self, clients: Array) -> list[Array]:
-        """An array over clients, cut into one part per bucket."""
-        return jnp.split(clients, np.cumsum([k for k, _ in self.buckets])[:-1])
-
-
-def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
-    """The store of a federation, and `order`: the site at each position of the store."""
-    sizes = sites.sizes
-    order = np.argsort(-sizes, kind="stable")
-    buckets = _buckets(sizes[order])
-    padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
-    offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
-    A = np.zeros((padded.sum(), sites.width), dtype)
-    y = np.zeros((len(A), *labels[0].shape[1:]), dtype)
-    q, row_weight = np.zeros(len(A), dtype), np.zeros(len(A), dtype)
-    shares = sites.row_shares
-    for start, room, i in zip(offset, padded, order, strict=True):
-        rows, share = slice(start, start + sizes[i]), shares[i]
-        A[rows], y[rows], q[rows], row_weight[rows] = sites.features[i], labels[i], share, weights[i] * share
-        # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
-        A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
-    with precision(dtype):
-        made = Store(
-            A=jnp.asarray(A),
-            y=jnp.asarray(y),
-            q=jnp.asarray(q),
-            row_weight=jnp.asarray(row_weight),
-            offset=jnp.asarray(offset.astype(np.int32)),
-            size=jnp.asarray(sizes[order].astype(dtype)),
-            weight=jnp.asarray(weights[order].astype(dtype)),
-            ids=jnp.asarray(np.asarray(sites.ids, np.int32)[order]),
-            buckets=tuple(buckets),
-        )
-    return made, order
-
-
-def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
-    """(clients, rows each) for falling sizes: as few buckets as keep all padding within half of the data.
-
-    A single small site is the exception: it is padded to a power of two.
-
-    Each bucket is a program of its own, and costs its time to compile.
-    """
-    if len(sizes) == 1 and sizes[0] <= SMALL:  # fits of many small tables, one by one, share a few programs
-        return [(1, max(16, 1 << int(sizes[0] - 1).bit_length()))]
-    cuts = [0, len(sizes)]
-
-    def padded(cuts: list[int]) -> int:
-        return sum(int(sizes[a]) * (b - a) for a, b in pairwise(cuts))
-
-    while padded(cuts) > 1.5 * sizes.sum():
-        # cutting between two equal sizes saves less than cutting beside them
-        candidates = np.flatnonzero(np.diff(sizes)) + 1
-        cuts = min((sorted({*cuts, int(c)}) for c in candidates), key=padded)
-    return [(b - a, int(sizes[a])) for a, b in pairwise(cuts)]
 
 
 class Problem:
@@ -139,7 +52,7 @@ class Problem:
                 f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
                 "the loss comes first, then the regulariser."
             )
-        lacks = [name for name in ("size", "values", "gradient") if not hasattr(loss, name)]
+        lacks = [name for name in ("size", "values", "gradient", "gradient_terms") if not hasattr(loss, name)]
         if lacks:
             raise InputError(
                 f"{type(loss).__name__} is no loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
@@ -248,7 +161,7 @@ class Problem:
         """
         with precision(self.dtype):
             point = self.point(x)
-            size = self.lipschitz * np.linalg.norm(point) + float(_gradient_terms(self.loss, self.store, point))
+            size = self.lipschitz * np.linalg.norm(point) + float(gradient_terms(self.loss, self.store, point))
             return float(100 * np.finfo(self.dtype).eps * size)
 
     @property
@@ -283,7 +196,7 @@ class Problem:
     def curvature_at(self, x: Any) -> tuple[float, np.ndarray]:
         """Largest eigenvalue, in size, of the second derivative of f at x, and the same of every f_i."""
         with precision(self.dtype):
-            total, clients = _curvatures(self.loss, self.store, self.point(x))
+            total, clients = curvatures(self.loss, self.store, self.point(x))
             return float(total), np.asarray(clients, float)[np.argsort(self.order)]
 
     @cached_property
@@ -320,17 +233,6 @@ class Problem:
         }
 
 
-def largest_eigenvalue(features: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> float:
-    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i."""
-    rows = list(zip(features, weights, strict=True))
-    with np.errstate(over="ignore", invalid="ignore"):  # overflow is named by who asks for the constant
-        if features[0].shape[1] <= GRAM_WIDTH:
-            gram = np.sum([(A.T * w) @ A for A, w in rows], axis=0)
-            return float(np.linalg.eigvalsh(gram)[-1]) if np.isfinite(gram).all() else np.inf
-        root = np.concatenate([A * np.sqrt(w)[:, None] for A, w in rows])
-        return float(np.asarray(svds(root, k=1, return_singular_vectors=False, rng=0))[0] ** 2)
-
-
 def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
     try:
         return np.asarray(values, dtype=dtype)
@@ -365,74 +267,3 @@ def _checked_weights(weights: Any, n: int) -> np.ndarray:
     if abs(p.sum() - 1.0) > 1e-8:
         raise InputError(f"weights sum to {p.sum():.6g}; they must sum to 1. Divide them by their sum.")
     return p
-
-
-# --- the same quantities as pure functions of pytrees: jitted once, shared by everything that measures ---
-
-
-@jax.jit
-def gradients(loss: Loss, s: Store, X: Array) -> Array:
-    """grad f at each row of X."""
-    return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
-
-
-@jax.jit
-def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> tuple[Array, Array]:
-    """F and the gradient mapping at each row of X."""
-    values = jax.vmap(lambda x: loss.values(x, s.A, s.y) @ s.row_weight)(X)
-    objectives = values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
-    forward = X - step * gradients(loss, s, X)
-    return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
-
-
-@jax.jit
-def _gradient_terms(loss: Loss, s: Store, x: Array) -> Array:
-    """Sum over the rows of the norm of what they add to grad f(x)."""
-
-    def one(row: tuple[Array, Array, Array]) -> Array:
-        a, y, weight = row
-        return jnp.linalg.norm(loss.gradient(x, a[None], y[None], weight[None]))
-
-    return jax.lax.map(one, (s.A, s.y, s.row_weight), batch_size=256).sum()
-
-
-@jax.jit
-def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
-    """grad f_i(x) for every client, in the order of the store."""
-    one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
-    parts = [one(*block) for block in zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)]
-    return jnp.concatenate(parts) + loss.ridge * x
-
-
-def _power_iteration(apply: Callable[[Array], Array], v: Array) -> Array:
-    """The eigenvalue of largest size of a symmetric linear map, to a relative change of 1e-10."""
-    tol = jnp.maximum(1e-10, 4 * jnp.finfo(v.dtype).eps)
-
-    def step(carry):
-        v, top, _, k = carry
-        w = apply(v)
-        new = jnp.linalg.norm(w)
-        return w / jnp.where(new > 0, new, 1.0), new, jnp.abs(new - top) > tol * new, k + 1
-
-    start = (v / jnp.linalg.norm(v), jnp.zeros((), v.dtype), True, 0)
-    return jax.lax.while_loop(lambda c: c[2] & (c[3] < 5000), step, start)[1]
-
-
-def _random_start(d: int, dtype: Any) -> Array:
-    return jax.random.normal(jax.random.key(0), (d,), dtype)
-
-
-@jax.jit
-def _curvatures(loss: Loss, s: Store, x: Array) -> tuple[Array, Array]:
-    """Largest curvature at x of f, and of every f_i in the order of the store."""
-
-    def top(client):
-        A, y, weight = client
-
-        def product(v: Array) -> Array:
-            return jax.jvp(lambda x: loss.gradient(x, A, y, weight), (x,), (v,))[1] + loss.ridge * v
-
-        return _power_iteration(product, _random_start(x.size, x.dtype))
-
-    blocks = zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)
-    return top((s.A, s.y, s.row_weight)), jnp.concatenate([jax.lax.map(top, block) for block in blocks])

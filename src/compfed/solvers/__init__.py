@@ -1,7 +1,8 @@
 """Minimisers: of the pooled rows (`solve`), and over sites, with a certificate (`minimise`)."""
 
 from compfed.solvers import steps
-from compfed.solvers.federated import Minimum, minimise
+from compfed.solvers.federated import Minimum
+from compfed.solvers.on_problem import minimise
 from compfed.solvers.pooled import Solution, solve
 
 __all__ = ["Minimum", "Solution", "minimise", "solve", "steps"]

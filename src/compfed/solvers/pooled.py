@@ -13,8 +13,10 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.problem.losses import Loss
-from compfed.problem.problem import Problem, Store, gradients
+from compfed.problem.measures import gradients
+from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
+from compfed.problem.store import Store
 from compfed.tools.precision import precision
 
 

@@ -1,4 +1,4 @@
-"""`compfed compare`: one problem, many methods, one budget, and fair tuning.
+"""`compare_methods` and `compfed compare`: one problem, many methods, one budget, and fair tuning.
 
 Every method gets the same number of candidate step sizes (multiples of its own suggested one), each candidate the
 whole budget, and all candidates of a method run as one program. The candidate that ends closest to x* is kept; the
@@ -17,13 +17,14 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed.engines import grid
-from compfed.engines.measures import cost_of_a_round
+from compfed.engines.costs import cost_of_a_round
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Zero
 from compfed.report.figures import Line, Panel, draw, pyplot
 from compfed.solvers.pooled import solve
-from compfed.solvers.steps import RULES, suggest
+from compfed.solvers.steps import suggest
+from compfed.tools.checks import whole
 from compfed.tools.progress import Steps
 from compfed.tools.text import text_table
 from compfed.trace import Trace
@@ -54,11 +55,25 @@ class Budget:
         return rounds
 
 
-def methods_for(problem: Problem, names: Sequence[str] | None) -> list[type[alg.Algorithm]]:
-    """The named methods, or all that the problem allows (smooth-only ones only without a regulariser)."""
-    if names:
-        return [alg.find(name) for name in names]
-    return [cls for cls in RULES if cls.composite or isinstance(problem.regulariser, Zero)]
+def methods_for(
+    problem: Problem, methods: Sequence[str | type[alg.Algorithm]] | None = None
+) -> list[type[alg.Algorithm]]:
+    """The methods asked for, or all known ones that the problem allows (smooth-only ones only without a regulariser)."""
+    if methods is None:
+        smooth = isinstance(problem.regulariser, Zero)
+        return [cls for cls in alg.known().values() if smooth or cls.composite is not False]
+    if isinstance(methods, (str, type)):
+        raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
+    found = [alg.find(m) if isinstance(m, str) else m for m in methods]
+    for cls in found:
+        if not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
+            raise InputError(f"methods: {cls!r} is no algorithm; give names, or classes with a rule for their steps.")
+    names = [cls.__name__ for cls in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not found:
+        what = f"{twice} is asked for twice" if twice else "the list is empty"
+        raise InputError(f"methods: {what}; results are kept by the names of the classes.")
+    return found
 
 
 def tuned(
@@ -114,46 +129,111 @@ def costs_to(trace: Trace, accuracies: Sequence[float]) -> dict[str, dict[str, f
     return found
 
 
-def compare(
-    problem: Problem,
-    budget: Budget,
-    out: Path,
-    names: Sequence[str] | None = None,
-    accuracies: Sequence[float] = ACCURACIES,
-    stream: TextIO | None = None,
-    **options: Any,
-) -> dict[str, dict[str, Any]]:
-    """Tune and run every method; write traces/, comparison.json and curves below `out`; returns the JSON's content."""
-    pyplot()
-    methods = methods_for(problem, names)
-    k = problem.n if options.get("participants") is None else options["participants"]
-    for method in methods:  # refuse what cannot run, or cannot be paid for, before anything has run
-        budget.rounds(suggest(method, problem, options.get("tau", 5)).prepared(problem, k), problem, k)
-    x_star = solve(problem)
-    steps = Steps(len(methods), stream)
-    results: dict[str, dict[str, Any]] = {}
-    lines = []
-    for i, method in enumerate(methods):
-        name = method.__name__
-        trace = tuned(problem, method, budget, x_star, progress=steps.start(name), **options)
-        trace.save(out / "traces" / name)
-        results[name] = {
-            "to_accuracy": costs_to(trace, accuracies),
-            "final_optimality": float(trace["optimality"][-1]),
-            "rounds": int(trace["round"][-1]),
-            "algorithm": trace.provenance["algorithm"],
-            "tuning": trace.provenance["tuning"],
+@dataclass(frozen=True)
+class MethodsCompared:
+    """What came out: `results[name]` is plain data, `traces[name]` the run of the chosen step."""
+
+    problem: dict[str, Any]
+    unit: str  # of the budget
+    certificate: float  # the gradient mapping at x*
+    results: dict[str, dict[str, Any]]
+    traces: dict[str, Trace]
+
+    def __str__(self) -> str:
+        return comparison_table(self.results, self.unit)
+
+    def table(self, unit: str) -> str:
+        """Cost per client to each accuracy, in rounds, bytes or gradients."""
+        return comparison_table(self.results, unit)
+
+    def save(self, out: Path) -> None:
+        """Write traces/, comparison.json and the curves below `out`."""
+        for name, trace in self.traces.items():
+            trace.save(out / "traces" / name)
+        content = {
+            "problem": self.problem,
+            "x_star": {"gradient_mapping": self.certificate},
+            "methods": self.results,
         }
-        lines.append(Line(name, [trace], i))
+        (out / "comparison.json").write_text(json.dumps(content, indent=2) + "\n")
+        lines = [Line(name, [trace], i) for i, (name, trace) in enumerate(self.traces.items())]
+        draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
+
+
+def compare_methods(
+    problem: Problem,
+    methods: Sequence[str | type[alg.Algorithm]] | None = None,
+    *,
+    rounds: float | None = None,
+    bytes: float | None = None,
+    gradients: float | None = None,
+    tau: int = 5,
+    candidates: int = 7,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    seed: int = 0,
+    accuracies: Sequence[float] = ACCURACIES,
+    out: str | Path | None = None,
+    stream: TextIO | None = None,
+) -> MethodsCompared:
+    """Tune and run every method with the same budget; print the result, or read `results` and `traces`.
+
+    - `methods`: names or classes, registered or not; None for all that the problem allows.
+    - `rounds`, `bytes` or `gradients`: the budget of every candidate, per client (300 rounds unless given).
+    - `candidates`: step sizes tried per method, powers of two around the suggested one.
+    - `out`: a folder for traces, JSON and curves; nothing is written without it.
+
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> compared = cf.compare_methods(problem, ["DecoupledProx", "FedDA"], rounds=60, candidates=3)
+    >>> compared.results["DecoupledProx"]["final_optimality"] < compared.results["FedDA"]["final_optimality"]
+    True
+    """
+    budget = _budget(rounds, bytes, gradients)
+    candidates = whole(candidates, "candidates", 1)
+    if out is not None:
+        pyplot()  # refuses before anything has run, where figures cannot be drawn
+    chosen = methods_for(problem, methods)
+    k = problem.n if participants is None else participants
+    for method in chosen:  # refuse what cannot run, or cannot be paid for, before anything has run
+        budget.rounds(suggest(method, problem, tau).prepared(problem, k), problem, k)
+    x_star = solve(problem)
+    steps = Steps(len(chosen), stream)
+    traces = {
+        method.__name__: tuned(
+            problem, method, budget, x_star, tau=tau, candidates=candidates, batch_size=batch_size,
+            participants=participants, seed=seed, progress=steps.start(method.__name__),
+        )
+        for method in chosen
+    }  # fmt: skip
     steps.finish()
-    content = {
-        "problem": problem.describe(),
-        "x_star": {"gradient_mapping": x_star.gradient_mapping},
-        "methods": results,
+    results = {name: _result(trace, accuracies) for name, trace in traces.items()}
+    compared = MethodsCompared(problem.describe(), budget.unit, x_star.gradient_mapping, results, traces)
+    if out is not None:
+        compared.save(Path(out))
+    return compared
+
+
+def _result(trace: Trace, accuracies: Sequence[float]) -> dict[str, Any]:
+    return {
+        "to_accuracy": costs_to(trace, accuracies),
+        "final_optimality": float(trace["optimality"][-1]),
+        "rounds": int(trace["round"][-1]),
+        "algorithm": trace.provenance["algorithm"],
+        "tuning": trace.provenance["tuning"],
     }
-    (out / "comparison.json").write_text(json.dumps(content, indent=2) + "\n")
-    draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
-    return results
+
+
+def _budget(rounds: float | None, bytes: float | None, gradients: float | None) -> Budget:
+    given = {"rounds": rounds, "bytes": bytes, "gradients": gradients}
+    named = {unit: amount for unit, amount in given.items() if amount is not None} or {"rounds": 300.0}
+    if len(named) > 1:
+        raise InputError(f"give one budget: {' or '.join(named)}.")
+    unit, amount = next(iter(named.items()))
+    if not amount >= 1:
+        raise InputError(f"{unit}={amount:g} must be at least 1.")
+    return Budget(unit, float(amount))
 
 
 def comparison_table(results: dict[str, dict[str, Any]], unit: str) -> str:

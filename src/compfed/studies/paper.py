@@ -20,8 +20,10 @@ from compfed.engines import simulate
 from compfed.engines.run import Progress
 from compfed.problem import regularisers
 from compfed.problem.losses import Logistic
-from compfed.problem.problem import Problem, client_gradients
+from compfed.problem.measures import client_gradients
+from compfed.problem.problem import Problem
 from compfed.solvers.pooled import Solution, solve
+from compfed.studies.ablation import AblatedProx
 from compfed.trace import State, Trace
 
 RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3
@@ -107,11 +109,11 @@ def experiments(size: Size) -> Iterator[Experiment]:
 
     rules = ("eta", "eta-tilde", "none") if size.everything else ("eta", "none")
     for rule in rules:
-        yield _group("ablation", f"local prox: {rule}", one(problem, "paper", replace(A1, local_prox=rule), half))
+        yield _group("ablation", f"local prox: {rule}", one(problem, "paper", AblatedProx(eta=1.0, rule=rule), half))
     for name, a in [("DecoupledProx", A1), ("FedMid", full["FedMid"]), ("FedDA", full["FedDA"])]:
         yield _group("sparse", name, one(sparse, "sparse", a, size.rounds if a is A1 else half))
     for rule in rules:
-        yield _group("sparse", f"local prox: {rule}", one(sparse, "sparse", replace(A1, local_prox=rule), half))
+        yield _group("sparse", f"local prox: {rule}", one(sparse, "sparse", AblatedProx(eta=1.0, rule=rule), half))
 
     # the first of these compiles for the other etas, so something else is put beside it
     lengths = zip(size.etas, (size.long_rounds // 2, size.long_rounds // 2, size.slowest_rounds), strict=True)
@@ -188,7 +190,9 @@ def _first_client(problem: Problem) -> Problem:
     return Problem(problem.loss, problem.regulariser, from_arrays(sites.features[:1], sites.labels[:1]))
 
 
-def from_fixed_point(problem: Problem, star: Solution, algorithm: alg.DecoupledProx, rounds: int) -> Trace:
+def from_fixed_point(
+    problem: Problem, star: Solution, algorithm: alg.DecoupledProx | AblatedProx, rounds: int
+) -> Trace:
     """Run from x = x* - eta~ grad f(x*), c_i = grad f(x*) - grad f_i(x*)."""
     gradient = problem.gradient(star.x)
     start = simulate(problem, algorithm, 0, reference=star)

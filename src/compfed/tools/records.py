@@ -130,6 +130,16 @@ def _check_fields(self: Any) -> None:
         self.check()
 
 
+def _without_checker(cls: str, f: dataclasses.Field) -> str:
+    default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
+    return (
+        f"{cls}.{f.name} does not say what it accepts: a field of a record is made with one of positive(), nonnegative(), "
+        f"number() (numbers that may change without compiling anew), count(), index(), labels(), choice(), fixed() (what "
+        f"shapes the program), part() (another record). Write {f.name}: ... = positive({default}), or another of these; "
+        f"for a fact about the class, leave the annotation out: {f.name} = ..."
+    )
+
+
 @dataclass_transform(
     frozen_default=True,
     field_specifiers=(positive, nonnegative, number, optional, count, index, labels, choice, part, fixed),
@@ -139,6 +149,9 @@ def record(cls: type[T]) -> type[T]:
     cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
     frozen = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
+    for f in fields:
+        if "check" not in f.metadata:
+            raise InputError(_without_checker(cls.__name__, f))
     leaves = [f.name for f in fields if not f.metadata["static"]]
     static_names = [f.name for f in fields if f.metadata["static"]]
 
@@ -174,6 +187,8 @@ def leaf_names(value: Any) -> list[str]:
     """Names of the numbers in a record, nested ones dotted: ["eta", "schedule.gamma", "parts.0.lam"]."""
     if isinstance(value, tuple):
         inside = [(str(i), item) for i, item in enumerate(value)]
+    elif not dataclasses.is_dataclass(value):
+        raise InputError(f"{type(value).__name__} is not a record, so it has no named numbers. Put @record above it.")
     else:
         inside = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if not f.metadata["static"]]
     names = []

@@ -47,7 +47,7 @@ def disagreement(distance: float, federated: Any, pooled: Any, X: np.ndarray) ->
     """What to say when the two are not the same: coefficients may differ where predictions cannot."""
     if distance <= SAME:
         return []
-    z, reference = federated._decision(X), pooled._decision(X)
+    z, reference = federated.linear_predictor(X), pooled.linear_predictor(X)
     off = float(np.abs(z - reference).max() / (np.ptp(reference) or 1.0))
     said = f"federated and pooled differ by {distance:.1g} in coefficients and by {off:.1g} in predictions"
     return [said + (", for some columns are combinations of others" if off < 1e-3 * distance else "")]

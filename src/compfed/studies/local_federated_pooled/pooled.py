@@ -1,7 +1,7 @@
 """The fit of the pooled rows by another route than the estimator's own: what a federated fit is to be compared with.
 
-scikit-learn solves the same problem wherever it has one with the same objective; `compfed.solvers.pooled` does elsewhere. Which
-one it was is said, and its answer is checked: scikit-learn's stopping rules promise less than they are asked for.
+scikit-learn solves the same problem wherever it has one with the same objective; `compfed.solve` does elsewhere. Which one it
+was is said, and its answer is checked: scikit-learn's stopping rules promise less than they are asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from compfed.estimators import (
     FederatedMultiTaskLasso,
     FederatedPoissonRegressor,
 )
+from compfed.estimators.pipeline import Prepared, prepared_of
+from compfed.federation.talk import converse
 from compfed.solvers.pooled import solve
 
 GOOD = 1e-8  # gradient mapping, as a share of the gradient without features, of an answer to be trusted
@@ -51,9 +53,13 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
     `sites` matter for nothing but site_weights="equal".
     """
     fitted: Any = clone(model)
-    prepared = fitted._prepare(fitted._federation(X, y, sites, None))
+    federation = fitted.tabulated(X, y, sites, None).federation()
+    prepared, _ = converse(federation, prepared_of(federation, fitted.plan()))
+    problem = federation.problem(prepared.at(fitted.alpha))
+    if prepared.gathered.labels.classes is not None:
+        fitted.classes_ = prepared.gathered.labels.classes
     rows, centre, scale = _rows(fitted, X, y, sites)
-    scale_of_gradient = float(np.linalg.norm(prepared.null_gradient)) or 1.0
+    scale_of_gradient = prepared.null.scale or 1.0
     failed = []
     for name, route in _routes(fitted):
         with warnings.catch_warnings():
@@ -63,14 +69,19 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
         u[size < DUST * size.max()] = 0.0
         coef = (u / scale).T
         intercept = b - centre @ coef
-        reached = prepared.problem.gradient_mapping(prepared.frame.model(coef, intercept))
+        reached = problem.gradient_mapping(prepared.frame.model(coef, intercept))
         if np.linalg.norm(reached) <= GOOD * scale_of_gradient:
-            fitted._publish(coef + 0.0, intercept)
-            return fitted, name
+            return _published(fitted, prepared, coef + 0.0, intercept), name
         failed.append(name)
-    fitted._publish(*prepared.frame.coefficients(solve(prepared.problem).x))
     why = f"{' and '.join(failed)} did not converge" if failed else "scikit-learn has no model with this objective"
-    return fitted, f"compfed.solvers.pooled, centralised ({why})"
+    answer = _published(fitted, prepared, *prepared.frame.coefficients(solve(problem).x))
+    return answer, f"compfed.solve, centralised ({why})"
+
+
+def _published(model: Any, prepared: Prepared, coef: np.ndarray, intercept: np.ndarray) -> Any:
+    model.coef_, model.intercept_ = prepared.plan.family.published(coef, intercept)
+    model.one_outcome_ = prepared.gathered.labels.one_column
+    return model
 
 
 def _rows(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> tuple[Rows, np.ndarray, np.ndarray]:

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import StandardScaler
 
-from compfed.data import from_arrays
-from compfed.data.moments import local_mean, moments
+from compfed.data import Sites, from_arrays
+from compfed.federation import InProcess, Moments, ask
+from compfed.federation.scaling import Scaling, standardisation
 
 SIZES = [40, 3, 11]
+
+
+def moments(sites: Sites, weights: np.ndarray | None = None) -> Scaling:
+    return standardisation(InProcess(sites), weights)
 
 
 def tables() -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
@@ -91,8 +96,6 @@ def test_what_a_site_sends():
     A, y, w = tables()
     sites = from_arrays(A, y, row_weights=w)
     centre = np.arange(4.0)
-    for i in range(3):
-        np.testing.assert_allclose(local_mean(sites, i), np.average(A[i], axis=0, weights=w[i]), rtol=1e-12)
-        np.testing.assert_allclose(
-            local_mean(sites, i, around=centre), np.average((A[i] - centre) ** 2, axis=0, weights=w[i]), rtol=1e-12
-        )
+    for i, (mean, square) in enumerate(ask(InProcess(sites), Moments(), Moments(centre))):
+        np.testing.assert_allclose(mean.mean, np.average(A[i], axis=0, weights=w[i]), rtol=1e-12)
+        np.testing.assert_allclose(square.mean, np.average((A[i] - centre) ** 2, axis=0, weights=w[i]), rtol=1e-12)

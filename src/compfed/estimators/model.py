@@ -1,0 +1,180 @@
+"""What all estimators share: scikit-learn's face over the pipeline."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, dataclass_transform
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from compfed.algorithms import Algorithm
+from compfed.data import Sites
+from compfed.engines.simulated import Simulated
+from compfed.errors import InputError
+from compfed.estimators.family import Family
+from compfed.estimators.pipeline import Fitted, Plan, fitting
+from compfed.estimators.table import Table, tabulated
+from compfed.federation.accounts import Communication
+from compfed.federation.talk import Federation, converse
+from compfed.solvers.federated import Search
+from compfed.tools.checks import is_number, whole
+from compfed.tools.progress import progress_bar
+from compfed.trace import Trace
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def estimator(cls: type) -> Any:
+    """Class decorator: parameters are fields, and the constructor only stores them, as scikit-learn wants it."""
+    return dataclass(eq=False, repr=False, kw_only=True)(cls)
+
+
+def first(default: Any) -> Any:
+    """A field that may also be given by position."""
+    return field(default=default, kw_only=False)
+
+
+@estimator
+class FederatedModel(BaseEstimator):
+    """A linear model whose rows stay at their sites. Subclasses say which family, and which parameters."""
+
+    fit_intercept: bool = True
+    standardize: bool = False
+    site_weights: str = "rows"
+    algorithm: str | Algorithm = "auto"
+    tau: int = 5
+    tol: float = 1e-12
+    max_rounds: int = 20_000
+    verbose: bool = False
+
+    def family(self) -> Family:
+        """What is fitted, from the parameters; refuses those that cannot be used."""
+        raise NotImplementedError
+
+    # --- fitting ---
+
+    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Any:
+        """Fit over all sites; the coefficients are those of the pooled rows.
+
+        - `sites`: the site of every row, or the name of a column of a DataFrame X; all rows are one site without it.
+        - `sample_weight`: how much each row counts.
+        """
+        return self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
+
+    def fit_sites(self, sites: Sites) -> Any:
+        """Fit over sites from `compfed.data`."""
+        if not isinstance(sites, Sites):
+            raise InputError(f"fit_sites takes what compfed.data makes (from_files, ...); got {type(sites).__name__}.")
+        return self.fit_federation(Simulated(sites))
+
+    def fit_federation(self, federation: Federation) -> Any:
+        """Fit over whoever answers: sites in this process, or sites across a network."""
+        alpha: Any = getattr(self, "alpha")  # noqa: B009  # a field of every subclass with a given alpha
+        fitted, cost = converse(federation, fitting(federation, self.plan(), float(alpha)))
+        self._publish(federation, fitted, cost)
+        minimum = fitted.minimum
+        if not minimum.converged:
+            warnings.warn(
+                f"{type(self).__name__} stopped after {minimum.rounds} rounds with a gradient mapping of "
+                f"{minimum.certificate.relative:.1e} of its scale; tol is {self.tol:g}. Give more max_rounds"
+                + (", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else "."),
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def plan(self) -> Plan:
+        """What to fit and how, from the parameters, checked."""
+        me = type(self).__name__
+        finite(me, "alpha", getattr(self, "alpha", 0.0))
+        tol = finite(me, "tol", self.tol)
+        tau, max_rounds = (whole(getattr(self, name), f"{me}: {name}", 1) for name in ("tau", "max_rounds"))
+        if self.site_weights not in ("rows", "equal"):
+            raise InputError(
+                f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
+                "counts the same, as if pooled) or 'equal' (every site counts the same)."
+            )
+        progress = progress_bar(me) if self.verbose else None
+        search = Search(self.algorithm, tau, tol, max_rounds, progress=progress)
+        return Plan(self.family(), search, self.fit_intercept, self.standardize, self.site_weights == "equal")
+
+    def tabulated(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Table:
+        """What was given, checked: nothing is computed before this has passed."""
+        self.plan()
+        self.__dict__.pop("site_column_", None)
+        if isinstance(sites, str):
+            if sites not in getattr(X, "columns", ()):
+                raise InputError(
+                    f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
+                    "or one site per row."
+                )
+            self.site_column_, sites = sites, np.asarray(X[sites])
+            X = self._without_sites(X)
+        multi = self.__sklearn_tags__().target_tags.multi_output
+        X, y = validate_data(
+            self, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            dtype=np.float64,
+        )  # fmt: skip
+        columns = getattr(self, "feature_names_in_", None)
+        return tabulated(type(self).__name__, X, self._checked_labels(y), sites, sample_weight, columns)
+
+    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        """The labels of a table, checked at once; the sites check their own again."""
+        return y
+
+    def _publish(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        prepared, minimum = fitted.prepared, fitted.minimum
+        self.coef_, self.intercept_ = prepared.published(minimum.x)
+        if prepared.gathered.labels.classes is not None:
+            self.classes_ = prepared.gathered.labels.classes
+        self.n_features_in_ = prepared.gathered.width
+        if prepared.gathered.columns is not None:
+            self.feature_names_in_ = np.array(prepared.gathered.columns, dtype=object)
+        self.communication_ = cost
+        self.n_rounds_ = self.n_iter_ = cost.rounds
+        self.trace_ = _with_everything(minimum.trace, cost)
+        self.certificate_ = fitted.certificate
+        self.algorithm_ = minimum.algorithm
+        self.site_names_ = np.array(federation.names)
+        self.one_outcome_ = prepared.gathered.labels.one_column
+
+    # --- prediction ---
+
+    def linear_predictor(self, X: Any) -> np.ndarray:
+        """Predictions z of shape (rows, outputs)."""
+        check_is_fitted(self)
+        X = validate_data(self, self._without_sites(X), reset=False, accept_sparse="csr")
+        z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
+        return np.asarray(z)
+
+    def _without_sites(self, X: Any) -> Any:
+        column = getattr(self, "site_column_", None)
+        return X.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _with_everything(trace: Trace, cost: Communication) -> Trace:
+    """The trace of a fit, with set-up and certificates counted before its first row: its last row is the whole."""
+    spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+    return trace.after(**{name: total - trace[name][-1] for name, total in spent.items()})
+
+
+def finite(me: str, name: str, value: Any) -> float:
+    """A parameter, if it is a finite number >= 0."""
+    if not is_number(value) or not 0 <= float(value) < np.inf:
+        raise InputError(f"{me}({name}={value!r}): {name} must be a finite number >= 0.")
+    return float(value)
+
+
+def checked_ratio(me: str, l1_ratio: Any) -> float:
+    """l1_ratio, if it is between 0 and 1."""
+    if finite(me, "l1_ratio", l1_ratio) > 1:
+        raise InputError(f"{me}(l1_ratio={l1_ratio}): l1_ratio must be between 0 and 1.")
+    return float(l1_ratio)

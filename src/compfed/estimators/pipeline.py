@@ -1,0 +1,234 @@
+"""From a federation to a fitted model, at the server: gather what the sites say, prepare the problem, solve, publish.
+
+Every step is a talk (`federation.talk`): it asks, and reads no row. `fit` and a network run the same lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compfed.errors import InputError
+from compfed.estimators.duality import duality_gap
+from compfed.estimators.family import Family, Labels
+from compfed.federation.questions import Describe, Moments, Steepness, ValueAndGradient
+from compfed.federation.scaling import pooled_mean, spread
+from compfed.federation.talk import Federation, Request, Talk
+from compfed.federation.task import Task
+from compfed.federation.view import Frame, Part, View
+from compfed.problem.regularisers import OnBlock, Regulariser, Zero
+from compfed.solvers.federated import Minimum, Search, Start, minimising
+
+NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fit, and how."""
+
+    family: Family
+    search: Search
+    fit_intercept: bool = True
+    standardize: bool = False
+    equal_sites: bool = False  # every site counts the same, rather than every row
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the sites said of themselves, of all their rows or of a part of them."""
+
+    part: Part | None
+    described: Sequence[Describe.Answer]
+    weights: np.ndarray  # p_i
+    labels: Labels
+    means: np.ndarray  # (sites, width)
+
+    @property
+    def width(self) -> int:
+        return self.described[0].width
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        return self.described[0].columns
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
+
+    plan: Plan
+    task: Task
+    frame: Frame
+    null: Start
+    null_gradient: np.ndarray
+    gathered: Gathered
+
+    def at(self, alpha: float) -> Task:
+        """The problem with a penalty."""
+        return self.task.with_regulariser(self.regulariser(alpha))
+
+    def regulariser(self, alpha: float) -> Regulariser:
+        frame = self.frame
+        scale = np.ones_like(frame.scale) if self.plan.standardize else frame.scale
+        penalty = self.plan.family.penalty(alpha, scale, frame.outputs)
+        return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+
+    def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of a flat model."""
+        return self.plan.family.published(*self.frame.coefficients(x))
+
+
+# --- gather ---
+
+
+def gathering(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Gathered]:
+    """One message: rows, columns and labels of every site, and the means of its columns."""
+    (answers,) = yield [Request((Describe(plan.family.of_classes, part), Moments(part=part)))]
+    described = [described for described, _ in answers]
+    _check_columns(federation.names, described)
+    weights = site_weights([a.weight for a in described], plan.equal_sites)
+    labels = _labels(described, weights, plan.family.of_classes)
+    return Gathered(part, described, weights, labels, np.array([moments.mean for _, moments in answers]))
+
+
+def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
+    """p_i: a site's share of the (weighted) rows, or the same for every site that has any."""
+    total = np.asarray(totals, float)
+    if not total.any():
+        raise InputError("a fold holds out every row, or none; give other folds.")
+    return (total > 0) / (total > 0).sum() if equal else total / total.sum()
+
+
+def _check_columns(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
+    """All sites must speak of the same columns."""
+    first = described[0]
+    for name, answer in zip(names, described, strict=True):
+        if answer.width != first.width or answer.columns != first.columns:
+            one = first.columns or f"{first.width} columns"
+            other = answer.columns or f"{answer.width} columns"
+            raise InputError(
+                f"site {name!r} has {other}, site {names[0]!r} has {one}; all sites need the same columns in the same order."
+            )
+
+
+def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: bool) -> Labels:
+    if not of_classes:
+        shapes = {np.shape(a.label_mean) for a in described}
+        if len(shapes) > 1:
+            raise InputError(
+                f"the sites have labels of different shapes, {sorted(shapes)}; all need the same outcomes."
+            )
+        mean = p @ np.array([a.label_mean for a in described])
+        return Labels(None, None, np.atleast_1d(mean), one_column=np.ndim(mean) == 0)
+    classes = np.unique(np.concatenate([a.classes for a in described]))
+    shares = np.zeros(len(classes))
+    for weight, answer in zip(p, described, strict=True):
+        if answer.weight > 0:
+            shares[np.searchsorted(classes, answer.classes)] += weight * answer.class_weights / answer.weight
+    return Labels(classes, shares, None)
+
+
+# --- prepare ---
+
+
+def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: np.ndarray | None) -> Talk[Prepared]:
+    """The smooth part of the problem in well-conditioned coordinates. `classes` are those of all rows."""
+    plan = replace(plan, family=plan.family.with_columns(gathered.columns))
+    family, labels = plan.family, replace(gathered.labels, classes=classes)
+    loss = family.loss(labels)
+    outputs = loss.size(1)
+    centre, scale = yield from _scaling(plan, gathered)
+    frame = Frame(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
+    view = View(loss, frame, classes, gathered.part)
+    task = Task(
+        view=view,
+        regulariser=Zero(),
+        weights=gathered.weights,
+        names=federation.names,
+        numbers=tuple(range(len(federation.names))),
+        sizes=np.array([max(a.rows, 1) for a in gathered.described]),
+        width=gathered.width + int(plan.fit_intercept),
+    )
+    null = np.zeros(task.d)
+    if plan.fit_intercept:
+        best = family.null_intercept(labels)
+        null[frame.penalised :] = (yield from _searched_intercept(task, labels)) if best is None else best
+    (answers,) = yield [Request((Steepness(view, null), ValueAndGradient(view, null[None])))]
+    gradient = task.weights @ np.array([said.gradient[0] for _, said in answers])
+    L = np.array([steep.L for steep, _ in answers])
+    start = Start(null, L, float(np.linalg.norm(gradient)))
+    return Prepared(plan, task, frame, start, gradient, gathered)
+
+
+def _scaling(plan: Plan, gathered: Gathered) -> Talk[tuple[np.ndarray, np.ndarray]]:
+    """(centre, scale) of every column; without an intercept columns are not centred."""
+    p = gathered.weights
+    centre = pooled_mean(gathered.means, p) if plan.fit_intercept else np.zeros(gathered.width)
+    return centre, (yield from spread(centre, p, gathered.part))
+
+
+def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:
+    """The intercept that minimises f without features: where its slope, which grows with it, is zero.
+
+    A message asks for the slope at many points: around the mean label at first, then between the two where it changes
+    sign, with the zero of the line between them. Slopes that are pieces of lines are done once both are on one piece.
+    """
+    assert labels.mean is not None
+    mean = float(labels.mean[0])
+    far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
+    points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
+    for _ in range(NULL_SEARCH):
+        models = np.zeros((len(points), task.d))
+        models[:, -1] = points
+        (answers,) = yield [Request((ValueAndGradient(task.view, models),))]
+        slopes = task.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
+        terms = task.weights @ np.array([said.terms for (said,) in answers])
+        nearest = int(np.abs(slopes).argmin())
+        best = points[[nearest]]
+        if np.abs(slopes[nearest]) <= 1e-15 * terms[nearest] or slopes[0] > 0 or slopes[-1] < 0:
+            break
+        i = int(np.flatnonzero(slopes > 0)[0])
+        low, high = points[i - 1], points[i]
+        zero = low - slopes[i - 1] * (high - low) / (slopes[i] - slopes[i - 1])
+        points = np.unique([*np.linspace(low, high, 18), zero])
+        if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+            break
+    return best
+
+
+# --- solve ---
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model on the original scale, and how it was reached."""
+
+    prepared: Prepared
+    minimum: Minimum
+    gap: float | None
+
+    @property
+    def certificate(self) -> Any:
+        return replace(self.minimum.certificate, duality_gap=self.gap)
+
+
+def prepared_of(federation: Federation, plan: Plan) -> Talk[Prepared]:
+    """Gather and prepare, with all rows."""
+    gathered = yield from gathering(federation, plan)
+    return (yield from preparing(federation, plan, gathered, gathered.labels.classes))
+
+
+def fitting(federation: Federation, plan: Plan, alpha: float) -> Talk[Fitted]:
+    """The whole of a fit."""
+    prepared = yield from prepared_of(federation, plan)
+    minimum = yield from minimising(federation, prepared.at(alpha), plan.search, prepared.null)
+    return (yield from certified(prepared, alpha, minimum))
+
+
+def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
+    """The minimum with its duality gap, where one is known."""
+    gap = yield from duality_gap(prepared.at(alpha), prepared.frame, minimum)
+    return Fitted(prepared, minimum, gap)

@@ -1,0 +1,28 @@
+"""The boundary between the server and its sites: questions with typed answers, and nothing else.
+
+At the server: weights, regulariser, algorithm, model, trace. At a site: rows, labels, its loss, its memory. See
+docs/architecture.md.
+"""
+
+from compfed.federation.accounts import Communication
+from compfed.federation.in_process import InProcess
+from compfed.federation.questions import (
+    QUESTIONS,
+    Curvature,
+    Describe,
+    HeldOut,
+    Moments,
+    Question,
+    Result,
+    Round,
+    Steepness,
+    ValueAndGradient,
+)
+from compfed.federation.site import Refusals, Site, SiteRefusal
+from compfed.federation.talk import Federation, Request, Talk, ask, converse, in_parallel
+
+__all__ = [
+    "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",
+    "Refusals", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
+    "converse", "in_parallel",
+]  # fmt: skip

@@ -1,0 +1,51 @@
+"""What a network carries: messages and bytes, counted where they happen, by kind of question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Rounds (a message to the sites and their replies) and bytes, per site and on average over the sites.
+
+    Bytes are those of the numbers sent; names and framing are not counted. `models` counts the models whose questions
+    were in the messages: models / rounds is how many shared one on average.
+    """
+
+    rounds: int = 0
+    bytes_down: float = 0.0
+    bytes_up: float = 0.0
+    models: int = 0
+    by_question: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # models, bytes down, bytes up
+
+    @property
+    def models_per_message(self) -> float:
+        return self.models / self.rounds if self.rounds else 0.0
+
+    def then(self, later: Communication) -> Communication:
+        """This, followed by that."""
+        return self._with(later, self.rounds + later.rounds)
+
+    def beside(self, other: Communication) -> Communication:
+        """This and that in the same messages."""
+        return self._with(other, max(self.rounds, other.rounds))
+
+    def _with(self, other: Communication, rounds: int) -> Communication:
+        kinds = {**self.by_question}
+        for kind, more in other.by_question.items():
+            had = kinds.get(kind, (0, 0.0, 0.0))
+            kinds[kind] = (had[0] + more[0], had[1] + more[1], had[2] + more[2])
+        return Communication(
+            rounds,
+            self.bytes_down + other.bytes_down,
+            self.bytes_up + other.bytes_up,
+            self.models + other.models,
+            kinds,
+        )
+
+
+def asked(kind: str, down: float, up: float, models: int = 1, counts: bool = True) -> Communication:
+    """A kind of question about so many models, and its bytes; `counts` unless it travels with another about the same."""
+    return Communication(0, down, up, models if counts else 0, {kind: (models, down, up)})

@@ -1,0 +1,204 @@
+"""The closed list of questions a server may ask, and what a site answers. Nothing else crosses the boundary.
+
+A question is a record; `answer(site)` is what the site does with its own rows, and pure but for a site's memory of its
+rounds. Answers are used through their weighted sum, in the order of the sites; those of `Describe` and `Steepness` are
+looked at one by one. Several questions travel in one message, and several models (the rows of x) in one question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from compfed.federation.view import Job, Part, View
+
+if TYPE_CHECKING:
+    from compfed.federation.site import Look, Site
+
+
+class Question(Protocol):
+    def answer(self, site: Site) -> Any:
+        """What a site says, from its own rows alone."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Describe:
+    """How many rows, which columns, which labels. With `classes`, labels are names to list; otherwise numbers to add.
+
+    `part` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
+    """
+
+    classes: bool = False
+    part: Part | None = None
+
+    class Answer(NamedTuple):
+        rows: int
+        weight: float  # of the rows together; their number unless rows are weighted
+        width: int
+        columns: tuple[str, ...] | None
+        classes: np.ndarray  # the labels found; none where labels are numbers
+        class_weights: np.ndarray  # how much the rows of each weigh
+        label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
+
+    def answer(self, site: Site) -> Answer:
+        weights = site.weights_of(self.part)
+        rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
+        if self.classes:
+            site.check_classes()
+            found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
+            each = np.bincount(codes, weights[weights > 0], minlength=len(found))
+            return self.Answer(rows, weight, site.width, site.columns, found, each, np.array(np.nan))
+        shares = weights / weight if weight > 0 else weights
+        mean = np.asarray(shares @ site.labels)
+        return self.Answer(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """The mean of every column, or of its squared distance from `centre`.
+
+    One exchange of sums and sums of squares would do for both, and lose all digits of a column whose mean is large.
+    """
+
+    centre: np.ndarray | None = None
+    part: Part | None = None
+
+    class Answer(NamedTuple):
+        mean: np.ndarray
+
+    def answer(self, site: Site) -> Answer:
+        A, q = site.features, site.shares_of(self.part)
+        # around a row of its own: a constant column has exactly its value as mean
+        return self.Answer(A[0] + q @ (A - A[0]) if self.centre is None else q @ (A - self.centre) ** 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Steepness:
+    """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x."""
+
+    view: View
+    x: np.ndarray | None = None
+
+    class Answer(NamedTuple):
+        L: float
+
+    def answer(self, site: Site) -> Answer:
+        seen, loss = site.look(self.view), self.view.loss
+        at = None if loss.curvature is not None else (seen.start if self.x is None else self.x)
+        return self.Answer(float(loss.steepness(seen.A, seen.q, at, seen.y)) + float(loss.ridge))
+
+
+@dataclass(frozen=True, eq=False)
+class ValueAndGradient:
+    """f_i and grad f_i at every row of x, and `terms`: how large the terms of the gradient are before they cancel.
+
+    With `dual` = (shift, stretch), one pair per model, also sum_l q_l loss*(stretch (slope_l - shift), y_l), the
+    conjugate of the loss at a dual point, which bounds how far F(x) is from its minimum.
+    """
+
+    view: View
+    x: np.ndarray  # (models, d)
+    dual: np.ndarray | None = None  # (models, 2)
+
+    class Answer(NamedTuple):
+        value: np.ndarray  # (models,)
+        gradient: np.ndarray  # (models, d)
+        terms: np.ndarray  # (models,)
+        conjugate: np.ndarray | None  # (models,)
+
+    def answer(self, site: Site) -> Answer:
+        seen, loss = site.look(self.view), self.view.loss
+        x = np.asarray(self.x, seen.A.dtype)
+        half = 0.5 * float(loss.ridge)
+        value = np.array([seen.q @ np.asarray(loss.values(v, seen.A, seen.y)) + half * (v @ v) for v in x])
+        gradient = np.array([np.asarray(loss.gradient(v, seen.A, seen.y, seen.q)) + 2 * half * v for v in x])
+        terms = np.array([float(loss.gradient_terms(v, seen.A, seen.y, seen.q)) for v in x])
+        conjugate = None
+        if self.dual is not None:
+            conjugate = np.array([self._conjugate(seen, v, *at) for v, at in zip(x, self.dual, strict=True)])
+        return self.Answer(value, gradient, terms, conjugate)
+
+    def _conjugate(self, seen: Look, x: np.ndarray, shift: float, stretch: float) -> float:
+        loss: Any = self.view.loss  # the server asks this only of a loss with a conjugate
+        theta = stretch * (loss.slope(seen.A @ x, seen.y) - shift)
+        return float(seen.q @ loss.conjugate(theta, seen.y))
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """The second derivative of f_i at x on the coordinates W."""
+
+    view: View
+    x: np.ndarray  # (d,)
+    W: np.ndarray
+
+    class Answer(NamedTuple):
+        hessian: np.ndarray  # (|W|, |W|)
+
+    def answer(self, site: Site) -> Answer:
+        seen, loss = site.look(self.view), self.view.loss
+        inside = np.asarray(loss.hessian(self.x, seen.A, seen.y, seen.q, self.W))
+        return self.Answer(inside + float(loss.ridge) * np.eye(len(self.W)))
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """The loss of the models in the rows of x on the rows that `part` holds out, seen as `view` sees those it keeps."""
+
+    view: View
+    part: Part
+    x: np.ndarray  # (models, d)
+
+    class Answer(NamedTuple):
+        weight: float  # of the rows held out
+        loss: np.ndarray  # (models,): sum_l q_l loss_l, q_l the shares of those rows
+
+    def answer(self, site: Site) -> Answer:
+        seen, weights = site.look(self.view), site.weights_of(self.part)
+        q = weights / (weights.sum() or 1.0)
+        loss = np.array([q @ np.asarray(self.view.loss.values(v, seen.A, seen.y)) for v in self.x])
+        return self.Answer(float(weights.sum()), loss)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """Exchange `exchange` of round r of a job: the server's message d down, the site's answer u up.
+
+    The site's memory of the job moves on. A method that closes its rounds hears their result in the next message.
+    """
+
+    job: Job
+    r: int
+    exchange: int
+    d: Mapping[str, np.ndarray]
+
+    class Answer(NamedTuple):
+        u: Mapping[str, np.ndarray]
+        finite: bool  # is what the site remembers now finite too?
+
+    def answer(self, site: Site) -> Answer:
+        return self.Answer(*site.take_part(self.job, self.r, self.exchange, self.d))
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The result of round r for its participants, where the next round may have others."""
+
+    job: Job
+    r: int
+    d: Mapping[str, np.ndarray]
+
+    class Answer(NamedTuple):
+        finite: bool
+
+    def answer(self, site: Site) -> Answer:
+        return self.Answer(site.hear(self.job, self.r, self.d))
+
+
+QUESTIONS: tuple[type, ...] = (
+    Describe, Moments, Steepness, ValueAndGradient, Curvature, HeldOut, Round, Result,
+)  # fmt: skip

@@ -1,0 +1,243 @@
+"""A site: its own rows, its own memory of the rounds it took part in, and its own refusals. It knows no other site."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from compfed.algorithms.base import Algorithm
+from compfed.algorithms.shapes import Shapes, message_shapes
+from compfed.errors import InputError
+from compfed.federation.messages import digest, named, unnamed
+from compfed.federation.questions import QUESTIONS, Curvature, Question
+from compfed.federation.view import Job, Part, View
+from compfed.problem.local import FullGradient, MiniBatch
+from compfed.tools.precision import precision
+from compfed.tools.randomness import client_key, run_key
+
+VIEWS_KEPT = 64  # rows in the coordinates of a view are a copy of the table: the oldest go first
+JOBS_KEPT = 4096
+
+
+class SiteRefusal(InputError):
+    """A site does not answer; the message says which site, which question and why."""
+
+
+class StateLost(InputError):
+    """A site was asked to go on with a job it does not remember."""
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What a site does not answer.
+
+    - `least_rows`: nothing at all, with fewer rows than this.
+    - `curvature_share`: no second derivative on more coordinates than this share of the rows.
+    - `questions`: names of questions that are never answered, such as "Curvature".
+    """
+
+    least_rows: int = 1
+    curvature_share: float = np.inf
+    questions: Collection[str] = ()
+
+    def reason(self, question: Question, rows: int) -> str | None:
+        """Why a site with so many rows does not answer; None if it does."""
+        name = type(question).__name__
+        if type(question) not in QUESTIONS:  # a closed list: a subclass is another question
+            return f"{name} is not a question it knows"
+        if name in self.questions:
+            return f"it does not answer {name}"
+        if rows < self.least_rows:
+            return f"it has {rows} rows and answers nothing below {self.least_rows}"
+        if isinstance(question, Curvature) and len(question.W) > self.curvature_share * rows:
+            return (
+                f"{len(question.W)} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
+                "many says too much about single rows"
+            )
+        return None
+
+
+class Look(NamedTuple):
+    """The rows of a site as a view has them."""
+
+    A: np.ndarray
+    y: np.ndarray
+    q: np.ndarray
+    start: np.ndarray
+
+
+class Memory(NamedTuple):
+    """What a site remembers of a job."""
+
+    c: Any
+    unheard: bool = False  # did it answer a round whose result it has not heard?
+    local: Any = None  # the local model it ended with, to look at
+
+
+class Site:
+    """Rows and labels of one site. `index` is its place among the sites, and the source of its random draws."""
+
+    def __init__(
+        self,
+        features: np.ndarray,
+        labels: np.ndarray,
+        *,
+        name: str,
+        index: int,
+        number: int | None = None,
+        row_weights: np.ndarray | None = None,
+        columns: Sequence[str] | None = None,
+        splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+        refuses: Refusals | None = None,
+    ):
+        self.features, self.labels, self.name, self.index = features, labels, name, index
+        self.number = index if number is None else number  # of its random draws: a site keeps them when others come
+        self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
+        self.columns = None if columns is None else tuple(columns)
+        self.splits = splits  # (train, test) masks, for folds that were given row by row
+        self.refuses = Refusals() if refuses is None else refuses
+        self._views: OrderedDict[str, Look] = OrderedDict()
+        self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
+        self._memory: OrderedDict[int, Memory] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
+
+    @property
+    def width(self) -> int:
+        return self.features.shape[1]
+
+    def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
+        """The answers to one message."""
+        for question in questions:
+            reason = self.refuses.reason(question, len(self.labels))
+            if reason is not None:
+                raise SiteRefusal(f"site {self.name!r} refuses {type(question).__name__}: {reason}.")
+        return tuple(question.answer(self) for question in questions)
+
+    # --- rows ---
+
+    def weights_of(self, part: Part | None) -> np.ndarray:
+        """How much each row counts in a part; 0 for those outside."""
+        return self.row_weights if part is None else np.where(part.mask(self), self.row_weights, 0.0)
+
+    def shares_of(self, part: Part | None) -> np.ndarray:
+        """q_l: the share of each row. Of a part without rows here, all: the server gives such a site no weight."""
+        weights = self.weights_of(part)
+        weights = weights if weights.any() else self.row_weights
+        return weights / weights.sum()
+
+    def look(self, view: View) -> Look:
+        """The rows as the view has them."""
+        return _kept(self._views, digest(view), VIEWS_KEPT, lambda: self._seen(view))
+
+    def _seen(self, view: View) -> Look:
+        dtype = np.dtype(view.dtype)
+        A = self.features if view.frame is None else view.frame.features(self.features)
+        labels = self.labels if view.classes is None else self._codes(view.classes)
+        try:
+            y = view.loss.encode(labels)
+        except InputError as error:
+            raise InputError(f"site {self.name!r}: {error}") from None
+        start = np.asarray(getattr(view.loss, "start", np.zeros(view.loss.size(A.shape[1]))), dtype)
+        return Look(A.astype(dtype, copy=False), y.astype(dtype), self.shares_of(view.part).astype(dtype), start)
+
+    def check_classes(self) -> None:
+        """Labels to be listed must be names: numbers of their own for every row would be the rows' own secret."""
+        y = self.labels
+        if y.ndim != 1 or (y.dtype.kind == "f" and (y != np.rint(y)).any()):
+            raise InputError(
+                f"Unknown label type: the labels of site {self.name!r} are numbers (continuous), not classes. Use a "
+                "regressor, or label the rows with classes."
+            )
+
+    def _codes(self, classes: np.ndarray) -> np.ndarray:
+        found = np.isin(self.labels, classes)
+        if not found.all():
+            raise InputError(
+                f"site {self.name!r} has a label that is not among the classes: {self.labels[~found][0]!s}."
+            )
+        return np.searchsorted(classes, self.labels).astype(float)
+
+    # --- rounds ---
+
+    def take_part(self, job: Job, r: int, exchange: int, d: Mapping[str, np.ndarray]) -> tuple[dict, bool]:
+        """The site's half of an exchange: what it answers, and whether its memory is finite."""
+        a, g = job.algorithm, job.regulariser
+        with precision(np.dtype(job.view.dtype)):
+            memory = self._recalled(job, r)
+            down, c = unnamed(d, self._shapes(job)[exchange].down), memory.c
+            if len(a.exchanges) == 1 and memory.unheard and a.closes():  # this message has the result of the last round
+                c = close(a, g, down, c)
+            key = client_key(run_key(job.seed), r, self.number)
+            rows = self._on_device(job.view)
+            u, c, z = _client(exchange, job.batch_size, job.capacity, a, job.view.loss, g, rows, down, c, key)
+            self._memory[job.number] = Memory(c, unheard=exchange == len(a.exchanges) - 1, local=z)
+            return named(u), finite(c)
+
+    def hear(self, job: Job, r: int, d: Mapping[str, np.ndarray]) -> bool:
+        """The result of a round this site took part in."""
+        with precision(np.dtype(job.view.dtype)):
+            memory = self._recalled(job, r + 1)
+            c = close(job.algorithm, job.regulariser, unnamed(d, self._shapes(job)[-1].down), memory.c)
+            self._memory[job.number] = Memory(c, False, memory.local)
+            return finite(c)
+
+    def remember(self, job: Job, c: Any) -> None:
+        """Take up a job where it was left."""
+        self._memory[job.number] = Memory(c)
+
+    def recall(self, job: Job) -> Memory:
+        """What it remembers of a job: nothing but the start, if it took no part yet."""
+        if job.number in self._memory:
+            return self._memory[job.number]
+        with precision(np.dtype(job.view.dtype)):
+            return Memory(job.algorithm.init(jnp.asarray(job.x0))[1])
+
+    def _on_device(self, view: View) -> tuple[Any, ...]:
+        return _kept(self._arrays, digest(view), VIEWS_KEPT, lambda: tuple(map(jnp.asarray, self.look(view)[:3])))
+
+    def _shapes(self, job: Job) -> list[Shapes]:
+        return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+
+    def _recalled(self, job: Job, r: int) -> Memory:
+        if r > 0 and job.number not in self._memory and len(self._memory) >= JOBS_KEPT:
+            raise StateLost(
+                f"site {self.name!r} was asked for round {r} of job {job.number} and remembers nothing of it."
+            )
+        while len(self._memory) >= JOBS_KEPT and job.number not in self._memory:
+            self._memory.popitem(last=False)
+        return self.recall(job)
+
+
+def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:
+    if key not in table:
+        table[key] = make()
+        if len(table) > most:
+            table.popitem(last=False)
+    table.move_to_end(key)
+    return table[key]
+
+
+def finite(tree: Any) -> bool:
+    return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
+
+
+# --- the stages that run at a site, each compiled on its own ---
+
+close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
+
+
+@jax.jit(static_argnames=("exchange", "batch_size", "capacity"))
+def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
+    A, y, q = rows
+    f = FullGradient(loss, A, y, q)
+    if batch_size is not None:
+        f = MiniBatch(loss, A, y, q, jnp.int32(0), jnp.int32(len(A)), capacity, batch_size)
+    return a.exchanges[exchange].client(f, g, d, c, key)

@@ -1,0 +1,166 @@
+"""What a problem asks of a loss, and the linear models: one prediction per row, or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from compfed.errors import InputError
+from compfed.problem.curvature import gram, largest_eigenvalue
+from compfed.problem.losses.arrays import Numbers, namespace
+from compfed.problem.losses.labels import one_column
+
+
+class Loss(Protocol):
+    """What a problem needs to know of a loss. The ridge is in none of the methods: who calls them adds it."""
+
+    @property
+    def ridge(self) -> float: ...
+    @property
+    def curvature(self) -> float | None:
+        """A bound on the second derivative in the prediction; None where there is none."""
+        ...
+
+    def size(self, width: int) -> int:
+        """d: the number of coefficients of a model of `width` features."""
+        ...
+
+    def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        """loss(x; a_l, y_l) of every row l."""
+        ...
+
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        """sum_l weight_l grad loss(x; a_l, y_l)."""
+        ...
+
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l weight_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
+        ...
+
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        """sum_l weight_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
+        ...
+
+    def steepness(
+        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    ) -> float:
+        """L with ||sum_l weight_l d^2 loss(x; a_l, y_l) / dx^2|| <= L: for all x, or, without `curvature`, at x.
+
+        Infinite where it overflows.
+        """
+        ...
+
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """The labels as the formulas have them; refuses others."""
+        ...
+
+
+# An overflow is an infinity for the caller to judge, with NumPy as with JAX, which never warns.
+unwarned = np.errstate(over="ignore", invalid="ignore")
+
+
+class OneOutput:
+    """A linear model with one prediction z = a^T x."""
+
+    value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
+    slope: Callable[[Numbers, Numbers], Numbers]  # its derivative in z
+    weight: Callable[[Numbers, Numbers], Numbers]  # its second derivative in z
+
+    @property
+    def curvature(self) -> float | None:
+        """A bound on `weight`; None where there is none."""
+        raise NotImplementedError
+
+    def size(self, width: int) -> int:
+        return width
+
+    @unwarned
+    def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        return self.value(A @ x, y)
+
+    @unwarned
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        return (self.slope(A @ x, y) * weight) @ A
+
+    @unwarned
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        """A_W^T diag(weight w(z)) A_W, with w the second derivative in z."""
+        return gram(A if W is None else A[:, W], weight * self.weight(A @ x, y))
+
+    @unwarned
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        """sum_l weight_l |slope_l| ||a_l||."""
+        lengths = namespace(x, A).linalg.norm(A, axis=1)
+        return (weight * abs(self.slope(A @ x, y))) @ lengths
+
+    @unwarned
+    def steepness(
+        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    ) -> float:
+        """curvature * lambda_max(A^T diag(weight) A); without a bound, lambda_max(A^T diag(weight w(z)) A) at x."""
+        if self.curvature is not None:
+            return float(self.curvature) * largest_eigenvalue([A], [weight])
+        if x is None:
+            raise InputError(f"the curvature of {type(self).__name__} has no bound: steepness needs a model x.")
+        return largest_eigenvalue([A], [weight * self.weight(A @ x, y)])
+
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        return one_column(labels, self)
+
+
+class ManyOutputs:
+    """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
+
+    outputs: int
+    value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
+    slope: Callable[[Numbers, Numbers], Numbers]  # its gradient in z
+    weight_parts: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]  # (c, r): in z, its Hessian is diag(c) - r r^T
+
+    @property
+    def curvature(self) -> float:
+        """A bound on the largest eigenvalue of `weight`."""
+        raise NotImplementedError
+
+    def size(self, width: int) -> int:
+        return width * self.outputs
+
+    def predictions(self, x: Numbers, A: Numbers) -> Numbers:
+        """z = A X, one row of K for each row of A."""
+        return A @ x.reshape(-1, self.outputs)
+
+    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+        """diag(c) - r r^T: the second derivative in z, (K, K) for each row. `hessian` does without this array."""
+        c, r = self.weight_parts(z, y)
+        return c[..., None] * namespace(c).eye(self.outputs, dtype=c.dtype) - r[..., None] * r[..., None, :]
+
+    @unwarned
+    def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        return self.value(self.predictions(x, A), y)
+
+    @unwarned
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        slope = self.slope(self.predictions(x, A), y)
+        return (A.T @ (slope * weight[:, None])).reshape(-1)
+
+    @unwarned
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l weight_l a_lj a_lj' (c_lk [k = k'] - r_lk r_lk') at the entries (j, k), (j', k')."""
+        c, r = self.weight_parts(self.predictions(x, A), y)
+        j, k = divmod(np.arange(x.size) if W is None else W, self.outputs)
+        features = A[:, j]
+        same_output = ((features * c[:, k]).T * weight) @ features
+        return same_output * (k[:, None] == k) - gram(features * r[:, k], weight)
+
+    @unwarned
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
+        """sum_l weight_l ||slope_l|| ||a_l||, for the gradient of a row is the matrix a slope^T."""
+        norm = namespace(x, A).linalg.norm
+        return (weight * norm(self.slope(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
+
+    def steepness(
+        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    ) -> float:
+        """curvature * lambda_max(A^T diag(weight) A)."""
+        return float(self.curvature) * largest_eigenvalue([A], [weight])

@@ -1,0 +1,99 @@
+"""The rows of all sites as arrays on the device: sites of similar size padded alike, so that few shapes compile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from compfed.data import Sites
+from compfed.tools.precision import precision
+
+SMALL = 256  # rows of a single site up to which it is padded to a power of two
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Store:
+    """The rows of all clients, one client after another, in arrays that live on the device.
+
+    Clients of similar size form a bucket and are padded to its largest with rows that do not count; memory stays
+    within 1.5 times the data however unequal the sites are. Clients are stored from the largest bucket to the smallest.
+    """
+
+    A: Array  # (rows, width)
+    y: Array  # (rows,) or (rows, outputs)
+    q: Array  # share of a row in its client's loss, 1 / m_i unless rows are weighted; 0 for padding
+    row_weight: Array  # p_i q: share of a row in f
+    offset: Array  # first row of each client
+    size: Array  # m_i
+    weight: Array  # p_i
+    ids: Array
+    buckets: tuple[tuple[int, int], ...] = field(metadata={"static": True})  # (clients, rows each)
+
+    def blocks(self, rows: Array) -> list[Array]:
+        """An array over rows, cut into one (clients, rows each, ...) block per bucket."""
+        cuts = np.cumsum([k * m for k, m in self.buckets])[:-1]
+        parts = jnp.split(rows, cuts)
+        return [a.reshape(k, m, *a.shape[1:]) for a, (k, m) in zip(parts, self.buckets, strict=True)]
+
+    def parts(self, clients: Array) -> list[Array]:
+        """An array over clients, cut into one part per bucket."""
+        return jnp.split(clients, np.cumsum([k for k, _ in self.buckets])[:-1])
+
+
+def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
+    """The store of a federation, and `order`: the site at each position of the store."""
+    sizes = sites.sizes
+    order = np.argsort(-sizes, kind="stable")
+    buckets = _buckets(sizes[order])
+    padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
+    offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
+    A = np.zeros((padded.sum(), sites.width), dtype)
+    y = np.zeros((len(A), *labels[0].shape[1:]), dtype)
+    q, row_weight = np.zeros(len(A), dtype), np.zeros(len(A), dtype)
+    shares = sites.row_shares
+    for start, room, i in zip(offset, padded, order, strict=True):
+        rows, share = slice(start, start + sizes[i]), shares[i]
+        A[rows], y[rows], q[rows], row_weight[rows] = sites.features[i], labels[i], share, weights[i] * share
+        # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
+        A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
+    with precision(dtype):
+        made = Store(
+            A=jnp.asarray(A),
+            y=jnp.asarray(y),
+            q=jnp.asarray(q),
+            row_weight=jnp.asarray(row_weight),
+            offset=jnp.asarray(offset.astype(np.int32)),
+            size=jnp.asarray(sizes[order].astype(dtype)),
+            weight=jnp.asarray(weights[order].astype(dtype)),
+            ids=jnp.asarray(np.asarray(sites.ids, np.int32)[order]),
+            buckets=tuple(buckets),
+        )
+    return made, order
+
+
+def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
+    """(clients, rows each) for falling sizes: as few buckets as keep all padding within half of the data.
+
+    A single small site is the exception: it is padded to a power of two.
+
+    Each bucket is a program of its own, and costs its time to compile.
+    """
+    if len(sizes) == 1 and sizes[0] <= SMALL:  # fits of many small tables, one by one, share a few programs
+        return [(1, max(16, 1 << int(sizes[0] - 1).bit_length()))]
+    cuts = [0, len(sizes)]
+
+    def padded(cuts: list[int]) -> int:
+        return sum(int(sizes[a]) * (b - a) for a, b in pairwise(cuts))
+
+    while padded(cuts) > 1.5 * sizes.sum():
+        # cutting between two equal sizes saves less than cutting beside them
+        candidates = np.flatnonzero(np.diff(sizes)) + 1
+        cuts = min((sorted({*cuts, int(c)}) for c in candidates), key=padded)
+    return [(b - a, int(sizes[a])) for a, b in pairwise(cuts)]

@@ -1,0 +1,74 @@
+"""When a fit may stop: the certificate of a model, and the judgement of the rounds that led to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from compfed.engines.runners import CHECK, Segment
+from compfed.trace import Trace
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a model is from the minimiser, computed without knowing it."""
+
+    gradient_mapping: float  # norm of (x - prox(x - grad f(x) / L)) L
+    scale: float  # what it is compared with
+    tol: float
+    duality_gap: float | None = None  # F(x) - F(x*) is at most this, where a dual point is known
+
+    @property
+    def relative(self) -> float:
+        """The gradient mapping as a share of `scale`."""
+        return self.gradient_mapping / self.scale if self.scale > 0 else self.gradient_mapping
+
+    @property
+    def holds(self) -> bool:
+        return self.relative <= self.tol
+
+
+class Verdict(Enum):
+    """What a segment of rounds came to."""
+
+    ARRIVED = "the certificate holds"
+    GOING_ON = "it is getting there"
+    STALLED = "rounds brought the objective no lower"
+    BLEW_UP = "the model blew up"
+
+    @property
+    def is_trouble(self) -> bool:
+        return self in (Verdict.STALLED, Verdict.BLEW_UP)
+
+
+def judged(segment: Segment, rounds: int, done: int, certificate: Certificate) -> Verdict:
+    """The verdict on `rounds` rounds that were allowed, of which `done` were done."""
+    if segment.at is None:
+        return Verdict.BLEW_UP
+    # a run that took no round has arrived, even where the certificate, in other precision, misses by the last bit
+    if certificate.holds or done == 0:
+        return Verdict.ARRIVED
+    return Verdict.STALLED if _stalled(segment.trace, rounds) else Verdict.GOING_ON
+
+
+def at_rounding_level(segment: Segment, L: float) -> bool:
+    """Is the gradient mapping below 100 eps (L ||x|| + size of the gradient's terms): as small as rounding lets it be?
+
+    The terms count before they cancel: at the minimiser rounding in them is all that is left.
+    """
+    if segment.at is None:
+        return False
+    x = segment.trace.x
+    level = 100 * np.finfo(x.dtype).eps * (L * np.linalg.norm(x) + segment.at.terms)
+    return bool(segment.trace["gradient_mapping"][-1] <= level)
+
+
+def _stalled(trace: Trace, rounds: int) -> bool:
+    """Did the last `rounds` rounds bring nothing: neither a lower objective nor a smaller gradient mapping?"""
+    rows = rounds // CHECK + 1
+    F, mapping = trace["objective"], trace["gradient_mapping"]
+    if len(F) <= rows:
+        return False
+    return bool(F[-1] >= F[-rows] - 1e-12 * abs(F[-1]) and mapping[-rows:].min() >= mapping[:-rows].min())

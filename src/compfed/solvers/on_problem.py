@@ -1,0 +1,74 @@
+"""`cf.minimise(problem)`: the federated minimiser over a problem whose sites are in this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from compfed.algorithms import Algorithm
+from compfed.engines.reference_engine import task_of
+from compfed.engines.run import Progress
+from compfed.engines.simulated import Simulated
+from compfed.engines.simulator import checked_tol
+from compfed.errors import InputError
+from compfed.federation.questions import Steepness, ValueAndGradient
+from compfed.federation.talk import Federation, Request, Talk, converse
+from compfed.federation.task import Task
+from compfed.problem import Problem
+from compfed.solvers.federated import Minimum, Search, Start, minimising
+from compfed.tools.checks import nonnegative, whole
+
+
+def minimise(
+    problem: Problem,
+    algorithm: str | Algorithm = "auto",
+    *,
+    tau: int = 5,
+    tol: float = 1e-12,
+    max_rounds: int = 20_000,
+    x0: Any = None,
+    scale: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    federation: Federation | None = None,
+) -> Minimum:
+    """Run rounds until the gradient mapping is at most `tol` times `scale`; no step size is asked for.
+
+    - `algorithm`: "auto", the name of a method, or an instance with steps of your own.
+    - `scale`: the norm of grad f at the start of the problem, unless given.
+    - `federation`: who answers, if not the sites of the problem in this process, compiled.
+
+    A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
+    run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
+
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> minimum = cf.minimise(problem)
+    >>> minimum.converged, bool(np.allclose(minimum.x, cf.solve(problem).x, atol=1e-8))
+    (True, True)
+    """
+    if not isinstance(problem, Problem):
+        raise InputError(f"minimise needs a compfed.Problem; got {type(problem).__name__}.")
+    given = None if scale is None else nonnegative(scale, "scale")
+    search = Search(
+        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, progress
+    )
+    start = problem.start if x0 is None else problem.point(x0, "x0")
+    federation = Simulated.of(problem) if federation is None else federation
+    minimum, cost = converse(federation, minimising_from(federation, task_of(problem), search, start, given))
+    return replace(minimum, communication=cost)
+
+
+def minimising_from(
+    federation: Federation, task: Task, search: Search, x0: np.ndarray, scale: float | None
+) -> Talk[Minimum]:
+    """One message for the Lipschitz constants and the scale, then rounds."""
+    questions = (Steepness(task.view, x0), ValueAndGradient(task.view, task.start[None]))
+    (answers,) = yield [Request(questions)]
+    gradient = task.weights @ np.array([said.gradient[0] for _, said in answers])
+    L = np.array([steep.L for steep, _ in answers])
+    start = Start(x0, L, float(np.linalg.norm(gradient)) if scale is None else scale)
+    return (yield from minimising(federation, task, search, start))

@@ -1,0 +1,192 @@
+"""Is a method what its class says it is? `check` runs it on small problems and reports line by line.
+
+Two engines must agree, the limit must be the minimiser where the class claims that, sampling must work or be refused, and
+numbers must keep their precision. What nobody claims is measured and reported all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+import compfed.algorithms as alg
+from compfed.algorithms.contract import check_contract
+from compfed.data import from_arrays, synthetic
+from compfed.engines import reference, simulate
+from compfed.engines.costs import cost_of_a_round
+from compfed.errors import Divergence, InputError
+from compfed.problem.losses import Logistic, Squared
+from compfed.problem.problem import Problem
+from compfed.problem.regularisers import L1, Zero
+from compfed.solvers.pooled import solve
+from compfed.solvers.steps import suggest
+from compfed.tools.text import text_table
+from compfed.trace import Trace
+
+Verdict = Literal["holds", "fails", "not claimed"]
+AGREE = 1e-10  # how far the engines may be apart, relative to the model
+REACHED = 1e-9  # ||x - x*|| / ||x*|| of a method that found the minimiser
+ROUNDS = 3000  # after which it should have
+TAU = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at."""
+
+    what: str
+    verdict: Verdict
+    found: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The whole report; printing it gives a table."""
+
+    method: str
+    lines: tuple[Line, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Does everything that is claimed hold?"""
+        return all(line.verdict != "fails" for line in self.lines)
+
+    def __str__(self) -> str:
+        return text_table([self.method, "", ""], [[line.what, line.verdict, line.found] for line in self.lines])
+
+
+def check(method: type[alg.Algorithm] | alg.Algorithm, *, quiet: bool = False) -> Checked:
+    """Run a class that has `suggested`, or an instance, against what it claims; prints the report unless `quiet`.
+
+    A claim that fails raises nothing: `ok` is False and the line says what was found.
+
+    >>> check(alg.FISTA, quiet=True).ok
+    True
+    """
+    case = _Case(method)
+    lines = [case.line("contract", case.contract)]
+    if lines[0].verdict == "holds":
+        lines += [
+            case.line("engines agree, full gradients", case.engines_agree),
+            case.line("engines agree, mini-batches", lambda: case.engines_agree(batch_size=5)),
+            case.line("some of the clients", case.sampling),
+            case.line("a regulariser", case.regulariser),
+            *(case.line(f"limit, {which}", lambda which=which: case.limit(which)) for which in case.problems),
+            *(case.line(dtype, lambda dtype=dtype: case.keeps(dtype)) for dtype in ("float64", "float32")),
+            case.line("a round costs", case.costs),
+            case.line("known by name", case.registered),
+        ]
+    report = Checked(case.name, tuple(lines))
+    if not quiet:
+        print(report)
+    return report
+
+
+def _logistic() -> Problem:
+    """Sites of unequal size and weight, which differ in their features and labels."""
+    sites = synthetic(clients=5, samples=[30, 6, 30, 6, 6], features=8, seed=0)
+    return Problem(Logistic(ridge=0.05), L1(2e-3), sites, weights=sites.shares)
+
+
+def _quadratic() -> Problem:
+    """Every site has its own curvature and its own minimiser."""
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((12, 8)) * (0.4 + rng.random(8)) for _ in range(5)]
+    y = [a @ (2.0 * rng.standard_normal(8)) + rng.standard_normal(12) for a in A]
+    return Problem(Squared(ridge=0.1), L1(1.0), from_arrays(A, y))
+
+
+class _Case:
+    """The method, and the problems it is tried on: without a regulariser where it has no place for one."""
+
+    def __init__(self, method: Any):
+        self.cls = method if isinstance(method, type) else type(method)
+        if not issubclass(self.cls, alg.Algorithm):
+            raise InputError(f"check takes a class of algorithms, or an instance of one; got {method!r}.")
+        self.name, self.given = self.cls.__name__, method
+        self.problems = {"logistic": _logistic(), "quadratic": _quadratic()}
+        if self.cls.composite is False:
+            self.problems = {n: p.replace(regulariser=Zero()) for n, p in self.problems.items()}
+
+    def algorithm(self, problem: Problem) -> alg.Algorithm:
+        return suggest(self.cls, problem, TAU) if isinstance(self.given, type) else self.given
+
+    def run(self, engine: Callable[..., Trace], which: str, rounds: int, **options: Any) -> Trace:
+        problem = self.problems[which].astype(options.pop("dtype", "float64"))
+        return engine(problem, self.algorithm(problem), rounds, record_every=max(1, rounds // 10), **options)
+
+    def line(self, what: str, look: Callable[[], tuple[Verdict, str]]) -> Line:
+        try:
+            return Line(what, *look())
+        except (InputError, Divergence) as error:
+            return Line(what, "fails", str(error))
+
+    # --- what is looked at ---
+
+    def contract(self) -> tuple[Verdict, str]:
+        problem = self.problems["logistic"]
+        prepared = self.algorithm(problem).prepared(problem, problem.n)
+        check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
+        return "holds", "every stage returns what the next one needs"
+
+    def engines_agree(self, **options: Any) -> tuple[Verdict, str]:
+        fast, slow = (self.run(engine, "logistic", 30, seed=4, **options) for engine in (simulate, reference))
+        apart = float(np.abs(fast.x - slow.x).max() / max(np.abs(slow.x).max(), 1e-300))
+        return ("holds" if apart <= AGREE else "fails"), f"simulate and reference are {apart:.0e} apart after 30 rounds"
+
+    def sampling(self) -> tuple[Verdict, str]:
+        if self.cls.sampling != "no":
+            return self.engines_agree(participants=2)
+        try:
+            self.run(simulate, "logistic", 1, participants=2)
+        except InputError:
+            return "holds", "refused, as sampling = 'no' says"
+        return "fails", "sampling = 'no' is claimed, but a run with 2 of 5 clients is not refused"
+
+    def regulariser(self) -> tuple[Verdict, str]:
+        if self.cls.composite is not False:
+            claim: Verdict = "not claimed" if self.cls.composite is None else "holds"
+            return claim, "runs with an L1 norm; whether it minimises the sum is the limit below"
+        problem = self.problems["logistic"].replace(regulariser=L1(1e-3))
+        try:
+            simulate(problem, self.algorithm(problem), 1)
+        except InputError:
+            return "holds", "refused, as composite = False says"
+        return "fails", "composite = False is claimed, but a regulariser is not refused"
+
+    def limit(self, which: str) -> tuple[Verdict, str]:
+        errors = self.run(simulate, which, ROUNDS, reference=solve(self.problems[which]))["optimality"]
+        last, reached = float(errors[-1]), bool(errors[-1] <= REACHED)
+        settled = abs(errors[-1] - errors[-4]) <= 1e-2 * errors[-1]
+        if reached:
+            found = f"exact: reaches {REACHED:.0e} ({last:.0e} after {ROUNDS} rounds)"
+        elif settled:
+            found = f"stops at a floor of {last:.1e}"
+        else:
+            found = f"not there after {ROUNDS} rounds, and still moving: {last:.1e}"
+        if self.cls.exact is None:
+            return "not claimed", found
+        claimed = f"; exact = {self.cls.exact} is claimed"
+        return ("holds", found) if reached == self.cls.exact else ("fails", found + claimed)
+
+    def keeps(self, dtype: str) -> tuple[Verdict, str]:
+        trace = self.run(simulate, "logistic", 50, dtype=dtype)
+        state = [] if trace.state is None else [*trace.state.server, *trace.state.clients]
+        other = {a.dtype.name for a in [trace.x, *state] if np.issubdtype(a.dtype, np.floating)} - {dtype}
+        return ("fails", f"became {', '.join(sorted(other))}") if other else ("holds", f"model and memory stay {dtype}")
+
+    def costs(self) -> tuple[Verdict, str]:
+        problem = self.problems["logistic"]
+        prepared = self.algorithm(problem).prepared(problem, problem.n)
+        c = cost_of_a_round(prepared, problem.d, problem.dtype, everyone=True)
+        return "not claimed", (
+            f"{c.vectors_up:.3g} vectors up ({c.bytes_up:g} bytes), {c.vectors_down:.3g} down ({c.bytes_down:g} bytes), "
+            f"{c.gradients:.3g} gradients, {c.client_proxes:.3g} proxes; {c.server_proxes:.3g} at the server"
+        )
+
+    def registered(self) -> tuple[Verdict, str]:
+        known = alg.known().get(self.name) is self.cls
+        return "not claimed", "registered" if known else f"not registered: cf.register({self.name})"

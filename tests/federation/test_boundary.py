@@ -1,0 +1,308 @@
+"""The wall: sites in other processes, asked over pipes. Same model to the last bit, and no row at the server."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from federation.pipes import Piped
+
+import compfed as cf
+from compfed.engines.reference_engine import task_of
+from compfed.federation import (
+    QUESTIONS,
+    Curvature,
+    Describe,
+    InProcess,
+    Moments,
+    Refusals,
+    Site,
+    ValueAndGradient,
+    ask,
+)
+from compfed.federation.view import View
+from compfed.tools.records import nonnegative, record
+
+ROWS, WIDTH = (23, 17, 31), 5
+MARK = 7.25e7  # in some rows of each site, and in no sum of theirs
+
+
+def make_site(index: int, kind: str = "numbers", refuses: Refusals | None = None) -> Site:
+    """The rows of a site, made where they live."""
+    rng = np.random.default_rng([index, 5])
+    A = rng.standard_normal((ROWS[index], WIDTH)) * [1.0, 0.1, 10.0, 1.0, 3.0] + index
+    z = A @ [1.0, 3.0, 0.0, -0.7, 0.0] + rng.standard_normal(len(A)) + index
+    labels = {"numbers": z, "words": np.where(z > 1, "ill", "well"), "counts": np.rint(np.exp(0.2 * z).clip(0, 9))}
+    return Site(A, labels[kind], name=("north", "south", "west")[index], index=index, refuses=refuses)
+
+
+ESTIMATORS: dict[str, Any] = {
+    "numbers": cf.FederatedLasso(alpha=0.1),
+    "words": cf.FederatedLogisticRegression(alpha=0.02),
+    "counts": cf.FederatedPoissonRegressor(alpha=0.1, l1_ratio=0.5),
+}
+
+
+def in_this_process(kind: str) -> InProcess:
+    return InProcess([make_site(i, kind) for i in range(3)])
+
+
+@pytest.fixture(scope="module", params=list(ESTIMATORS))
+def remote(request):
+    with Piped(partial(make_site, kind=request.param), 3) as federation:
+        yield request.param, federation
+
+
+def test_estimators_are_the_same_to_the_last_bit(remote):
+    kind, federation = remote
+    model = ESTIMATORS[kind].fit_federation(federation)
+    coef, intercept, communication = model.coef_, model.intercept_, model.communication_
+    here = ESTIMATORS[kind].fit_federation(in_this_process(kind))
+    np.testing.assert_array_equal(coef, here.coef_)
+    np.testing.assert_array_equal(intercept, here.intercept_)
+    assert communication == here.communication_
+    assert here.certificate_.holds
+    assert model.site_names_.tolist() == ["north", "south", "west"]
+    # and those of the compiled rounds, to the accuracy asked for
+    sites = [make_site(i, kind) for i in range(3)]
+    X, y = np.concatenate([s.features for s in sites]), np.concatenate([s.labels for s in sites])
+    fitted = ESTIMATORS[kind].fit(X, y, sites=np.repeat(["north", "south", "west"], ROWS))
+    np.testing.assert_allclose(fitted.coef_, coef, rtol=0, atol=1e-9 * np.abs(coef).max())
+    assert fitted.communication_ == communication  # what the compiled rounds say they would have cost is what was sent
+
+
+def test_cross_validation_over_the_same_federation(remote):
+    kind, federation = remote
+    given = ESTIMATORS[kind]
+    cls = {
+        "numbers": cf.FederatedLassoCV,
+        "words": cf.FederatedLogisticRegressionCV,
+        "counts": cf.FederatedPoissonRegressorCV,
+    }
+    model = cls[kind](n_alphas=3, eps=0.1, cv=5, tol=1e-8).fit_federation(federation)
+    here = cls[kind](n_alphas=3, eps=0.1, cv=5, tol=1e-8).fit_federation(in_this_process(kind))
+    np.testing.assert_array_equal(model.coef_path_, here.coef_path_)
+    np.testing.assert_array_equal(model.cv_loss_, here.cv_loss_)
+    assert model.alpha_ == here.alpha_
+    assert (model.n_fits_, model.n_fits_not_converged_) == (18, 0)
+    there, counted = model.communication_, here.communication_
+    assert (there.rounds, there.bytes_up, there.models) == (counted.rounds, counted.bytes_up, counted.models)
+    assert there.bytes_down <= counted.bytes_down  # the coordinates of all rows may have been told in the fit before
+    assert type(given).__name__ + "CV" == type(model).__name__
+
+
+def make_paper_site(index: int) -> Site:
+    sites = cf.data.synthetic(clients=3, samples=[20, 12, 16], features=4, seed=0)
+    return Site(sites.features[index], sites.labels[index], name=str(index), index=index)
+
+
+@pytest.fixture(scope="module")
+def paper():
+    sites = cf.data.synthetic(clients=3, samples=[20, 12, 16], features=4, seed=0)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    with Piped(make_paper_site, 3) as federation:
+        yield problem, federation, InProcess(sites)
+
+
+@pytest.mark.parametrize(
+    "name", ["DecoupledProx", "AcceleratedDecoupledProx", "FISTA", "FedDR", "CompressedDecoupledProx"]
+)
+def test_methods_are_the_same_to_the_last_bit(name, paper):
+    """Stateful and stateless, with and without a closing message, dense and compressed."""
+    problem, federation, local = paper
+    there, here = (cf.minimise(problem, name, tol=1e-9, federation=f) for f in (federation, local))
+    np.testing.assert_array_equal(there.x, here.x)
+    for column in set(there.trace) - {"seconds"}:
+        np.testing.assert_array_equal(there.trace[column], here.trace[column])
+    assert there.communication == here.communication
+    assert here.converged
+    np.testing.assert_allclose(here.x, cf.solve(problem).x, rtol=0, atol=1e-7)
+
+
+def test_two_exchanges_in_a_round(paper):
+    problem, federation, local = paper
+    smooth = problem.replace(regulariser=cf.regularisers.Zero())
+    there, here = (cf.minimise(smooth, "Mime", tol=1e-6, federation=f) for f in (federation, local))
+    np.testing.assert_array_equal(there.x, here.x)
+    assert there.communication == here.communication
+    assert there.communication is not None
+    # set-up, two messages a round, and both of the round that the certificate came with
+    assert there.communication.rounds == 1 + 2 * (there.rounds + 1)
+
+
+# --- the process of the server holds no row ---
+
+
+def make_marked_site(index: int) -> Site:
+    """Three rows carry a number that no sum, mean or spread of rows comes near."""
+    site = make_site(index)
+    site.features[:, 4] = 0.0
+    site.features[:3, 4] = MARK
+    return site
+
+
+def rows_in_memory() -> list[Any]:
+    """Every array or piece of bytes, reachable from anything in this process, that has the number in it."""
+    gc.collect()
+    pattern = np.float64(MARK).tobytes()
+    found = []
+    for thing in gc.get_objects():
+        for part in gc.get_referents(thing):
+            if isinstance(part, np.ndarray) and part.dtype == float and part.size and (np.abs(part) == MARK).any():
+                found.append(part)
+            if isinstance(part, (bytes, bytearray)) and pattern in part:
+                found.append(part)
+    return [part for part in found if part is not pattern]
+
+
+def test_no_row_is_in_the_memory_of_the_server():
+    class Watched(Piped):
+        found, messages = 0, 0
+
+        def send(self, messages):
+            replies = super().send(messages)
+            self.messages += 1
+            if self.messages % 5 == 1:
+                self.found += len(rows_in_memory())
+            return replies
+
+    with Watched(make_marked_site, 3) as federation:
+        model = cf.FederatedLasso(alpha=0.1, max_rounds=200, tol=1e-6).fit_federation(federation)
+        assert federation.messages > 20
+        assert federation.found == 0
+    assert np.isfinite(model.coef_).all()
+    here = make_marked_site(0)  # the search would have found it
+    assert len(rows_in_memory()) > 0
+    assert here.width == WIDTH
+
+
+# --- every message of a fit, by kind and size ---
+
+
+class Spy(InProcess):
+    """Writes down what is asked and what is answered."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.said: list[tuple[str, int, list[tuple[int, ...]]]] = []  # kind, message, shapes of the answer's arrays
+
+    def send(self, messages):
+        replies = super().send(messages)
+        number = len({m for _, m, _ in self.said})
+        for i, questions in messages.items():
+            for question, answer in zip(questions, replies[i], strict=True):
+                arrays = [np.shape(part) for part in answer if isinstance(part, np.ndarray)]
+                arrays += [np.shape(a) for part in answer if isinstance(part, dict) for a in part.values()]
+                self.said.append((type(question).__name__, number, arrays))
+        return replies
+
+
+def test_what_a_fit_asks_and_how_much_it_hears():
+    d = WIDTH + 1  # the intercept
+    spy = Spy([make_site(i) for i in range(3)])
+    model = cf.FederatedLasso(alpha=0.1).fit_federation(spy)
+    assert {kind for kind, _, _ in spy.said} == {"Describe", "Moments", "Steepness", "ValueAndGradient", "Round"}
+    expected = {
+        "Describe": [(0,), (0,), ()],
+        "Moments": [(WIDTH,)],
+        "Steepness": [],
+        "Round": [(d,)],  # one vector up, whatever the number of rows
+    }
+    for kind, _, shapes in spy.said:
+        if kind == "ValueAndGradient":
+            assert shapes in ([(1,), (1, d), (1,)], [(1,), (1, d), (1,), (1,)])
+        else:
+            assert shapes == expected[kind], kind
+    # no answer grows with the rows of a site
+    assert max(np.prod(s, dtype=int) for _, _, shapes in spy.said for s in shapes) < min(ROWS)
+    # set-up first: describe and means, squares, bounds; the duality gap last
+    order = [[kind for kind, number, _ in spy.said if number == k] for k in (0, 1, 2)]
+    assert [sorted(set(kinds)) for kinds in order] == [
+        ["Describe", "Moments"],
+        ["Moments"],
+        ["Steepness", "ValueAndGradient"],
+    ]
+    assert model.n_rounds_ == len({number for _, number, _ in spy.said}) == model.communication_.rounds
+    assert model.communication_.by_question["Round"][0] == sum(kind == "Round" for kind, _, _ in spy.said) / 3
+
+
+def test_bytes_are_those_of_the_numbers_sent():
+    """Counted by hand: one vector each way and round, a look every ten rounds."""
+    d = WIDTH + 1
+    spy = Spy([make_site(i) for i in range(3)])
+    cost = cf.FederatedLasso(alpha=0.1).fit_federation(spy).communication_
+    rounds = cost.by_question["Round"][0]
+    assert cost.by_question["Round"][2] == rounds * d * 8
+    assert cost.by_question["Moments"] == (2, WIDTH * 8.0, 2 * WIDTH * 8.0)
+    looks, down, up = cost.by_question["ValueAndGradient"]
+    assert (down, up) == (looks * d * 8 + 16, looks * (d + 2) * 8 + 8)  # the last asks for a dual value as well
+    assert cost.bytes_up == sum(up for _, _, up in cost.by_question.values())
+
+
+# --- refusals ---
+
+
+def test_a_site_refuses_and_says_why():
+    sites = [make_site(0), make_site(1, refuses=Refusals(questions=("Moments",))), make_site(2)]
+    with pytest.raises(cf.InputError, match=r"site 'south' refuses Moments: it does not answer Moments"):
+        cf.FederatedLasso().fit_federation(InProcess(sites))
+    few = InProcess([make_site(1, refuses=Refusals(least_rows=20))])
+    with pytest.raises(cf.InputError, match="it has 17 rows and answers nothing below 20"):
+        ask(few, Describe())
+    view = View(cf.losses.Squared())
+    narrow = InProcess([make_site(1, refuses=Refusals(curvature_share=0.2))])
+    assert ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(3)))[0][0].hessian.shape == (3, 3)
+    with pytest.raises(cf.InputError, match=r"4 coordinates are more than 0\.2 of its 17 rows"):
+        ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(4)))
+
+
+def test_a_question_outside_the_list_is_refused():
+    class Rows(Moments):
+        """Asks for the rows themselves."""
+
+    class Everything:
+        def answer(self, site):
+            return site.features
+
+    question: Any = Everything()
+    with pytest.raises(cf.InputError, match="refuses Everything: Everything is not a question it knows"):
+        ask(in_this_process("numbers"), question)
+    assert Everything not in QUESTIONS
+    assert Rows not in QUESTIONS
+    with pytest.raises(cf.InputError, match="refuses Rows"):
+        ask(in_this_process("numbers"), Rows())
+
+
+@record
+class LossOfMyOwn(cf.losses.OneOutput):
+    ridge: float = nonnegative(default=0.0)
+
+
+def test_what_is_not_of_the_library_is_refused_at_the_site(remote):
+    """No code travels: a class is named, and a site that does not list it says so."""
+    _, federation = remote
+    mine: Any = LossOfMyOwn()
+    with pytest.raises(
+        cf.InputError, match=r"LossOfMyOwn, which is not of compfed. Install it at the site and list it"
+    ):
+        ask(federation, ValueAndGradient(View(mine), np.zeros((1, WIDTH))))
+    # the site is still there
+    assert ask(federation, Moments())[0][0].mean.shape == (WIDTH,)
+
+
+def test_sites_of_other_columns_are_named():
+    odd = Site(np.ones((4, 2)), np.ones(4), name="odd", index=1)
+    with pytest.raises(cf.InputError, match=r"site 'odd' has 2 columns, site 'north' has 5 columns"):
+        cf.FederatedLasso().fit_federation(InProcess([make_site(0), odd]))
+
+
+def test_the_task_knows_what_the_problem_knows():
+    problem = cf.Problem(
+        cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), cf.data.synthetic(clients=3, samples=9, features=4)
+    )
+    task = task_of(problem)
+    assert (task.n, task.d, task.dtype) == (problem.n, problem.d, problem.dtype)
+    assert task.describe() == problem.describe()
