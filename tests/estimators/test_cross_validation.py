@@ -16,9 +16,9 @@ from sklearn.preprocessing import StandardScaler
 import compfed as cf
 from compfed.data import bundled
 from compfed.engines.simulator import programs_compiled
-from compfed.estimators.cross_validation import best_and_within_error
+from compfed.estimators.alphas import SIDE_BY_SIDE
 from compfed.estimators.folds import parts_of
-from compfed.estimators.path import SIDE_BY_SIDE
+from compfed.estimators.selection import best_and_within_error
 from compfed.federation.in_process import sites_of
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}

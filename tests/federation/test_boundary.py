@@ -169,7 +169,8 @@ def test_no_row_is_in_the_memory_of_the_server():
                 self.found += len(rows_in_memory())
             return replies
 
-    with Watched(make_marked_site, 3) as federation:
+    federation = Watched(make_marked_site, 3)
+    with federation:
         model = cf.FederatedLasso(alpha=0.1, max_rounds=200, tol=1e-6).fit_federation(federation)
         assert federation.messages > 20
         assert federation.found == 0

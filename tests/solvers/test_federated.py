@@ -249,7 +249,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "half a round": ({"max_rounds": 2.5}, r"max_rounds=2\.5 must be a whole number >= 1"),
     "no local steps": ({"tau": 0}, r"tau=0 must be a whole number >= 1"),
     "a name misspelt": ({"algorithm": "DecupledProx"}, r"no algorithm 'DecupledProx'; the nearest is 'DecoupledProx'"),
-    "no algorithm": ({"algorithm": 3}, r"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got 3"),
+    "no algorithm": (
+        {"algorithm": 3},
+        r"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got 3",
+    ),
     "a smooth method": ({"algorithm": "FedAvg"}, r"FedAvg is for smooth problems.*Use regularisers\.Zero"),
     "a start of other length": ({"x0": np.zeros(3)}, r"x0 has shape \(3,\); this problem has 8 coefficients"),
     "negative scale": ({"scale": -1.0}, r"scale=-1\.0 must be a finite number >= 0"),

@@ -1,8 +1,6 @@
 """Folds for cross-validation over sites: every site splits its own rows, or one whole site is left out.
 
-A number of folds or "leave-one-site-out" is said to the sites, which split their own rows (`federation.view`). Folds that
-speak of the rows of one table (an array, a splitter of scikit-learn, pairs of train and test rows) are worked out where
-the table is, and the sites are built with them.
+The server says which; the sites find their rows (`federation.view`).
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.estimators.table import Split, Table
 from compfed.federation.view import Fold, Listed, Part, WholeSite
 from compfed.tools.checks import is_whole
 
@@ -23,9 +20,6 @@ WHAT_CV_MAY_BE = (
     "takes: a splitter (its groups are the sites) or pairs (train, test)."
 )
 Parts = Callable[[bool], Part]  # the training rows of a split (False), or those it holds out (True)
-
-
-# --- at the server ---
 
 
 def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: int = 0) -> list[Parts]:
@@ -49,77 +43,3 @@ def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: in
     # each site goes on where the last one stopped: no fold stays empty
     first = np.concatenate([[0], np.cumsum(rows)[:-1]])
     return [lambda held_out, k=k: Fold(k, folds, seed, first, by_class, held_out) for k in range(folds)]
-
-
-def speaks_of_rows(cv: Any) -> bool:
-    """Whether `cv` is about the rows of one particular table."""
-    return not isinstance(cv, (str, int, np.integer)) and not hasattr(cv, "split")
-
-
-# --- where the table is ---
-
-
-def splits_of(table: Table, cv: Any) -> list[Split]:
-    """Masks (train, test) over the rows of a table, for folds that speak of them; none for those the sites make."""
-    if isinstance(cv, (str, int, np.integer)):
-        return []
-    given = _listed(table, cv)
-    if all(isinstance(entry, str) or not hasattr(entry, "__len__") for entry in given):
-        fold = _fold_of_each(given, table.length)
-        there = np.concatenate(table.rows)
-        return [(fold != k, fold == k) for k in np.unique(fold[there])]
-    return [_masks(pair, table.length) for pair in given]
-
-
-def _listed(table: Table, cv: Any) -> list[Any]:
-    """The folds of the rows, or pairs (train, test)."""
-    if hasattr(cv, "split"):
-        X, y = np.zeros((table.length, 1)), table.y if table.y.ndim == 1 else np.zeros(table.length)
-        try:
-            return list(cv.split(X, y))
-        except ValueError:  # one that keeps groups together: they are the sites
-            groups = np.full(table.length, -1)
-            for i, rows in enumerate(table.rows):
-                groups[rows] = i
-            return list(cv.split(X, y, groups))
-    try:
-        given = list(cv)
-    except TypeError:
-        given = []
-    if not given:
-        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}")
-    return given
-
-
-def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
-    folds = np.asarray(given)
-    if len(folds) != length or len(np.unique(folds)) < 2:
-        raise InputError(
-            f"cv as an array needs one fold per row and at least two folds; got {len(folds)} entries for {length} rows "
-            f"with {len(np.unique(folds))} different folds."
-        )
-    return folds
-
-
-def _masks(pair: Any, length: int) -> Split:
-    """A pair of row numbers, or of masks, as masks."""
-    if len(pair) != 2:
-        raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
-    masks = []
-    for part in pair:
-        mask, chosen = np.zeros(length, bool), np.asarray(part)
-        try:
-            mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
-        except IndexError as problem:
-            raise InputError(f"cv speaks of rows that are not there: {problem}. The table has {length} rows.") from None
-        masks.append(mask)
-    return masks[0], masks[1]
-
-
-def fold_column(table: Table, sites: Sequence[Any], parts: Sequence[Parts]) -> np.ndarray:
-    """The number of the split that holds each row of the table out; -1 for a row that none does."""
-    fold = np.full(table.length, -1)
-    for number, part in enumerate(parts):
-        for rows, site in zip(table.rows, sites, strict=True):
-            fold[rows[part(True).mask(site)]] = number
-    return fold

@@ -77,7 +77,7 @@ class FederatedLasso(LassoModel):
     array([ 2.88,  0.  ,  0.  , -1.92,  0.  ])
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)
 
 
 @estimator
@@ -98,7 +98,7 @@ class FederatedElasticNet(ElasticNetModel):
     The objective of sklearn.linear_model.ElasticNet; parameters as in FederatedLasso.
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)
 
 
 # --- robust ---
@@ -139,7 +139,7 @@ class FederatedHuber(HuberModel):
     Other parameters as in FederatedLasso.
     """
 
-    alpha: float = first(0.01)
+    alpha: float = first(default=0.01)
 
 
 # --- counts ---
@@ -201,7 +201,7 @@ class FederatedPoissonRegressor(PoissonModel):
     FederatedLasso.
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)
 
 
 # --- groups ---
@@ -280,4 +280,4 @@ class FederatedGroupLasso(GroupLassoModel):
     Other parameters as in FederatedLasso.
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)

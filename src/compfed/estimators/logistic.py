@@ -95,7 +95,7 @@ class FederatedLogisticRegression(LogisticModel):
     Other parameters as in FederatedLasso.
     """
 
-    alpha: float = first(0.01)
+    alpha: float = first(default=0.01)
 
 
 def sparsest(coef: np.ndarray) -> np.ndarray:

@@ -64,7 +64,7 @@ class FederatedMultiTaskLasso(MultiTaskModel):
     shape (outcomes, features). Parameters as in FederatedLasso.
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)
 
 
 class NuclearModel(MultiRegressor):
@@ -82,4 +82,4 @@ class FederatedNuclearRegressor(NuclearModel):
     Parameters as in FederatedLasso.
     """
 
-    alpha: float = first(1.0)
+    alpha: float = first(default=1.0)

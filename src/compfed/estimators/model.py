@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, dataclass_transform
+from typing import Any, Literal, TypeVar, dataclass_transform
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -25,16 +25,18 @@ from compfed.tools.checks import is_number, whole
 from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
 
+T = TypeVar("T")
 
-@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
-def estimator(cls: type) -> Any:
+
+def first(default: Any, *, kw_only: Literal[False] = False) -> Any:
+    """A field that may also be given by position."""
+    return field(default=default, kw_only=kw_only)
+
+
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(first,))
+def estimator(cls: type[T]) -> type[T]:
     """Class decorator: parameters are fields, and the constructor only stores them, as scikit-learn wants it."""
     return dataclass(eq=False, repr=False, kw_only=True)(cls)
-
-
-def first(default: Any) -> Any:
-    """A field that may also be given by position."""
-    return field(default=default, kw_only=False)
 
 
 @estimator

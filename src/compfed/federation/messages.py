@@ -129,7 +129,7 @@ def unpack(packed: Packed, accepts: Collection[str] = (), told: dict[str, Any] |
 
     def record(head: dict[str, Any]) -> Any:
         cls: Any = _found(head["record"], accepts)
-        expected = {f.name for f in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set(cls._fields)
+        expected = set(getattr(cls, "_fields", ())) or {f.name for f in dataclasses.fields(cls)}
         if set(head["fields"]) != expected:
             raise InputError(f"{head['record']} has the fields {sorted(expected)}; got {sorted(head['fields'])}.")
         made = cls(**{k: built(v) for k, v in head["fields"].items()})

@@ -23,7 +23,7 @@ from compfed.federation.accounts import Communication
 from compfed.federation.talk import Federation, Talk, in_parallel
 from compfed.federation.task import Task
 from compfed.solvers.certificate import Certificate, Verdict, at_rounding_level, judged
-from compfed.solvers.steps import certificate_step, chosen
+from compfed.solvers.choice import certificate_step, chosen
 from compfed.tools.records import has_leaf, with_leaf
 from compfed.trace import Trace
 

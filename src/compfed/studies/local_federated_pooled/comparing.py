@@ -11,8 +11,8 @@ from sklearn.base import clone, is_classifier
 from compfed.data.holdout import held_out
 from compfed.data.sites import one_per_row
 from compfed.errors import InputError
+from compfed.estimators.given_folds import speaks_of_rows
 from compfed.estimators.model import FederatedModel
-from compfed.estimators.folds import speaks_of_rows
 from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, Table, average, local_fits, plain
 from compfed.studies.local_federated_pooled.measures import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled

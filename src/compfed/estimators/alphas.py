@@ -1,0 +1,103 @@
+"""Many values of alpha: which ones, and the minimiser at each. At the server."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from compfed.errors import InputError
+from compfed.estimators.pipeline import Prepared
+from compfed.federation.talk import Federation, Talk
+from compfed.solvers.federated import Minimum, minimising_all
+from compfed.tools.checks import is_number, whole
+
+SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
+
+
+def alpha_max(name: str, prepared: Prepared) -> float:
+    """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
+    g: Any = prepared.regulariser(1.0)
+    with jax.enable_x64(True):
+        found = float(g.critical(prepared.null_gradient))
+    if not np.isfinite(found):
+        raise InputError(
+            f"{name}: no alpha makes all coefficients zero, because the penalty of some has no kink "
+            "(l1_ratio=0, or a group of weight 0). Give alphas."
+        )
+    if found == 0:
+        raise InputError(
+            f"{name}: all coefficients are zero at every alpha: no feature helps to predict y, which may "
+            "be constant. Give alphas, or other data."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class AlphaGrid:
+    """Given alphas from the largest down, or n_alphas from alpha_max to eps times that, even in the logarithm."""
+
+    name: str  # of who asks, for messages
+    alphas: Any
+    n_alphas: int
+    eps: float
+
+    def check(self) -> None:
+        """Refuse what cannot be used, before any work."""
+        if self.alphas is not None:
+            _checked_alphas(self.alphas)
+        whole(self.n_alphas, f"{self.name}: n_alphas", 1)
+        if not is_number(self.eps) or not 0 < float(self.eps) < 1:
+            raise InputError(f"{self.name}(eps={self.eps!r}): eps must be a number between 0 and 1.")
+
+    def values(self, prepared: Prepared) -> np.ndarray:
+        if self.alphas is not None:
+            return _checked_alphas(self.alphas)
+        largest = alpha_max(self.name, prepared)
+        return np.geomspace(largest, self.eps * largest, self.n_alphas)
+
+
+def _checked_alphas(alphas: Any) -> np.ndarray:
+    try:
+        values = np.asarray(alphas, dtype=float)
+    except (TypeError, ValueError):
+        values = np.empty(0)
+    if values.ndim != 1 or not values.size or not (np.isfinite(values).all() and (values >= 0).all()):
+        raise InputError(f"alphas={alphas!r} must be a list of finite numbers >= 0.")
+    return np.sort(values)[::-1]
+
+
+def following(federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> Talk[list[Minimum]]:
+    """The minimiser at each alpha: blocks of them side by side, each block from the end of the one before.
+
+    Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
+    one gradient per round.
+    """
+    search, start = prepared.plan.search, prepared.null
+    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm, progress=None)
+    found: list[Minimum] = []
+    for first in range(0, len(alphas), SIDE_BY_SIDE):
+        tasks = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]
+        found += yield from minimising_all(federation, tasks, search, start)
+        start = replace(start, x=found[-1].x)
+        if prepared.plan.search.progress is not None:
+            prepared.plan.search.progress(len(found), len(alphas))
+    return found
+
+
+def warn_if_short(name: str, found: Sequence[Minimum], tol: float, max_rounds: int, stacklevel: int = 3) -> None:
+    """One warning for all minimisers that were not reached."""
+    short = [m.certificate.relative for m in found if not m.converged]
+    if short:
+        warnings.warn(
+            f"{name}: {len(short)} of {len(found)} fits stopped at max_rounds={max_rounds} or before, with a gradient "
+            f"mapping of up to {max(short):.1e} of its scale; tol is {tol:g}. Give more max_rounds, a larger tol, or "
+            "an exact algorithm.",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )
