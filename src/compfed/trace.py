@@ -13,6 +13,24 @@ import numpy as np
 
 from compfed.errors import InputError, MissingExtra
 
+COLUMNS = {
+    "round": "communication rounds done; row 0 is the start",
+    "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when a reference is given)",
+    "objective": "F(x) = sum_i p_i f_i(x) + g(x)",
+    "gradient_mapping": "||(x - prox(x - grad f(x)/L)) L||, zero exactly at the minimiser",
+    "nonzeros": "coefficients that are not exactly zero",
+    "drift": "weighted mean distance of the participants' local models from their mean, at the end of the round",
+    "correction": "||sum_i p_i c_i||, for algorithms with a drift correction c_i",
+    "vectors_up": "d-vectors sent by a client, cumulative, averaged over clients; scalars are not counted",
+    "vectors_down": "d-vectors sent to a client, likewise",
+    "bytes_up": "bytes sent by a client, cumulative, averaged over clients; everything in the message counts",
+    "bytes_down": "bytes sent to a client, likewise",
+    "gradients": "gradient evaluations of a client (full or mini-batch), cumulative, averaged over clients",
+    "client_proxes": "prox evaluations of a client, likewise; that of its local model at the end of a round counts",
+    "server_proxes": "prox evaluations of the server, cumulative",
+    "seconds": "wall-clock time of the rounds, without compilation and without measuring",
+}
+
 # Columns that count what was spent up to a model; all others, the measures of a user's own included, describe it.
 COUNTED = frozenset(
     {
@@ -43,7 +61,7 @@ class Trace:
     """One row per recorded round; row 0 is the start.
 
     `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
-    (vectors, bytes, gradients, proxes) are cumulative and per client; see `compfed.engines.measures`.
+    (vectors, bytes, gradients, proxes) are cumulative and per client; `COLUMNS` says what each column is.
     """
 
     columns: dict[str, np.ndarray]

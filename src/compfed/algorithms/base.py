@@ -18,7 +18,7 @@ S and C are what server and client remember; D and U are what travels. For metho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,10 @@ from jax import Array
 
 from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
-from compfed.problem.local import LocalLoss
 from compfed.problem.regularisers import Regulariser, Zero
+
+if TYPE_CHECKING:
+    from compfed.problem.local import LocalLoss
 
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")

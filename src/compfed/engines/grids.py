@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,19 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.run import Progress, Recorder, Run, checked
-from compfed.engines.simulator import (
-    Carry,
-    Measure,
-    Plan,
-    Setting,
-    Stop,
-    clients_at_once,
-    drive,
-    finished,
-    first_carry,
-    program_for,
-)
+from compfed.engines.measures import measured
+from compfed.engines.recorder import Progress, Recorder, Run
+from compfed.engines.request import checked
+from compfed.engines.simulator import clients_at_once, drive, finished, first_carry, program_for, rows_of
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
@@ -95,11 +88,12 @@ def side_by_side(
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
         )
-    problem, batch_size = runs[0].problem, runs[0].batch_size
+    problem, batch_size = rows_of(runs[0]), runs[0].batch_size
     plan = Plan(runs[0].participants, batch_size, clients_at_once(problem, batch_size), measure)
-    recorders = [Recorder(run, "simulate") for run in runs]
+    recorders = [Recorder(run, "simulate", partial(measured, rows_of(run))) for run in runs]
     with precision(problem.dtype):
-        settings = [Setting(r.algorithm, r.problem.loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
+        parts = [(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
+        settings = [Setting(*part) for part in parts]
         setting, varies = _stacked(settings)
 
         def program(carry: Carry, records: int, every: int):

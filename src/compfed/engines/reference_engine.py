@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.run import Progress, Recorder, Run, checked, first_state
+from compfed.engines.measures import measured
+from compfed.engines.recorder import Progress, Recorder, Run, first_state
+from compfed.engines.request import checked
+from compfed.engines.simulator import rows_of
 from compfed.federation.in_process import InProcess
 from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.site import close
@@ -53,8 +57,8 @@ class _Engine:
     """The loop of a run, and a look into its sites that only sites in this process allow."""
 
     def __init__(self, run: Run):
-        self.run, self.recorder = run, Recorder(run, "reference")
-        problem = run.problem
+        problem = rows_of(run)
+        self.run, self.recorder = run, Recorder(run, "reference", partial(measured, problem))
         self.federation = InProcess(problem.sites)
         job = Job(
             0, run.algorithm, problem.regulariser, View(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,

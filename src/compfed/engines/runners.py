@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.run import Progress, Recorder, Run
+from compfed.engines.ready import ready
+from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.talk import Federation, Request, Talk, in_parallel
@@ -47,7 +48,7 @@ class Order:
     def job(self, task: Task) -> Job:
         return Job(
             number=next(_numbers),
-            algorithm=self.algorithm.prepared(task, task.n),
+            algorithm=ready(self.algorithm, task, task.n),
             regulariser=task.regulariser,
             view=task.view,
             x0=np.asarray(self.x0, task.dtype),
@@ -58,7 +59,7 @@ class Order:
 
     def run(self, task: Task, rounds: int, resume: Trace | None = None) -> Run:
         return Run(
-            task, self.algorithm.prepared(task, task.n), rounds, None, task.n, CHECK, self.seed,
+            task, ready(self.algorithm, task, task.n), rounds, None, task.n, CHECK, self.seed,
             np.asarray(self.x0, task.dtype), None, resume,
         )  # fmt: skip
 

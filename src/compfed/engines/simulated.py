@@ -15,9 +15,10 @@ import numpy as np
 from compfed.algorithms.shapes import message_shapes
 from compfed.data import Sites
 from compfed.engines.grids import side_by_side
-from compfed.engines.run import Run
+from compfed.engines.recorder import Run
 from compfed.engines.runners import Order, Segment, look_question, looked
-from compfed.engines.simulator import Stop, simulated
+from compfed.engines.simulator import simulated
+from compfed.engines.xla_round import Stop
 from compfed.errors import Divergence
 from compfed.federation.accounts import Communication, asked
 from compfed.federation.in_process import InProcess

@@ -6,155 +6,27 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed.algorithms.base import Algorithm, Exchange, dense
-from compfed.engines.run import Progress, Recorder, Run, checked, first_state
+from compfed.algorithms.base import Algorithm
+from compfed.engines.measures import measured
+from compfed.engines.recorder import Progress, Recorder, Run, first_state
+from compfed.engines.request import checked
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
 from compfed.errors import Divergence, InputError
-from compfed.problem.local import FullGradient, LocalLoss, MiniBatch
-from compfed.problem.losses import Loss
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.problem import Problem
-from compfed.problem.regularisers import Regulariser
 from compfed.problem.store import Store
 from compfed.tools.precision import precision
-from compfed.tools.randomness import client_key, participation_scores, run_key
+from compfed.tools.randomness import run_key
 from compfed.trace import Trace
 
-Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
-Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
 BUFFER = 64  # recorded rounds a program holds before it hands them back
-
-
-class Plan(NamedTuple):
-    """What shapes the program: changing one of these compiles anew."""
-
-    participants: int
-    batch_size: int | None
-    at_once: int | None  # full gradients: clients worked on side by side; None for all
-    measure: Measure | None
-
-
-class Stop(NamedTuple):
-    """Stop at the first recorded round whose gradient mapping, with this step, is at most `tol`."""
-
-    tol: float
-    step: float
-
-
-class Setting(NamedTuple):
-    """What may differ between the members of a grid: all leaves."""
-
-    algorithm: Algorithm
-    loss: Loss
-    g: Regulariser
-    run: Array  # key
-    stop: Stop | None = None
-
-
-class Carry(NamedTuple):
-    server: Any
-    clients: Any  # stacked, in the order of the store
-    drift: Array
-    r: Array  # rounds done
-    bad: Array  # the first round whose server state was not finite; 0 while there is none
-
-
-# --- one round ---
-
-
-def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
-    """Positions of the participants of round r, in the order of the store."""
-    scores = participation_scores(setting.run, r, data.ids)
-    return jnp.sort(jnp.argsort(scores, stable=True)[:k])
-
-
-def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
-    """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
-    capacity = max(rows for _, rows in data.buckets)
-    assert plan.batch_size is not None
-    size = plan.batch_size
-
-    def one(i, c):
-        m = data.size[i].astype(jnp.int32)
-        f = MiniBatch(setting.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
-        return work(f, c, client_key(setting.run, r, data.ids[i]))
-
-    return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
-
-
-def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
-    """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
-    n = len(data.weight)
-    everyone = plan.participants == n
-    skips = not everyone and plan.at_once is not None
-    takes_part = jnp.zeros(n, bool).at[who].set(True)
-
-    def one(client):
-        A, y, q, i, on, c = client
-
-        def active():
-            return work(FullGradient(setting.loss, A, y, q), c, client_key(setting.run, r, i))
-
-        if not skips:
-            return active()
-        idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
-        return jax.lax.cond(on, active, lambda: idle)
-
-    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    at_once = None if skips else plan.at_once
-    visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
-    rows = [data.blocks(a) for a in (data.A, data.y, data.q)]
-    per_client = [data.parts(a) for a in (data.ids, takes_part)]
-    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
-    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
-
-
-def _split_tree(tree: Any, data: Store) -> list[Any]:
-    leaves, structure = jax.tree.flatten(tree)
-    parts = [data.parts(leaf) for leaf in leaves]
-    return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
-
-
-def _round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
-    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
-    everyone = plan.participants == n
-    who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
-    weight = data.weight[who]
-    share = weight.sum()
-    weight = weight / share
-    visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
-
-    def work_of(exchange: Exchange, d: Any) -> Work:
-        return lambda f, c, key: exchange.client(f, g, d, c, key)
-
-    def stored(clients: Any, c: Any) -> Any:
-        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
-
-    def mean(u: Any) -> Any:
-        full = jax.vmap(lambda u: dense(u, size))(u)
-        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full)
-
-    c: Any = None  # what the participants remember
-    z: Any = None  # their local models
-    for exchange in a.exchanges:
-        work = work_of(exchange, exchange.down(g, server))
-        u, c, z = visit(setting, data, plan, work, clients, who, r)
-        server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
-    drift = weight @ jnp.linalg.norm(z - weight @ z, axis=1)
-    if a.closes():
-        result = a.exchanges[0].down(g, server)
-        clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
-    finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
-    bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
-    return Carry(server, clients, drift, r + 1, bad)
 
 
 # --- many rounds ---
@@ -184,7 +56,7 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def record(loop):
         k, _, carry, buffers = loop
-        carry = jax.lax.fori_loop(0, every, lambda _, c: _round(setting, data, plan, c), carry)
+        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
         return k + 1, over(carry, noted), carry, buffers
@@ -284,7 +156,7 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
 
 def first_carry(run: Run) -> Carry:
     server, clients = first_state(run)
-    order = run.problem.order
+    order = rows_of(run).order
     clients = jax.tree.map(lambda leaf: leaf[order], clients)
     zero = jnp.zeros((), run.problem.dtype)
     return Carry(server, clients, zero, jnp.asarray(run.start, jnp.int32), jnp.zeros((), jnp.int32))
@@ -333,9 +205,9 @@ def simulated(
     run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None
 ) -> Trace:
     """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
-    problem = run.problem
+    problem = rows_of(run)
     plan = Plan(run.participants, run.batch_size, clients_at_once(problem, run.batch_size), measure)
-    recorder = Recorder(run, "simulate")
+    recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop)
 
@@ -351,6 +223,12 @@ def simulated(
     return trace
 
 
+def rows_of(run: Run) -> Problem:
+    """The problem of a run, whose rows must be in this process."""
+    assert isinstance(run.problem, Problem), "only a Problem has rows to compile a program for"
+    return run.problem
+
+
 def checked_tol(tol: float) -> float:
     if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not tol >= 0:
         raise InputError(f"tol={tol!r} must be a number >= 0, or None to run all rounds.")
@@ -358,7 +236,7 @@ def checked_tol(tol: float) -> float:
 
 
 def finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
-    back = np.argsort(recorder.run.problem.order)
+    back = np.argsort(rows_of(recorder.run).order)
     server = jax.tree.map(lambda leaf: np.asarray(leaf[member]), carry.server)
     clients = jax.tree.map(lambda leaf: np.asarray(leaf[member])[back], carry.clients)
     return recorder.trace(server, clients)

@@ -16,7 +16,7 @@ import numpy as np
 
 from compfed.algorithms import Algorithm
 from compfed.algorithms.bounds import Bounds
-from compfed.engines.run import Progress
+from compfed.engines.recorder import Progress
 from compfed.engines.runners import Answered, Order, Segment, runner
 from compfed.errors import StepSizeWarning
 from compfed.federation.accounts import Communication

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from compfed.algorithms import Algorithm
+from compfed.engines.recorder import Progress
 from compfed.engines.reference_engine import task_of
-from compfed.engines.run import Progress
 from compfed.engines.simulated import Simulated
 from compfed.engines.simulator import checked_tol
 from compfed.errors import InputError

@@ -1,39 +1,53 @@
-"""What all engines share: checking what was asked for, and turning what happened into a trace."""
+"""From what an engine saw to a trace: the run, its costs, and where a model blew up. Reads no row."""
 
 from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.contract import check_contract
-from compfed.engines.costs import cost_of_a_round, largest_prox_step
-from compfed.engines.measures import COLUMNS, at_models
-from compfed.errors import Divergence, InputError
-from compfed.problem.problem import Problem
-from compfed.problem.regularisers import largest_step
+from compfed.engines.costs import cost_of_a_round
+from compfed.errors import Divergence
+from compfed.problem.regularisers import Regulariser
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
-from compfed.trace import State, Trace
+from compfed.trace import COLUMNS, State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
+Measure = Callable[[np.ndarray], Mapping[str, np.ndarray]]  # columns of the models in the rows of an array
 # A model this much larger than where it started (or than the reference) has diverged, even if still finite.
 BLOW_UP = 1e10
+
+
+class Described(Protocol):
+    """A problem, as far as a trace needs to know it: a `Problem`, or a `Task`, which has no rows."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    @property
+    def weights(self) -> np.ndarray: ...
+    @property
+    def regulariser(self) -> Regulariser: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class Run:
     """A checked request: `algorithm` is ready to run, numbers are whole, arrays have the right shape."""
 
-    problem: Problem
+    problem: Described
     algorithm: Algorithm
     rounds: int
     batch_size: int | None
@@ -56,100 +70,6 @@ class Run:
         return marks if marks[-1] == last else [*marks, last]
 
 
-def whole(value: Any, name: str, at_least: int, hint: str = "") -> int:
-    """`value` as an int, if it is a whole number >= at_least."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < at_least:
-        raise InputError(f"{name}={value!r} must be a whole number >= {at_least}.{hint}")
-    return int(value)
-
-
-def checked(
-    problem: Problem,
-    algorithm: Algorithm,
-    rounds: int,
-    *,
-    batch_size: int | None,
-    participants: int | None,
-    record_every: int,
-    seed: int,
-    x0: Any,
-    reference: Any,
-    resume: Trace | None,
-) -> Run:
-    """The request, or one clear error before any work is done."""
-    if not isinstance(problem, Problem):
-        raise InputError(f"the first argument must be a compfed.Problem; got {type(problem).__name__}.")
-    if not isinstance(algorithm, Algorithm):
-        got = f"{algorithm.__name__} (the class)" if isinstance(algorithm, type) else repr(algorithm)
-        raise InputError(f"algorithm must be an instance such as cf.algorithms.DecoupledProx(eta=1.0); got {got}.")
-    rounds = whole(rounds, "rounds", 0)
-    record_every = whole(record_every, "record_every", 1)
-    seed = whole(seed, "seed", 0)
-    if seed >= 2**32:
-        raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
-    if batch_size is not None:
-        batch_size = whole(batch_size, "batch_size", 1, " Leave it out for full gradients.")
-        smallest = int(problem.sites.sizes.argmin())
-        if batch_size > problem.sites.sizes[smallest]:
-            raise InputError(
-                f"batch_size={batch_size} is larger than the smallest site, {problem.sites.names[smallest]!r} with "
-                f"{problem.sites.sizes[smallest]} rows. Use at most that, or leave it out for full gradients."
-            )
-    k = problem.n if participants is None else whole(participants, "participants", 1)
-    if k > problem.n:
-        raise InputError(f"participants={k} is more than the {problem.n} clients there are.")
-    idle = np.flatnonzero(problem.weights == 0)
-    if idle.size and k < problem.n:
-        raise InputError(
-            f"site {problem.sites.names[idle[0]]!r} has weight 0, and a sample of participants={k} could consist of such "
-            "sites only. Leave the site out."
-        )
-    if resume is not None:
-        _check_resume(resume, problem, algorithm, x0)
-    prepared = algorithm.prepared(problem, k)
-    check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
-    limit = float(largest_step(problem.regulariser))
-    if limit < np.inf and (used := largest_prox_step(prepared)) >= limit:
-        raise InputError(
-            f"{type(algorithm).__name__} takes the prox of {type(problem.regulariser).__name__} with steps up to "
-            f"{used:.3g}; a weakly convex regulariser needs steps below {limit:.3g}. Reduce eta (or tau, eta_g), or "
-            "enlarge its gamma."
-        )
-    return Run(
-        problem=problem,
-        algorithm=prepared,
-        rounds=rounds,
-        batch_size=batch_size,
-        participants=k,
-        record_every=record_every,
-        seed=seed,
-        x0=problem.start if x0 is None else problem.point(x0, "x0"),
-        reference=None if reference is None else problem.point(reference, "reference"),
-        resume=resume,
-    )
-
-
-def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any) -> None:
-    if not isinstance(resume, Trace):
-        raise InputError(f"resume must be a Trace (Trace.load reads a saved one); got {type(resume).__name__}.")
-    if resume.state is None:
-        raise InputError("resume: this trace has no state to go on from.")
-    if x0 is not None:
-        raise InputError("give x0 (a new start) or resume (going on), not both.")
-    before, now = resume.provenance.get("algorithm", {}).get("name"), type(algorithm).__name__
-    if before != now:
-        raise InputError(f"resume: the trace is of {before}, the algorithm is {now}; they must be the same.")
-    if resume.provenance["dtype"] != problem.dtype.name:
-        was = resume.provenance["dtype"]
-        raise InputError(
-            f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r})."
-        )
-    if resume.x.shape != (problem.d,) or resume.provenance["problem"]["clients"] != problem.n:
-        raise InputError(
-            f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d})."
-        )
-
-
 def first_state(run: Run) -> tuple[Any, Any]:
     """Server state, and client states stacked along a first axis in the order of the sites: fresh, or as saved."""
     n = run.problem.n
@@ -167,8 +87,8 @@ def first_state(run: Run) -> tuple[Any, Any]:
 class Recorder:
     """Collects what an engine saw and makes a trace of it."""
 
-    def __init__(self, run: Run, engine: str):
-        self.run, self.engine = run, engine
+    def __init__(self, run: Run, engine: str, measure: Measure | None = None):
+        self.run, self.engine, self.measure = run, engine, measure
         self.cost = cost_of_a_round(run.algorithm, run.problem.d, run.problem.dtype, run.participants == run.problem.n)
         self.blocks: list[dict[str, np.ndarray]] = []
         self.x = run.x0
@@ -199,7 +119,7 @@ class Recorder:
         if keep:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
             known = {name: values[:keep] for name, values in seen.items()}
-            block |= at_models(self.run.problem, models[:keep], self.run.reference, known)
+            block |= self._described(models[:keep], known)
             share = self.run.participants / self.run.problem.n
             for name, value in asdict(self.cost).items():
                 block[name] = rounds[:keep] * value * (1.0 if name == "server_proxes" else share)
@@ -207,6 +127,14 @@ class Recorder:
             self.blocks.append(block)
             self.x = models[keep - 1]
         self.seconds += seconds
+
+    def _described(self, X: np.ndarray, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The columns of models: what the engine knows of them, and what is left to measure."""
+        out: dict[str, np.ndarray] = {"nonzeros": np.count_nonzero(X, axis=1), **known}
+        if self.run.reference is not None:
+            scale = np.linalg.norm(self.run.reference)
+            out["optimality"] = np.linalg.norm(X - self.run.reference, axis=1) / (scale if scale > 0 else 1.0)
+        return out if "gradient_mapping" in known or self.measure is None else {**out, **self.measure(X)}
 
     def trace(self, server: Any, clients: Any, where: str = "") -> Trace:
         """The trace of everything recorded; one that blew up says so and has no state to go on from."""
@@ -263,13 +191,13 @@ def _versions() -> dict[str, str]:
 
 
 def likely_cause(run: Run) -> str:
-    """Compare the step with what the smoothness of the losses allows."""
+    """Compare the step with what the smoothness of the losses allows, where that is known."""
     eta = getattr(run.algorithm, "eta", None)
     with precision(run.problem.dtype):
-        largest = float(run.problem.client_lipschitz.max())
-    if eta is None:
+        known = getattr(run.problem, "client_lipschitz", None)
+    if eta is None or known is None:
         return "Likely cause: step sizes too large for this problem."
-    safe = 1.0 / largest
+    safe = 1.0 / float(known.max())
     if eta > safe:
         return f"Likely cause: eta={eta:g} is {eta / safe:.3g} times 1/L_max={safe:.3g}; try eta <= {safe:.3g}."
     return (

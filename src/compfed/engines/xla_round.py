@@ -1,0 +1,147 @@
+"""The round for XLA: the server loop's round (`federation.server`) for all clients of this process at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.problem.local import FullGradient, LocalLoss, MiniBatch
+from compfed.problem.losses import Loss
+from compfed.problem.regularisers import Regulariser
+from compfed.problem.store import Store
+from compfed.tools.randomness import client_key, participation_scores
+
+Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
+Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
+
+
+class Plan(NamedTuple):
+    """What shapes the program: changing one of these compiles anew."""
+
+    participants: int
+    batch_size: int | None
+    at_once: int | None  # full gradients: clients worked on side by side; None for all
+    measure: Measure | None
+
+
+class Stop(NamedTuple):
+    """Stop at the first recorded round whose gradient mapping, with this step, is at most `tol`."""
+
+    tol: float
+    step: float
+
+
+class Setting(NamedTuple):
+    """What may differ between the members of a grid: all leaves."""
+
+    algorithm: Algorithm
+    loss: Loss
+    g: Regulariser
+    run: Array  # key
+    stop: Stop | None = None
+
+
+class Carry(NamedTuple):
+    server: Any
+    clients: Any  # stacked, in the order of the store
+    drift: Array
+    r: Array  # rounds done
+    bad: Array  # the first round whose server state was not finite; 0 while there is none
+
+
+# --- one round ---
+
+
+def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
+    """Positions of the participants of round r, in the order of the store."""
+    scores = participation_scores(setting.run, r, data.ids)
+    return jnp.sort(jnp.argsort(scores, stable=True)[:k])
+
+
+def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+    """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
+    capacity = max(rows for _, rows in data.buckets)
+    assert plan.batch_size is not None
+    size = plan.batch_size
+
+    def one(i, c):
+        m = data.size[i].astype(jnp.int32)
+        f = MiniBatch(setting.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
+        return work(f, c, client_key(setting.run, r, data.ids[i]))
+
+    return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
+
+
+def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+    """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
+    n = len(data.weight)
+    everyone = plan.participants == n
+    skips = not everyone and plan.at_once is not None
+    takes_part = jnp.zeros(n, bool).at[who].set(True)
+
+    def one(client):
+        A, y, q, i, on, c = client
+
+        def active():
+            return work(FullGradient(setting.loss, A, y, q), c, client_key(setting.run, r, i))
+
+        if not skips:
+            return active()
+        idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
+        return jax.lax.cond(on, active, lambda: idle)
+
+    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
+    at_once = None if skips else plan.at_once
+    visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
+    rows = [data.blocks(a) for a in (data.A, data.y, data.q)]
+    per_client = [data.parts(a) for a in (data.ids, takes_part)]
+    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
+    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+
+
+def _split_tree(tree: Any, data: Store) -> list[Any]:
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [data.parts(leaf) for leaf in leaves]
+    return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
+
+
+def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
+    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
+    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
+    everyone = plan.participants == n
+    who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
+    weight = data.weight[who]
+    share = weight.sum()
+    weight = weight / share
+    visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+
+    def work_of(exchange: Exchange, d: Any) -> Work:
+        return lambda f, c, key: exchange.client(f, g, d, c, key)
+
+    def stored(clients: Any, c: Any) -> Any:
+        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
+
+    def mean(u: Any) -> Any:
+        full = jax.vmap(lambda u: dense(u, size))(u)
+        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full)
+
+    c: Any = None  # what the participants remember
+    z: Any = None  # their local models
+    for exchange in a.exchanges:
+        work = work_of(exchange, exchange.down(g, server))
+        u, c, z = visit(setting, data, plan, work, clients, who, r)
+        server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
+    drift = weight @ jnp.linalg.norm(z - weight @ z, axis=1)
+    if a.closes():
+        result = a.exchanges[0].down(g, server)
+        clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
+    finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
+    bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
+    return Carry(server, clients, drift, r + 1, bad)
