@@ -4,7 +4,7 @@ import importlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from compfed import algorithms, data, engines
+from compfed import algorithms, data, engines, federation
 from compfed.algorithms import register
 from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError, StepSizeWarning
@@ -35,37 +35,39 @@ if TYPE_CHECKING:
         regularisation_path,
     )
     from compfed.report.paths import plot_path
+    from compfed.studies.local_federated import compare_local_federated
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
     from compfed.studies.methods_compared import compare_methods
 
 __version__ = version("compfed")
 __all__ = [
-    "Divergence", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV",
-    "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
-    "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
-    "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
+    "Divergence", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso",
+    "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
+    "FederatedLogisticRegression", "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso",
+    "FederatedMultiTaskLassoCV", "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
     "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "Problem", "Solution",
-    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated_pooled", "compare_methods", "data", "engines",
-    "grid", "losses", "minimise", "plot_path", "progress_bar", "register", "regularisation_path", "regularisers",
-    "simulate", "solve", "steps", "testing",
+    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated", "compare_local_federated_pooled",
+    "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
+    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing",
 ]  # fmt: skip
 
 
+# Where the names are that come with scikit-learn or matplotlib, which take a second to import.
+_LATER = {
+    "compare_local_federated": "compfed.studies.local_federated",
+    "compare_local_federated_pooled": "compfed.studies.local_federated_pooled",
+    "compare_methods": "compfed.studies.methods_compared",
+    "plot_path": "compfed.report.paths",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Estimators come with scikit-learn, which takes a second to import: they are fetched when first asked for."""
+    """Estimators and studies are fetched when first asked for."""
     if name not in __all__:
         raise AttributeError(f"module 'compfed' has no attribute {name!r}")
     if name == "testing":
         return importlib.import_module("compfed.testing")
-    if name == "compare_local_federated_pooled":
-        from compfed.studies import local_federated_pooled as where
-    elif name == "compare_methods":
-        from compfed.studies import methods_compared as where
-    elif name == "plot_path":
-        from compfed.report import paths as where
-    else:
-        from compfed import estimators as where
-    return getattr(where, name)
+    return getattr(importlib.import_module(_LATER.get(name, "compfed.estimators")), name)
 
 
 def __dir__() -> list[str]:

@@ -46,13 +46,11 @@ class Piped:
             data = to_bytes(pack(tuple(questions), self.told))
             self.bytes_sent += len(data)
             self.pipes[i].send_bytes(data)
-        replies = {}
-        for i in messages:
-            data = self.pipes[i].recv_bytes()
+        replies = {i: self.pipes[i].recv_bytes() for i in messages}
+        for data in replies.values():
             if data[:1] == b"-":
                 raise InputError(data[1:].decode())
-            replies[i] = unpack(from_bytes(data[1:]))
-        return replies
+        return {i: unpack(from_bytes(data[1:])) for i, data in replies.items()}
 
     def close(self) -> None:
         for pipe in self.pipes:

@@ -4,7 +4,8 @@ from compfed.data import bundled, partition
 from compfed.data.files import from_csv, from_files, from_svmlight
 from compfed.data.generator import synthetic
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.data.summary import Summary, describe
+from compfed.data.summary import describe
+from compfed.tools.facts import Summary
 
 __all__ = [
     "Sites", "Summary", "bundled", "describe", "from_arrays", "from_csv", "from_files", "from_svmlight", "from_table",

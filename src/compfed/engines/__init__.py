@@ -1,7 +1,11 @@
-"""Engines run the rounds: `reference` as a Python loop, `simulate` as one XLA program, `grid` as many at once."""
+"""Engines run the rounds: `reference` message by message, `simulate` as one XLA program, `grid` as many at once.
+
+`Simulated` is a federation in this process whose rounds are compiled.
+"""
 
 from compfed.engines.grids import grid
 from compfed.engines.reference_engine import reference
+from compfed.engines.simulated import Simulated
 from compfed.engines.simulator import simulate
 
-__all__ = ["grid", "reference", "simulate"]
+__all__ = ["Simulated", "grid", "reference", "simulate"]

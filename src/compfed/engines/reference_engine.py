@@ -65,10 +65,10 @@ class _Engine:
             run.batch_size, int(problem.sites.sizes.max()),
         )  # fmt: skip
         self.loop = ServerLoop(job, task_of(problem), run.participants)
-        with precision(problem.dtype):
-            if run.resume is not None:
-                self.loop.state, clients = first_state(run)
-                self.loop.r = run.start
+        if run.resume is not None and run.resume.state is not None:
+            self.loop.restore(run.resume.state)
+            with precision(problem.dtype):
+                _, clients = first_state(run)
                 for i, site in enumerate(self.federation.sites):
                     site.remember(job, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
 

@@ -48,6 +48,12 @@ class Simulated(InProcess):
     def runner(self, order: Order) -> Compiled:
         return Compiled(self, order)
 
+    def alone(self, site: int) -> Simulated:
+        """One of the sites, as if there were no other."""
+        one = Simulated([self.sites[site]])
+        one.told = self.told  # what it was told as one of many it knows
+        return one
+
     def problem(self, task: Task) -> Problem:
         """The rows of all sites as the task's view has them, laid out for the device."""
         view = task.view

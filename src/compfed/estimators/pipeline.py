@@ -215,15 +215,15 @@ class Fitted:
         return replace(self.minimum.certificate, duality_gap=self.gap)
 
 
-def prepared_of(federation: Federation, plan: Plan) -> Talk[Prepared]:
-    """Gather and prepare, with all rows."""
-    gathered = yield from gathering(federation, plan)
+def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
+    """Gather and prepare, with all rows or with some."""
+    gathered = yield from gathering(federation, plan, part)
     return (yield from preparing(federation, plan, gathered, gathered.labels.classes))
 
 
-def fitting(federation: Federation, plan: Plan, alpha: float) -> Talk[Fitted]:
-    """The whole of a fit."""
-    prepared = yield from prepared_of(federation, plan)
+def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None = None) -> Talk[Fitted]:
+    """The whole of a fit, to all rows or to some."""
+    prepared = yield from prepared_of(federation, plan, part)
     minimum = yield from minimising(federation, prepared.at(alpha), plan.search, prepared.null)
     return (yield from certified(prepared, alpha, minimum))
 

@@ -6,6 +6,7 @@ docs/architecture.md.
 
 from compfed.federation.accounts import Communication
 from compfed.federation.in_process import InProcess
+from compfed.federation.overview import describe
 from compfed.federation.questions import (
     QUESTIONS,
     Curvature,
@@ -24,5 +25,5 @@ from compfed.federation.talk import Federation, Request, Talk, ask, converse, in
 __all__ = [
     "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",
     "Refusals", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
-    "converse", "in_parallel",
+    "converse", "describe", "in_parallel",
 ]  # fmt: skip

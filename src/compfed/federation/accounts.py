@@ -32,6 +32,11 @@ class Communication:
         """This and that in the same messages."""
         return self._with(other, max(self.rounds, other.rounds))
 
+    def over(self, n: int) -> Communication:
+        """What one of n sites had, on average over all of them."""
+        kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_question.items()}
+        return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds)
+
     def _with(self, other: Communication, rounds: int) -> Communication:
         kinds = {**self.by_question}
         for kind, more in other.by_question.items():

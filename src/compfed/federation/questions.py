@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from compfed.federation.view import Job, Part, View
+from compfed.tools.facts import Facts, facts_of
 
 if TYPE_CHECKING:
     from compfed.federation.site import Look, Site
@@ -29,11 +30,13 @@ class Question(Protocol):
 class Describe:
     """How many rows, which columns, which labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `part` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
+    `part` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
+    also means and spreads of columns and labels, for a person to look at.
     """
 
     classes: bool = False
     part: Part | None = None
+    detail: bool = False
 
     class Answer(NamedTuple):
         rows: int
@@ -43,8 +46,13 @@ class Describe:
         classes: np.ndarray  # the labels found; none where labels are numbers
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
+        facts: Facts | None = None
 
     def answer(self, site: Site) -> Answer:
+        facts = facts_of(site.features, site.labels) if self.detail else None
+        return self._counted(site)._replace(facts=facts)
+
+    def _counted(self, site: Site) -> Answer:
         weights = site.weights_of(self.part)
         rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
         if self.classes:

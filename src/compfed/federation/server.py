@@ -6,7 +6,7 @@ federation. `engines.simulator` has the same round for XLA.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from compfed.federation.task import Task
 from compfed.federation.view import Job
 from compfed.tools.precision import precision
 from compfed.tools.randomness import participation_scores, run_key
+from compfed.trace import State
 
 # Each stage of a round at the server, compiled on its own.
 _down = jax.jit(lambda a, g, s, k: a.exchanges[k].down(g, s), static_argnums=3)
@@ -39,15 +40,33 @@ class NotFinite(ArithmeticError):
 
 
 class ServerLoop:
-    """The server's half of one job: its state, and the rounds done."""
+    """The server's half of one job: its state, and the rounds done.
 
-    def __init__(self, job: Job, task: Task, participants: int | None = None):
+    `checkpoint` is called with the state after every round, before the next message leaves: a server that is killed goes
+    on from there with `restore`.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        task: Task,
+        participants: int | None = None,
+        checkpoint: Callable[[State], None] | None = None,
+    ):
         self.job, self.task = job, task
         self.participants = task.n if participants is None else participants
+        self.checkpoint = checkpoint
         self.shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
         self.r = 0  # rounds done
         with precision(task.dtype):
             self.state, _ = job.algorithm.init(jnp.asarray(job.x0))
+
+    def restore(self, saved: State) -> None:
+        """Go on after the rounds of a checkpoint."""
+        with precision(self.task.dtype):
+            leaves = [jnp.asarray(leaf) for leaf in saved.server]
+            self.state = jax.tree.unflatten(jax.tree.structure(self.state), leaves)
+        self.r = saved.rounds
 
     def model(self) -> np.ndarray:
         """The model after the rounds done."""
@@ -81,6 +100,8 @@ class ServerLoop:
         if a.closes() and not (everyone and len(a.exchanges) == 1):  # else the next message tells them
             yield [Request((Result(self.job, r, self._message(len(a.exchanges) - 1)),), of)]
         self.r += 1
+        if self.checkpoint is not None:
+            self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)], []))
         return others
 
     def _message(self, k: int) -> dict[str, np.ndarray]:

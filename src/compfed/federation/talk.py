@@ -97,6 +97,31 @@ def in_parallel(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
     return [speaker.result for speaker in speakers]
 
 
+def only(site: int, n: int, talk: Talk[T]) -> Talk[T]:
+    """The talk with one of n sites, as if there were no other."""
+    replies = None
+    while True:
+        try:
+            said = talk.send(replies)
+        except StopIteration as end:
+            return end.value
+        if isinstance(said, Spent):
+            replies = yield Spent(said.cost.over(n))
+        else:
+            replies = yield [replace(request, of=(site,)) for request in said]
+
+
+class OneSite:
+    """A federation seen as one of its sites: what a talk over that site alone is told of it."""
+
+    def __init__(self, federation: Federation, site: int):
+        self.names, self.told = (federation.names[site],), federation.told
+        self._federation, self._site = federation, site
+
+    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+        return {0: self._federation.send({self._site: messages[0]})[self._site]}
+
+
 @dataclass
 class _Speaker:
     """A talk under way."""

@@ -128,6 +128,31 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
+class Share:
+    """A share of every site's rows, drawn inside it from (seed, site, row), class by class for a classifier.
+
+    Of two rows or more at least one is held out and one is kept; a single row is kept.
+    """
+
+    share: float
+    seed: int
+    by_class: bool
+    held_out: bool
+
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        y = site.labels
+        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
+        if self.by_class:
+            order = order[np.argsort(y[order], kind="stable")]
+        steps = np.floor(self.share * np.arange(len(y) + 1) + 0.5)  # every k-th row, so that each class gives its share
+        out = np.zeros(len(y), bool)
+        out[order] = np.diff(steps) > 0
+        if len(y) > 1 and (out.all() or not out.any()):
+            out[order[0]] = not out[order[0]]
+        return out == self.held_out if len(y) > 1 else np.full(len(y), not self.held_out)
+
+
+@dataclass(frozen=True, eq=False)
 class View:
     """f_i as the server wants it: this loss, of these rows, in this frame."""
 

@@ -17,6 +17,7 @@ from compfed.problem.measures import gradients
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
 from compfed.problem.store import Store
+from compfed.tools.checks import whole
 from compfed.tools.precision import precision
 
 
@@ -53,8 +54,7 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve needs a compfed.Problem; got {type(problem).__name__}.")
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, (int, np.integer)) or max_iterations < 1:
-        raise InputError(f"max_iterations={max_iterations!r} must be a whole number >= 1.")
+    whole(max_iterations, "max_iterations", 1)
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(

@@ -1,0 +1,178 @@
+"""Conversations: who is asked what in which message, and what is counted. The oracle is counting by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.engines.simulated import Simulated
+from compfed.federation import Communication, InProcess, Request, Talk, converse, in_parallel
+from compfed.federation.talk import Spent, only
+from compfed.federation.view import Share
+
+
+@dataclass(frozen=True, eq=False)
+class Echo:
+    """A question whose answer is the site's number plus what was asked."""
+
+    word: np.ndarray
+
+    class Answer(NamedTuple):
+        said: np.ndarray
+
+    def answer(self, site: Any) -> Answer:
+        return self.Answer(self.word + site)
+
+
+class Sites:
+    """Three sites that answer anything, and a list of the messages they got."""
+
+    names = ("a", "b", "c")
+
+    def __init__(self):
+        self.told: set[str] = set()
+        self.messages: list[dict[int, int]] = []
+
+    def send(self, messages):
+        self.messages.append({i: len(questions) for i, questions in messages.items()})
+        return {i: tuple(q.answer(i) for q in questions) for i, questions in messages.items()}
+
+
+def counting(steps: int, of: tuple[int, ...] | None = None) -> Talk[float]:
+    total = 0.0
+    for k in range(steps):
+        (answers,) = yield [Request((Echo(np.full(2, float(k))),), of)]
+        total += sum(answer.said[0] for (answer,) in answers)
+    return total
+
+
+def test_one_talk():
+    sites = Sites()
+    total, cost = converse(sites, counting(3))
+    assert total == 3 * (0 + 1 + 2) + 3 * (0 + 1 + 2)  # the words and the sites
+    assert sites.messages == [{0: 1, 1: 1, 2: 1}] * 3
+    assert (cost.rounds, cost.bytes_down, cost.bytes_up, cost.models) == (3, 48.0, 48.0, 3)
+
+
+def test_talks_share_messages_and_drop_out():
+    sites = Sites()
+    totals, cost = converse(sites, in_parallel([counting(3), counting(1), counting(2, of=(1,))]))
+    assert totals == [18.0, 3.0, 3.0]
+    assert sites.messages == [{0: 2, 1: 3, 2: 2}, {0: 1, 1: 2, 2: 1}, {0: 1, 1: 1, 2: 1}]
+    assert cost.rounds == 3
+    assert cost.models == 6
+    assert cost.bytes_up == pytest.approx(16 * (3 + 1 + 2 / 3))  # a third of the sites heard the last one
+
+
+def spending(rounds: int, steps: int) -> Talk[str]:
+    yield Spent(
+        Communication(rounds, 8.0 * rounds, 4.0 * rounds, rounds, {"Round": (rounds, 8.0 * rounds, 4.0 * rounds)})
+    )
+    yield from counting(steps)
+    return "done"
+
+
+def test_rounds_without_messages_count_as_a_network_would_have():
+    """The longest decides: 10 + 1, 4 + 3 and 2 rounds side by side are 11."""
+    sites = Sites()
+    found, cost = converse(sites, in_parallel([spending(10, 1), spending(4, 3), counting(2)]))
+    assert found[:2] == ["done", "done"]
+    assert len(sites.messages) == 3
+    assert cost.rounds == 11
+    assert cost.by_question["Round"] == (14, 112.0, 56.0)
+    # one after another they add up
+    _, first = converse(Sites(), spending(10, 1))
+    _, second = converse(Sites(), spending(4, 3))
+    assert first.then(second).rounds == 11 + 7
+    assert first.beside(second).rounds == 11
+
+
+def test_nested_talks_share_messages_too():
+    sites = Sites()
+    inner = in_parallel([counting(2), counting(1)])
+    totals, cost = converse(sites, in_parallel([inner, counting(3)]))  # pyright: ignore[reportArgumentType]  # mixed
+    assert totals == [[9.0, 3.0], 18.0]
+    assert cost.rounds == len(sites.messages) == 3
+
+
+def test_a_talk_with_one_site():
+    sites = Sites()
+    total, cost = converse(sites, only(2, 3, counting(2)))
+    assert total == 2 + 3
+    assert sites.messages == [{2: 1}, {2: 1}]
+    assert cost.bytes_up == pytest.approx(2 * 16 / 3)
+
+
+def test_an_error_at_a_site_ends_the_conversation():
+    sites = cf.data.from_arrays([np.ones((2, 1))], [np.ones(2)])
+    strict = InProcess(sites, cf.federation.Refusals(least_rows=5))
+    with pytest.raises(cf.InputError, match="answers nothing below 5"):
+        cf.federation.ask(strict, cf.federation.Moments())
+
+
+# --- a comparison that is one conversation ---
+
+
+def test_local_and_federated_models_over_a_federation():
+    """The federated model of the kept rows is that of `fit` on them; the local ones likewise; losses by hand."""
+    table = cf.data.bundled.diabetes()
+    sites = cf.data.from_table(table.X, table.y, table.sites)
+    compiled, plain = (
+        cf.compare_local_federated(cf.FederatedLasso(0.5), f(sites), test_size=0.4, seed=1)
+        for f in (Simulated, InProcess)
+    )
+    kept = Share(0.4, 1, by_class=False, held_out=False)
+    masks = [kept.mask(site) for site in InProcess(sites).sites]
+    X, y = (
+        [a[m] for a, m in zip(sites.features, masks, strict=True)],
+        [b[m] for b, m in zip(sites.labels, masks, strict=True)],
+    )
+    where = np.repeat(np.arange(len(y)), [len(b) for b in y])
+    fitted = cf.FederatedLasso(0.5).fit(np.concatenate(X), np.concatenate(y), sites=where)
+    alone = cf.FederatedLasso(0.5).fit(X[0], y[0])
+    for found in (compiled, plain):
+        np.testing.assert_allclose(found.coefficients[-1, :, 0], fitted.coef_, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found.coefficients[0, :, 0], alone.coef_, rtol=1e-7, atol=1e-9)
+        for i, (A, b, m) in enumerate(zip(sites.features, sites.labels, masks, strict=True)):
+            assert 0.35 < 1 - m.mean() < 0.45
+            expected = np.mean((fitted.predict(A[~m]) - b[~m]) ** 2) / 2
+            np.testing.assert_allclose(found.losses[-1, i], expected, rtol=1e-8)
+        everyone = found.losses[:, :-1] @ found.rows / found.rows.sum()
+        np.testing.assert_allclose(found.losses[:, -1], everyone, rtol=1e-12)
+    assert compiled.communication == plain.communication
+    assert "average of local" in str(plain)
+
+
+def test_a_site_with_one_class_has_no_local_model():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = (X[:, 0] + 0.3 * rng.standard_normal(60) > 0).astype(int)
+    where = np.where(y == 1, 0, rng.integers(1, 3, 60))
+    where[:10] = 1
+    found = cf.compare_local_federated(
+        cf.FederatedLogisticRegression(0.05), Simulated(cf.data.from_table(X, y, where)), seed=0
+    )
+    assert np.isnan(found.losses[0]).all()
+    assert np.isfinite(found.losses[[1, -2, -1]]).all()
+    assert " - " in str(found)
+
+
+@pytest.mark.parametrize("mistake", [cf.FederatedLassoCV(), "lasso", cf.FederatedLasso])
+def test_a_comparison_needs_a_given_alpha(mistake):
+    with pytest.raises(cf.InputError, match="needs an estimator with a given alpha"):
+        cf.compare_local_federated(mistake, InProcess(cf.data.from_arrays([np.eye(3)], [np.ones(3)])))
+
+
+@pytest.mark.parametrize(("rows", "share"), [(1, 0.3), (2, 0.01), (2, 0.99), (7, 0.5), (40, 0.25)])
+def test_every_site_keeps_and_holds_out(rows, share):
+    site = InProcess(cf.data.from_arrays([np.ones((rows, 1))], [np.arange(rows) % 2])).sites[0]
+    kept, out = (Share(share, 0, by_class=True, held_out=h).mask(site) for h in (False, True))
+    assert (kept != out).all()
+    assert kept.any()
+    assert out.any() == (rows > 1)
+    if rows == 40:  # class by class
+        assert [out[site.labels == c].sum() for c in (0, 1)] == [5, 5]
