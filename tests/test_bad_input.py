@@ -113,8 +113,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a wrong permutation": (lambda: SITES.permuted([0, 0]), r"each of 0\.\.1 once; got \[0, 0\]"),
     # the generator
-    "negative alpha": (lambda: synthetic(alpha=-1), r"alpha=-1 must be finite and >= 0"),
-    "beta NaN": (lambda: synthetic(beta=float("nan")), r"beta=nan must be finite and >= 0"),
+    "negative alpha": (lambda: synthetic(alpha=-1), r"alpha=-1 must be a finite number >= 0"),
+    "beta NaN": (lambda: synthetic(beta=float("nan")), r"beta=nan must be a finite number >= 0"),
     "no clients": (lambda: synthetic(clients=0), r"clients=0 must be a whole number >= 1"),
     "half a sample": (lambda: synthetic(samples=2.5), r"samples=2\.5: every site needs a whole number of rows >= 1"),  # pyright: ignore[reportArgumentType]  # the mistake
     "a site without samples": (lambda: synthetic(clients=2, samples=[3, 0]), r"samples=\[3, 0\].*rows >= 1"),

@@ -11,9 +11,12 @@ import pytest
 import compfed as cf
 from compfed.cli import main
 from compfed.report.figures import Line, Panel, draw
-from compfed.studies import claims, paper
 from compfed.studies import methods_compared as compare
-from compfed.studies import reproduction as reproduce
+from compfed.studies.paper import reproduction as reproduce
+from compfed.studies.paper.claims import CHECKS, within_bound
+from compfed.studies.paper.keys import ALGORITHM_1, Group, Key
+from compfed.studies.paper.setting import QUICK
+from compfed.studies.paper.theorem import theorem_bound
 from compfed.tools.progress import progress_bar
 
 
@@ -126,7 +129,7 @@ def test_budgets_buy_rounds():
 
 
 TINY = replace(
-    paper.QUICK, clients=4, samples=60, rounds=60, stochastic_rounds=20, long_rounds=500, slowest_rounds=500, draws=1,
+    QUICK, clients=4, samples=60, rounds=60, stochastic_rounds=20, long_rounds=500, slowest_rounds=500, draws=1,
     theory_rounds=20, seeds=2,
 )  # fmt: skip
 
@@ -171,15 +174,15 @@ def test_claims_fail_on_traces_that_contradict_them():
     r = np.arange(601)
     exact, stalled = trace_of(10.0 ** (-0.0226 * r)), trace_of(np.maximum(10.0 ** (-0.0226 * r), 1e-9))
     curved = trace_of(np.maximum(10.0 ** (-8e-5 * r.astype(float) ** 2), 1e-13))
-    by_id = {check({"full: DecoupledProx": [exact]}).id: check for check in claims._CHECKS[:1]}
-    linear = by_id["exact-linear"]
-    assert linear({"full: DecoupledProx": [exact]}).holds
-    assert not linear({"full: DecoupledProx": [stalled]}).holds
-    assert not linear({"full: DecoupledProx": [curved]}).holds
-    neighbourhood = claims._CHECKS[1]
+    linear = CHECKS["exact-linear"]
+    assert linear({ALGORITHM_1: [exact]}).holds
+    assert not linear({ALGORITHM_1: [stalled]}).holds
+    assert not linear({ALGORITHM_1: [curved]}).holds
+    neighbourhood = CHECKS["neighbourhood"]
     floor = trace_of(np.maximum(0.9**r, 0.3))
-    assert neighbourhood({"full: FedMid": [floor], "full: FedDA": [floor]}).holds
-    assert not neighbourhood({"full: FedMid": [floor], "full: FedDA": [exact]}).holds
+    fedmid, fedda = Key(Group.FULL, "FedMid"), Key(Group.FULL, "FedDA")
+    assert neighbourhood({fedmid: [floor], fedda: [floor]}).holds
+    assert not neighbourhood({fedmid: [floor], fedda: [exact]}).holds
 
 
 def test_the_theorem_s_bound_is_its_formula_and_can_be_broken():
@@ -187,12 +190,13 @@ def test_the_theorem_s_bound_is_its_formula_and_can_be_broken():
     how = {"algorithm": {"eta": 0.01, "eta_g": 2.0, "tau": 5}, "participants": 4, "batch_size": 10}
     constants = {"mu": 0.5, "eta_tilde": 0.1, "sigma2": 3.0, "B_g": 0.2}
     trace = replace(trace_of(omega, lyapunov=omega), provenance={**how, "theorem": constants})
-    bound = paper.theorem_bound([trace], constants)
+    bound = theorem_bound([trace], constants)
     # eta eta_g = 0.02; noise 30 * 0.02 * 3 / (0.5 * 4 * 10) = 0.09; subgradients 21 * 5 * 0.02 * 0.04 / (0.5 * 4) = 0.042
     np.testing.assert_allclose(bound, (1 - 0.05 / 3) ** np.arange(3) + 0.132, rtol=1e-14)
     for shift, holds in ((0.0, True), (1.0, False)):
         columns = {**trace.columns, "lyapunov": omega + shift, "bound": bound}
-        assert claims._within_bound({"theorem 1: made up": [replace(trace, columns=columns)]}, "theorem 1")[1] is holds
+        made_up = {Key(Group.THEOREM, "made up"): [replace(trace, columns=columns)]}
+        assert within_bound(made_up, Group.THEOREM)[1] is holds
 
 
 def test_figures_draw_bands_over_seeds(tmp_path):

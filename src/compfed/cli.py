@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from compfed import __version__
 from compfed.errors import Divergence, InputError, MissingExtra
@@ -16,7 +17,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for add in (_add_reproduce, _add_compare, _add_list, _add_data):
+        add(commands)
+    return parser
 
+
+def _add_reproduce(commands: Any) -> None:
     reproduce = commands.add_parser(
         "reproduce",
         help="reproduce every figure of the paper and check every claim",
@@ -29,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5, quick: 2)")
     reproduce.set_defaults(run=_reproduce)
 
+
+def _add_compare(commands: Any) -> None:
     compare = commands.add_parser(
         "compare",
         help="compare methods on one problem with a common budget and fair tuning",
@@ -62,12 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     compare.set_defaults(run=_compare)
 
+
+def _add_list(commands: Any) -> None:
     listing = commands.add_parser("list", help="list what there is")
     listing.add_argument("what", choices=["algorithms"])
     listing.add_argument("--methods", metavar="A,B,...", help="names, or module:Class (default: all)")
     listing.add_argument("--markdown", action="store_true", help="as the README has it")
     listing.set_defaults(run=_list)
 
+
+def _add_data(commands: Any) -> None:
     data = commands.add_parser("data", help="look at data files").add_subparsers(metavar="COMMAND", required=True)
     describe = data.add_parser(
         "describe",
@@ -81,7 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--drop", metavar="A,B,...", help="columns to leave out")
     describe.add_argument("--format", choices=["csv", "parquet", "svmlight"], help="default: by the file's ending")
     describe.set_defaults(run=_describe)
-    return parser
 
 
 def _folder(path: Path) -> Path:
@@ -91,7 +102,7 @@ def _folder(path: Path) -> Path:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from compfed.studies.reproduction import claims_table, reproduce
+    from compfed.studies.paper.reproduction import claims_table, reproduce
 
     claims = reproduce(_folder(args.out), quick=args.quick, seeds=args.seeds)
     failed = sum(not claim.holds for claim in claims)

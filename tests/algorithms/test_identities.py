@@ -16,7 +16,7 @@ from compfed.algorithms import FISTA, DecoupledProx, FastFedDA, FedAvg, FedDA, F
 from compfed.algorithms.fast_fedda import Constant, Linear, Quadratic
 from compfed.algorithms.fista import Plain, Restart, StronglyConvex
 from compfed.studies.ablation import AblatedProx
-from compfed.studies.paper import eq2_gap, from_fixed_point
+from compfed.studies.paper.experiments import eq2_gap, from_fixed_point
 
 SEEDS = [0, 1, 3]
 ROUNDS = 12

@@ -207,7 +207,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: No columns to parse"),
     "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv cannot be read as CSV: .*tokenizing"),
     "an option pandas has not": ({"a": A}, {"seperator": ";"}, r"a\.csv cannot be read as CSV: .*seperator"),
-    "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be 'csv' or 'parquet'.*from_svmlight"),
+    "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be one of 'csv', 'parquet'.*from_svmlight"),
     "an empty folder": ({}, {}, r"the folder .* has no \.csv, \.csv\.gz or \.parquet file; name the files"),
 }  # fmt: skip
 

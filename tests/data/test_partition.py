@@ -171,10 +171,10 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "no site": (lambda: P.iid(3, 0), r"sites=0 must be a whole number >= 1"),
     "half a site": (lambda: P.iid(3, 1.5), r"sites=1\.5 must be a whole number >= 1"),  # pyright: ignore[reportArgumentType]  # the mistake
     "negative seed": (lambda: P.iid(3, 1, -1), r"seed=-1 must be a whole number >= 0"),
-    "alpha 0": (lambda: P.dirichlet(Y, 2, 0.0), r"alpha=0\.0 must be finite and > 0: 0\.1 for strong"),
-    "alpha infinite": (lambda: P.dirichlet(Y, 2, np.inf), r"alpha=inf must be finite"),
-    "alpha NaN": (lambda: P.dirichlet(Y, 2, np.nan), r"alpha=nan must be finite"),
-    "negative exponent": (lambda: P.size_skewed(9, 2, -1.0), r"exponent=-1\.0 must be finite and >= 0"),
+    "alpha 0": (lambda: P.dirichlet(Y, 2, 0.0), r"alpha=0\.0 must be a finite number > 0\. 0\.1 is for strong"),
+    "alpha infinite": (lambda: P.dirichlet(Y, 2, np.inf), r"alpha=inf must be a finite number"),
+    "alpha NaN": (lambda: P.dirichlet(Y, 2, np.nan), r"alpha=nan must be a finite number"),
+    "negative exponent": (lambda: P.size_skewed(9, 2, -1.0), r"exponent=-1\.0 must be a finite number >= 0"),
     "min_rows 0": (lambda: P.size_skewed(9, 2, min_rows=0), r"min_rows=0 must be a whole number >= 1"),
     "numbers for classes": (lambda: P.dirichlet([1.0, 2.5], 2, 1.0), r"class labels; got 2\.5 in row 1\..*by_column\(y, bins=5\)"),
     "a matrix for classes": (lambda: P.shards(np.eye(3), 2), r"one class label per row; got shape \(3, 3\)"),
@@ -189,8 +189,8 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "bins of infinity": (lambda: P.by_column([1.0, np.inf], bins=2), r"row 1 has inf"),
     "too many bins": (lambda: P.by_column([1, 1, 2, 2], bins=3), r"bins=3 leaves 1 bin\(s\) empty.*2 distinct.*fewer bins"),
     "no bins": (lambda: P.by_column([1, 2], bins=0), r"bins=0 must be a whole number"),
-    "unknown split of diabetes": (lambda: bundled.diabetes("bmi"), r"sites='bmi' must be 'age' or 'sex'"),  # pyright: ignore[reportArgumentType]  # the mistake
-    "unknown split of a9a": (lambda: bundled.a9a(DATA, "race"), r"sites='race' must be 'occupation'"),  # pyright: ignore[reportArgumentType]  # the mistake
+    "unknown split of diabetes": (lambda: bundled.diabetes("bmi"), r"sites='bmi' must be one of 'age', 'sex'"),  # pyright: ignore[reportArgumentType]  # the mistake
+    "unknown split of a9a": (lambda: bundled.a9a(DATA, "race"), r"sites='race' must be one of 'occupation'"),  # pyright: ignore[reportArgumentType]  # the mistake
     "a9a not there": (lambda: bundled.a9a("nowhere"), r"no file nowhere.a9a; it is part of a9a, https://www\.csie.*Download"),
     "heart not there": (lambda: bundled.heart("nowhere"), r"processed\.cleveland\.data; .*10\.24432/C52P4X\. Download"),
 }  # fmt: skip

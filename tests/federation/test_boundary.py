@@ -22,8 +22,10 @@ from compfed.federation import (
     Site,
     ValueAndGradient,
     ask,
+    converse,
 )
-from compfed.federation.view import View
+from compfed.federation.server import ServerLoop
+from compfed.federation.view import Job, View
 from compfed.tools.records import nonnegative, record
 
 ROWS, WIDTH = (23, 17, 31), 5
@@ -307,3 +309,71 @@ def test_the_task_knows_what_the_problem_knows():
     task = task_of(problem)
     assert (task.n, task.d, task.dtype) == (problem.n, problem.d, problem.dtype)
     assert task.describe() == problem.describe()
+
+
+# --- a site that lost its memory ---
+
+
+class Forgetful(InProcess):
+    """Its second site is replaced by one without memory before message `at`."""
+
+    def __init__(self, sites, at: int):
+        super().__init__(sites)
+        self.fresh, self.at, self.messages = InProcess(sites).sites[1], at, 0
+
+    def send(self, messages):
+        self.messages += 1
+        if self.messages == self.at:
+            self.sites[1] = self.fresh
+        return super().send(messages)
+
+
+def test_a_site_without_memory_says_so_where_memory_matters(paper):
+    problem, _, _ = paper
+    with pytest.raises(
+        cf.InputError, match=r"site '1' was asked for round 8 of a run whose earlier rounds it does not"
+    ):
+        cf.minimise(problem, "AcceleratedDecoupledProx", federation=Forgetful(problem.sites, at=10))
+    # FISTA remembers nothing at a site, so there is nothing to lose
+    forgetful = Forgetful(problem.sites, at=10)
+    kept, lost = (cf.minimise(problem, "FISTA", tol=1e-9, federation=f) for f in (InProcess(problem.sites), forgetful))
+    np.testing.assert_array_equal(kept.x, lost.x)
+    assert forgetful.messages > 10
+
+
+def test_a_run_that_begins_again_begins_afresh(paper):
+    """The same job twice: what a site remembers of the first does not leak into the second."""
+    problem, _, _ = paper
+    sites = InProcess(problem.sites)
+    task = task_of(problem)
+    method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
+    job = Job(7, method, problem.regulariser, task.view, np.zeros(problem.d), 0, None, 20)
+    ends = []
+    for _ in range(2):
+        loop = ServerLoop(job, task)
+        for _ in range(5):
+            converse(sites, loop.round())
+        ends.append(loop.model())
+    np.testing.assert_array_equal(*ends)
+
+
+def test_a_killed_server_goes_on_from_its_checkpoint(paper):
+    problem, _, _ = paper
+    sites, task = InProcess(problem.sites), task_of(problem)
+    method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
+    job = Job(8, method, problem.regulariser, task.view, np.zeros(problem.d), 0, None, 20)
+    saved = []
+    loop = ServerLoop(job, task, checkpoint=saved.append)
+    for _ in range(6):
+        converse(sites, loop.round())
+    whole = loop.model()
+    assert [state.rounds for state in saved] == [1, 2, 3, 4, 5, 6]
+    # killed after round 3: the sites are where they were, the server is a new one
+    sites = InProcess(problem.sites)
+    first, second = ServerLoop(job, task), ServerLoop(job, task)
+    for _ in range(3):
+        converse(sites, first.round())
+    second.restore(saved[2])
+    for _ in range(3):
+        converse(sites, second.round())
+    np.testing.assert_array_equal(second.model(), whole)

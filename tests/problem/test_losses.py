@@ -45,11 +45,7 @@ LOSSES: dict[str, tuple[Any, np.ndarray]] = {
 }
 each = pytest.mark.parametrize("name", LOSSES)
 
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 @jax.jit

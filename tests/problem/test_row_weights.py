@@ -81,15 +81,6 @@ def test_values_by_hand(weighted):
     np.testing.assert_allclose(weighted.gradient(X), gradient + RIDGE * X, rtol=1e-12)
 
 
-def test_rounding_level_by_hand(weighted):
-    """The rows of the gradient count with their size before they cancel; padding and rows of weight 0 do not."""
-    terms = 0.0
-    for p, A, y, w in zip([0.5, 0.2, 0.3], *rows(SMALL), strict=True):
-        terms += p * np.average(expit(-y * (A @ X)) * np.linalg.norm(A, axis=1), weights=w)
-    size = weighted.lipschitz * np.linalg.norm(X) + terms
-    np.testing.assert_allclose(weighted.rounding(X), 100 * np.finfo(float).eps * size, rtol=1e-12)
-
-
 def test_minimiser_with_whole_weights_is_that_of_repeated_rows(weighted, repeated):
     np.testing.assert_allclose(cf.solve(weighted).x, cf.solve(repeated).x, rtol=1e-10, atol=1e-13)
 

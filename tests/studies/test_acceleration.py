@@ -8,19 +8,8 @@ from places import SHARED
 
 import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx, CompressedDecoupledProx, DecoupledProx
-from compfed.studies.paper import paper_problem
 
 A9A = SHARED / "adult_a9a" / "a9a"
-
-
-@pytest.fixture(scope="module")
-def problem() -> cf.Problem:
-    return paper_problem(500)
-
-
-@pytest.fixture(scope="module")
-def star(problem) -> cf.Solution:
-    return cf.solve(problem)
 
 
 def rounds_to(

@@ -88,7 +88,9 @@ def python_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/new-method.md", "docs/estimators.md", "docs/problems.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/new-method.md", "docs/estimators.md", "docs/problems.md", "docs/architecture.md"]
+)
 def test_documented_code_runs(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))

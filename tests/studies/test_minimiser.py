@@ -10,7 +10,7 @@ import compfed as cf
 from compfed.algorithms import ALGORITHMS
 from compfed.problem.regularisers import Zero
 from compfed.solvers.steps import suggest
-from compfed.studies.paper import paper_problem
+from compfed.studies.paper.setting import paper_problem
 
 
 @pytest.fixture(scope="module")

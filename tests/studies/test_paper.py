@@ -9,17 +9,6 @@ import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, FastFedDA, FedDA, FedMid, ProximalGradient
 from compfed.algorithms.fast_fedda import Constant, Linear, Quadratic
 from compfed.algorithms.fista import Plain, Restart, StronglyConvex
-from compfed.studies.paper import paper_problem
-
-
-@pytest.fixture(scope="module")
-def problem() -> cf.Problem:
-    return paper_problem(500)
-
-
-@pytest.fixture(scope="module")
-def star(problem) -> cf.Solution:
-    return cf.solve(problem)
 
 
 def test_the_problem_is_the_documented_one(problem, star):

@@ -15,6 +15,7 @@ import numpy as np
 from compfed.data import partition
 from compfed.data.sites import Sites, from_table
 from compfed.errors import InputError
+from compfed.tools.checks import one_of
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
     """
     from sklearn.datasets import load_diabetes
 
-    if sites not in ("age", "sex"):
-        raise InputError(f"sites={sites!r} must be 'age' or 'sex'.")
+    one_of(sites, "sites", ("age", "sex"))
     loaded: Any = load_diabetes()
     raw: Any = load_diabetes(scaled=False)
     column = raw.data[:, raw.feature_names.index(sites)]
@@ -187,8 +187,7 @@ def a9a(
     """
     from sklearn.datasets import load_svmlight_file
 
-    if sites not in A9A_SITES:
-        raise InputError(f"sites={sites!r} must be 'occupation' or 'workclass'.")
+    one_of(sites, "sites", tuple(A9A_SITES))
     path = _present(folder, file, "a9a, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#a9a")
     try:
         loaded: Any = load_svmlight_file(str(path), n_features=sum(A9A_GROUPS.values()))

@@ -11,6 +11,7 @@ import numpy as np
 
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
+from compfed.tools.checks import one_of, whole
 
 Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
@@ -53,8 +54,8 @@ def from_files(
     """
     if not label:
         raise InputError(f"label={label!r}: name the column of labels, or several.")
-    if format not in (None, "csv", "parquet"):
-        raise InputError(f"format={format!r} must be 'csv' or 'parquet'; svmlight files go to from_svmlight.")
+    if format is not None:
+        one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: _read(path, format or _format(path), read) for path in files}
     labels = _listed(label)
@@ -95,8 +96,8 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
     """
     from sklearn.datasets import load_svmlight_files
 
-    if features is not None and (not isinstance(features, (int, np.integer)) or features < 1):
-        raise InputError(f"features={features!r} must be a whole number >= 1: how many columns there are.")
+    if features is not None:
+        whole(features, "features", 1, " It is how many columns there are.")
     files = _expanded(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)

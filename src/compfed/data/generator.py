@@ -7,12 +7,13 @@ Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024 (
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from compfed.data.sites import Sites, from_arrays
 from compfed.errors import InputError
+from compfed.tools.checks import is_whole, nonnegative, one_of, whole
 
 LabelRule = Literal["sign", "argmax", "parity"]
 Normalise = Literal["rows", "largest", "none"]
@@ -79,27 +80,19 @@ def synthetic(
 
 
 def _sizes(clients: int, samples: int | Sequence[int]) -> list[int]:
-    if not isinstance(clients, (int, np.integer)) or clients < 1:
-        raise InputError(f"clients={clients!r} must be a whole number >= 1.")
+    whole(clients, "clients", 1)
     sizes = list(samples) if isinstance(samples, (Sequence, np.ndarray)) else [samples] * clients
     if len(sizes) != clients:
         raise InputError(f"samples has {len(sizes)} entries for {clients} clients; give one number, or one per client.")
-    if not all(isinstance(m, (int, np.integer)) and m >= 1 for m in sizes):
+    if not all(is_whole(m) and m >= 1 for m in sizes):
         raise InputError(f"samples={samples!r}: every site needs a whole number of rows >= 1.")
     return [int(m) for m in sizes]
 
 
 def _check(alpha: float, beta: float, features: int, seed: int, label_rule: str, normalise: str) -> None:
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if not (isinstance(value, (int, float, np.number)) and np.isfinite(value) and value >= 0):
-            raise InputError(f"{name}={value!r} must be finite and >= 0: it is a spread.")
-    if not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise InputError(f"seed={seed!r} must be a whole number >= 0.")
-    if not isinstance(features, (int, np.integer)) or features < 1:
-        raise InputError(f"features={features!r} must be a whole number >= 1.")
-    for name, value, options in (
-        ("label_rule", label_rule, ("sign", "argmax", "parity")),
-        ("normalise", normalise, ("rows", "largest", "none")),
-    ):
-        if value not in options:
-            raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}.")
+        nonnegative(value, name, " It is a spread.")
+    whole(seed, "seed", 0)
+    whole(features, "features", 1)
+    one_of(label_rule, "label_rule", get_args(LabelRule))
+    one_of(normalise, "normalise", get_args(Normalise))

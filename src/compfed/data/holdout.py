@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.partition import _apportioned, _is_number, _whole
+from compfed.data.partition import apportioned
 from compfed.errors import InputError
+from compfed.tools.checks import is_number, whole
 
 
 def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None) -> np.ndarray:
@@ -19,9 +20,9 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
     >>> held_out(["north"] * 4 + ["south"], share=0.5).tolist()
     [True, False, True, False, False]
     """
-    if not (_is_number(share) and 0 < share < 1):
+    if not (is_number(share) and 0 < share < 1):
         raise InputError(f"the share of held-out rows is {share!r}; it must be between 0 and 1.")
-    _whole("seed", seed, 0)
+    whole(seed, "seed", 0)
     where = np.asarray(sites)
     out = np.zeros(len(where), bool)
     for i, site in enumerate(np.unique(where)):
@@ -38,7 +39,7 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
 def _shares(counts: np.ndarray, share: float) -> np.ndarray:
     """How many of each class to hold out."""
     total = max(1, round(share * int(counts.sum())))
-    dealt = np.minimum(_apportioned(total, counts / counts.sum()), counts - 1)
+    dealt = np.minimum(apportioned(total, counts / counts.sum()), counts - 1)
     if not dealt.any():
         dealt[counts.argmax()] = min(1, int(counts.max()) - 1)
     return dealt

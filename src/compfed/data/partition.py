@@ -12,6 +12,7 @@ import numpy as np
 
 from compfed.data.sites import one_per_row
 from compfed.errors import InputError
+from compfed.tools.checks import is_whole, nonnegative, positive, whole
 
 
 def iid(rows: Any, sites: int, seed: int = 0) -> np.ndarray:
@@ -38,10 +39,9 @@ def size_skewed(rows: Any, sites: int, exponent: float = 1.0, seed: int = 0, min
     """
     total, rng = _count(rows), _generator(seed)
     _check_sites(total, sites, min_rows)
-    if not (_is_number(exponent) and 0 <= exponent < np.inf):
-        raise InputError(f"exponent={exponent!r} must be finite and >= 0: 0 for equal sizes, 1 for m_i ~ 1 / i.")
-    law = np.arange(1, sites + 1) ** -float(exponent)
-    where = np.repeat(np.arange(sites), _apportioned(total, law / law.sum()))
+    power = nonnegative(exponent, "exponent", " 0 is for equal sizes, 1 for m_i ~ 1 / i.")
+    law = np.arange(1, sites + 1) ** -power
+    where = np.repeat(np.arange(sites), apportioned(total, law / law.sum()))
     return _with_at_least(min_rows, rng.permutation(where), sites, rng)
 
 
@@ -61,12 +61,11 @@ def dirichlet(y: Any, sites: int, alpha: float, seed: int = 0, min_rows: int = 1
     """
     labels, rng = _classes("dirichlet", y), _generator(seed)
     _check_sites(len(labels), sites, min_rows)
-    if not (_is_number(alpha) and 0 < alpha < np.inf):
-        raise InputError(f"alpha={alpha!r} must be finite and > 0: 0.1 for strong label skew, 100 for almost none.")
+    evenness = positive(alpha, "alpha", " 0.1 is for strong label skew, 100 for almost none.")
     where = np.empty(len(labels), int)
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        share = rng.dirichlet(np.full(sites, float(alpha)))
+        share = rng.dirichlet(np.full(sites, evenness))
         cuts = np.rint(np.cumsum(share)[:-1] * len(rows)).astype(int)
         for site, part in enumerate(np.split(rows, cuts)):
             where[part] = site
@@ -89,7 +88,7 @@ def shards(y: Any, sites: int, shards_per_site: int = 2, seed: int = 0) -> np.nd
     """
     labels, rng = _classes("shards", y), _generator(seed)
     _check_sites(len(labels), sites, 1)
-    _whole("shards_per_site", shards_per_site, 1)
+    whole(shards_per_site, "shards_per_site", 1)
     classes, counts = np.unique(labels, return_counts=True)
     total = sites * shards_per_site
     if not len(classes) <= total <= len(labels):
@@ -120,7 +119,7 @@ def by_column(column: Any, bins: int | None = None, min_rows: int = 1, rest: str
     [0, 1, 0, 1]
     """
     values = one_per_row("by_column needs one value per row", column)
-    _whole("min_rows", min_rows, 1)
+    whole(min_rows, "min_rows", 1)
     where = values if bins is None else _quantile_bins(values, bins)
     names, index, counts = np.unique(where, return_inverse=True, return_counts=True)
     if rest is not None and (counts < min_rows).any():
@@ -136,7 +135,7 @@ def by_column(column: Any, bins: int | None = None, min_rows: int = 1, rest: str
 
 
 def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
-    _whole("bins", bins, 1)
+    whole(bins, "bins", 1)
     number = values.dtype.kind in "biuf"
     odd = ~np.isfinite(values) if number else np.ones(len(values), bool)
     if odd.any():
@@ -154,7 +153,7 @@ def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
     return where
 
 
-def _apportioned(total: int, shares: np.ndarray) -> np.ndarray:
+def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
     """Whole numbers that sum to `total` and differ from total * shares by less than one (largest remainders)."""
     exact = total * shares
     sizes = np.floor(exact).astype(int)
@@ -177,19 +176,9 @@ def _with_at_least(min_rows: int, where: np.ndarray, sites: int, rng: np.random.
     return where
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-
-
-def _whole(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-        raise InputError(f"{name}={value!r} must be a whole number >= {least}.")
-
-
 def _count(rows: Any) -> int:
-    if isinstance(rows, (int, np.integer)) and not isinstance(rows, bool):
-        _whole("rows", rows, 1)
-        return int(rows)
+    if is_whole(rows):
+        return whole(rows, "rows", 1)
     shape = np.shape(rows)
     if not shape or not shape[0]:
         raise InputError(f"rows={rows!r} must be a number of rows >= 1, or something with rows such as the labels.")
@@ -197,13 +186,12 @@ def _count(rows: Any) -> int:
 
 
 def _generator(seed: Any) -> np.random.Generator:
-    _whole("seed", seed, 0)
-    return np.random.default_rng(seed)
+    return np.random.default_rng(whole(seed, "seed", 0))
 
 
 def _check_sites(rows: int, sites: Any, min_rows: Any) -> None:
-    _whole("sites", sites, 1)
-    _whole("min_rows", min_rows, 1)
+    whole(sites, "sites", 1)
+    whole(min_rows, "min_rows", 1)
     if sites * min_rows > rows:
         raise InputError(
             f"sites={sites} with at least {min_rows} row(s) each need {sites * min_rows} rows; there are {rows}. "

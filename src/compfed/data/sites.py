@@ -116,46 +116,15 @@ def from_arrays(
         )
     if not feature_list:
         raise InputError("a federation needs at least one site; got none.")
-    names = [str(i) for i in range(len(feature_list))] if names is None else [str(name) for name in names]
-    if len(names) != len(feature_list):
-        raise InputError(f"got {len(names)} names for {len(feature_list)} sites; give one name per site.")
-    if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
-
-    X, Y = [], []
-    for name, raw_x, raw_y in zip(names, feature_list, label_list, strict=True):
-        x, y = _dense(raw_x, f"features of site {name!r}"), _dense(raw_y, f"labels of site {name!r}")
-        if x.ndim != 2 or y.ndim not in (1, 2):
-            raise InputError(
-                f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
-                f"got {x.shape} and {y.shape}."
-            )
-        if Y and y.shape[1:] != Y[0].shape[1:]:
-            raise InputError(
-                f"site {name!r} has labels of shape {y.shape}, site {names[0]!r} {Y[0].shape}; "
-                "all sites need the same outputs."
-            )
-        if len(x) == 0:
-            raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
-        if len(x) != len(y):
-            raise InputError(f"site {name!r} has {len(x)} rows of features and {len(y)} labels; they must match.")
-        if X and x.shape[1] != X[0].shape[1]:
-            raise InputError(
-                f"site {name!r} has {x.shape[1]} columns, site {names[0]!r} has {X[0].shape[1]}; "
-                "all sites need the same columns in the same order."
-            )
-        if x.shape[1] == 0:
-            raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
-        _finite(x, f"features of site {name!r}")
-        _finite(y, f"labels of site {name!r}")
-        X.append(x)
-        Y.append(y)
+    names = _checked_names(names, len(feature_list))
+    checked = [_checked_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
+    X, Y = zip(*checked, strict=True)
+    _check_alike(names, X, Y)
     if columns is not None and len(columns) != X[0].shape[1]:
         raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
     return Sites(
-        features=tuple(X),
-        labels=tuple(Y),
+        features=X,
+        labels=Y,
         names=tuple(names),
         ids=tuple(range(len(X))),
         source=source or {"name": "from_arrays"},
@@ -164,7 +133,51 @@ def from_arrays(
     )
 
 
-def _checked_row_weights(weights: list[Any], names: list[str], labels: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+def _checked_names(names: Sequence[str] | None, sites: int) -> list[str]:
+    names = [str(i) for i in range(sites)] if names is None else [str(name) for name in names]
+    if len(names) != sites:
+        raise InputError(f"got {len(names)} names for {sites} sites; give one name per site.")
+    if len(set(names)) < len(names):
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
+    return names
+
+
+def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The rows and labels of one site, as they may stand by themselves."""
+    x, y = _dense(features, f"features of site {name!r}"), _dense(labels, f"labels of site {name!r}")
+    if x.ndim != 2 or y.ndim not in (1, 2):
+        raise InputError(
+            f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
+            f"got {x.shape} and {y.shape}."
+        )
+    if len(x) == 0:
+        raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
+    if len(x) != len(y):
+        raise InputError(f"site {name!r} has {len(x)} rows of features and {len(y)} labels; they must match.")
+    if x.shape[1] == 0:
+        raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
+    _finite(x, f"features of site {name!r}")
+    _finite(y, f"labels of site {name!r}")
+    return x, y
+
+
+def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
+    """All sites have the columns and the outputs of the first."""
+    for name, x, y in zip(names, features, labels, strict=True):
+        if y.shape[1:] != labels[0].shape[1:]:
+            raise InputError(
+                f"site {name!r} has labels of shape {y.shape}, site {names[0]!r} {labels[0].shape}; "
+                "all sites need the same outputs."
+            )
+        if x.shape[1] != features[0].shape[1]:
+            raise InputError(
+                f"site {name!r} has {x.shape[1]} columns, site {names[0]!r} has {features[0].shape[1]}; "
+                "all sites need the same columns in the same order."
+            )
+
+
+def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     if len(weights) != len(names):
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []

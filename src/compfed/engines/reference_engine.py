@@ -62,7 +62,7 @@ class _Engine:
         self.federation = InProcess(problem.sites)
         job = Job(
             0, run.algorithm, problem.regulariser, View(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,
-            run.batch_size, int(problem.sites.sizes.max()),
+            run.batch_size, int(problem.sites.sizes.max()), run.participants == problem.n,
         )  # fmt: skip
         self.loop = ServerLoop(job, task_of(problem), run.participants)
         if run.resume is not None and run.resume.state is not None:
@@ -97,7 +97,7 @@ class _Engine:
         for site in self.federation.sites:
             memory = site.recall(job)
             waits = memory.unheard and a.closes() and self.run.participants == self.run.problem.n
-            result = a.down(job.regulariser, self.loop.state) if waits else None
+            result = a.exchanges[0].down(job.regulariser, self.loop.state) if waits else None
             heard.append(close(a, job.regulariser, result, memory.c) if waits else memory.c)
         return heard
 

@@ -21,7 +21,7 @@ from compfed.problem.local import FullGradient, MiniBatch
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, run_key
 
-VIEWS_KEPT = 64  # rows in the coordinates of a view are a copy of the table: the oldest go first
+VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 JOBS_KEPT = 4096
 
 
@@ -104,7 +104,7 @@ class Site:
         self.refuses = Refusals() if refuses is None else refuses
         self._views: OrderedDict[str, Look] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
-        self._memory: OrderedDict[int, Memory] = OrderedDict()
+        self._memory: OrderedDict[str, Memory] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -171,49 +171,58 @@ class Site:
         """The site's half of an exchange: what it answers, and whether its memory is finite."""
         a, g = job.algorithm, job.regulariser
         with precision(np.dtype(job.view.dtype)):
-            memory = self._recalled(job, r)
+            memory = self._start(job) if r == exchange == 0 else self._recalled(job, r)
             down, c = unnamed(d, self._shapes(job)[exchange].down), memory.c
-            if len(a.exchanges) == 1 and memory.unheard and a.closes():  # this message has the result of the last round
+            if exchange == 0 and memory.unheard and a.closes():  # this message has the result of the last round
                 c = close(a, g, down, c)
             key = client_key(run_key(job.seed), r, self.number)
             rows = self._on_device(job.view)
             u, c, z = _client(exchange, job.batch_size, job.capacity, a, job.view.loss, g, rows, down, c, key)
-            self._memory[job.number] = Memory(c, unheard=exchange == len(a.exchanges) - 1, local=z)
+            self._keep(job, Memory(c, unheard=exchange == len(a.exchanges) - 1, local=z))
             return named(u), finite(c)
 
     def hear(self, job: Job, r: int, d: Mapping[str, np.ndarray]) -> bool:
         """The result of a round this site took part in."""
         with precision(np.dtype(job.view.dtype)):
             memory = self._recalled(job, r + 1)
-            c = close(job.algorithm, job.regulariser, unnamed(d, self._shapes(job)[-1].down), memory.c)
-            self._memory[job.number] = Memory(c, False, memory.local)
+            c = close(job.algorithm, job.regulariser, unnamed(d, self._shapes(job)[0].down), memory.c)
+            self._keep(job, Memory(c, False, memory.local))
             return finite(c)
 
     def remember(self, job: Job, c: Any) -> None:
         """Take up a job where it was left."""
-        self._memory[job.number] = Memory(c)
+        self._keep(job, Memory(c))
 
     def recall(self, job: Job) -> Memory:
         """What it remembers of a job: nothing but the start, if it took no part yet."""
-        if job.number in self._memory:
-            return self._memory[job.number]
+        known = self._memory.get(digest(job))
+        return self._start(job) if known is None else known
+
+    def _start(self, job: Job) -> Memory:
         with precision(np.dtype(job.view.dtype)):
             return Memory(job.algorithm.init(jnp.asarray(job.x0))[1])
+
+    def _recalled(self, job: Job, r: int) -> Memory:
+        """The memory of the rounds before r. Who takes part in every round must have one, if there is any to have."""
+        memory = self.recall(job)
+        if job.everyone and r > 0 and digest(job) not in self._memory and jax.tree.leaves(memory.c):
+            raise StateLost(
+                f"site {self.name!r} was asked for round {r} of a run whose earlier rounds it does not remember; start "
+                "the run again."
+            )
+        return memory
+
+    def _keep(self, job: Job, memory: Memory) -> None:
+        self._memory[digest(job)] = memory
+        self._memory.move_to_end(digest(job))
+        if len(self._memory) > JOBS_KEPT:
+            self._memory.popitem(last=False)
 
     def _on_device(self, view: View) -> tuple[Any, ...]:
         return _kept(self._arrays, digest(view), VIEWS_KEPT, lambda: tuple(map(jnp.asarray, self.look(view)[:3])))
 
     def _shapes(self, job: Job) -> list[Shapes]:
         return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
-
-    def _recalled(self, job: Job, r: int) -> Memory:
-        if r > 0 and job.number not in self._memory and len(self._memory) >= JOBS_KEPT:
-            raise StateLost(
-                f"site {self.name!r} was asked for round {r} of job {job.number} and remembers nothing of it."
-            )
-        while len(self._memory) >= JOBS_KEPT and job.number not in self._memory:
-            self._memory.popitem(last=False)
-        return self.recall(job)
 
 
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:

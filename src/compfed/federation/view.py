@@ -179,3 +179,4 @@ class Job:
     seed: int
     batch_size: int | None
     capacity: int  # rows of the largest site: decides how mini-batches are drawn, everywhere alike
+    everyone: bool = True  # does every site take part in every round?

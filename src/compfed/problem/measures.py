@@ -28,12 +28,6 @@ def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step
 
 
 @jax.jit
-def gradient_terms(loss: Loss, s: Store, x: Array) -> Array:
-    """sum_il p_i q_il ||grad loss(x; a_il, y_il)||."""
-    return loss.gradient_terms(x, s.A, s.y, s.row_weight)
-
-
-@jax.jit
 def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the store."""
     one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))

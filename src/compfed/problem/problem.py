@@ -14,9 +14,10 @@ from compfed.data import Sites
 from compfed.errors import InputError
 from compfed.problem.curvature import largest_eigenvalue
 from compfed.problem.losses import Loss
-from compfed.problem.measures import client_gradients, curvatures, gradient_terms, gradients, objectives_and_mappings
+from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.regularisers import Regulariser, from_object, largest_step
 from compfed.problem.store import store
+from compfed.tools.checks import numbers, positive
 from compfed.tools.precision import checked_dtype, precision
 from compfed.tools.records import describe
 
@@ -118,7 +119,7 @@ class Problem:
 
     def point(self, x: Any, name: str = "x") -> np.ndarray:
         """x as a vector of this problem, checked."""
-        array = _numbers(x, name, self.dtype)
+        array = numbers(x, name, self.dtype)
         if array.shape != (self.d,):
             raise InputError(
                 f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
@@ -146,23 +147,11 @@ class Problem:
 
     def gradient_mapping(self, x: Any, step: float | None = None) -> np.ndarray:
         """(x - prox_{step g}(x - step grad f(x))) / step, zero exactly at the minimiser; step is 1/L unless given."""
-        if step is not None and not (np.isfinite(step) and step > 0):
-            raise InputError(f"step={step!r} must be a finite number > 0.")
         with precision(self.dtype):
-            t = 1.0 / self.lipschitz if step is None else step
+            t = 1.0 / self.lipschitz if step is None else positive(step, "step")
             return np.asarray(
                 objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0]
             )
-
-    def rounding(self, x: Any) -> float:
-        """100 eps (L ||x|| + sum_il p_i q_il ||grad loss(x; a_il, y_il)||): a gradient mapping below this may be noise.
-
-        The terms of the gradient count before they cancel: at the minimiser rounding in them is all that is left.
-        """
-        with precision(self.dtype):
-            point = self.point(x)
-            size = self.lipschitz * np.linalg.norm(point) + float(gradient_terms(self.loss, self.store, point))
-            return float(100 * np.finfo(self.dtype).eps * size)
 
     @property
     def lipschitz(self) -> float:
@@ -233,13 +222,6 @@ class Problem:
         }
 
 
-def _numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
-    try:
-        return np.asarray(values, dtype=dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}={values!r} cannot be read as an array of numbers.") from None
-
-
 @jax.jit  # traced once for all regularisers of a kind, such as those of a path
 def _prox(g: Regulariser, x: Array, t: Array) -> Array:
     return g.prox(x, t)
@@ -259,7 +241,7 @@ def _check_fits(g: Regulariser, d: int) -> None:
 def _checked_weights(weights: Any, n: int) -> np.ndarray:
     if weights is None:
         return np.full(n, 1.0 / n)
-    p = _numbers(weights, "weights")
+    p = numbers(weights, "weights")
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
     if not (np.isfinite(p).all() and (p >= 0).all()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,19 @@ def nonnegative(value: Any, name: str, hint: str = "") -> float:
     if not is_number(value) or not 0 <= float(value) < np.inf:
         raise InputError(f"{name}={value!r} must be a finite number >= 0.{hint}")
     return float(value)
+
+
+def positive(value: Any, name: str, hint: str = "") -> float:
+    """`value` as a float, if it is a finite number > 0."""
+    if not is_number(value) or not 0 < float(value) < np.inf:
+        raise InputError(f"{name}={value!r} must be a finite number > 0.{hint}")
+    return float(value)
+
+
+def one_of(value: Any, name: str, options: Sequence[str], hint: str = "") -> None:
+    """`value` is one of a few words."""
+    if not isinstance(value, str) or value not in options:
+        raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}.{hint}")
 
 
 def numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:

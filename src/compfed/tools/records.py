@@ -18,6 +18,7 @@ from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
 from compfed.errors import InputError
+from compfed.tools.checks import is_whole
 
 T = TypeVar("T")
 _REQUIRED: Any = dataclasses.MISSING
@@ -68,13 +69,9 @@ def optional(field: Any, default: Any = None) -> Any:
     return _field(default, lambda value: (None, None) if value is None else check(value), field.metadata["static"])
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-
-
 def _whole(least: int, default: Any) -> Any:
     def check(value: Any) -> tuple[Any, str | None]:
-        fits = _is_whole(value) and value >= least
+        fits = is_whole(value) and value >= least
         return (int(value) if fits else value), None if fits else f"a whole number >= {least}"
 
     return _field(default, check, static=True)
@@ -95,7 +92,7 @@ def labels(default: Any = _REQUIRED) -> Any:
 
     def check(value: Any) -> tuple[Any, str | None]:
         listed = value.tolist() if isinstance(value, np.ndarray) else value
-        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(_is_whole, listed))
+        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_whole, listed))
         return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
 
     return _field(default, check, static=True)

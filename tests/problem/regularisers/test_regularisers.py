@@ -41,17 +41,14 @@ from compfed.problem.regularisers import (
     L1,
     MCP,
     SCAD,
-    Box,
     ElasticNet,
     GroupL2,
     L1Ball,
     L2Ball,
     LinfNorm,
-    NonNegative,
     Simplex,
     SortedL1,
     TotalVariation1D,
-    Zero,
     ordered,
     sequences,
 )
@@ -61,11 +58,7 @@ each_convex = pytest.mark.parametrize("name", CONVEX)
 few = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 numbers = {"seed": st.integers(0, 2**32 - 1), "scale": st.sampled_from([0.1, 1.0, 5.0]), "t": st.floats(1e-3, 10.0)}
 
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def some_vector(seed: int, scale: float) -> np.ndarray:
@@ -325,7 +318,7 @@ def test_records_are_rebuilt_by_jax_without_being_checked():
     assert paths == [".l1", ".l2"]
 
 
-# critical and optimality_distance
+# critical
 
 FREE = {  # coefficients that no factor can hold at 0: the gradient must vanish there
     "L1-weighted": [0], "ElasticNet-weighted": [0], "GroupL2-weighted": [3], "OnBlock": [0, 4, 5],
@@ -374,35 +367,6 @@ def test_critical_factor_in_single_precision():
             c = critical(v.astype(np.float32))
         assert c.dtype == np.float32
         np.testing.assert_allclose(c, critical(v), rtol=1e-5)
-
-
-DISTANCES = [
-    "Zero", "L1", "L1-weighted", "ElasticNet", "ElasticNet-weighted", "Ridge", "Box", "Box-of-arrays", "NonNegative",
-    "GroupL2", "GroupL2-weighted", "GroupL2-rows", "SparseGroup", "Scaled", "OnBlock", "Blocks",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DISTANCES)
-def test_optimality_distance(name):
-    """It is the limit of ||x - prox_{t g}(x - t v)|| / t for t to 0, and 0 where x = prox_{s g}(x - s v)."""
-    g, _, by_hand, _, _ = CASES[name]
-    distance = jax.jit(lambda x, v: g.optimality_distance(x, v))
-    rng, t, positive = np.random.default_rng(0), 1e-7, 0
-    for seed in range(6):
-        z = some_vector(seed, 1.5)
-        x = by_hand(z, 0.7)  # with zeros, and on the boundary of sets
-        assert distance(x, (x - z) / 0.7) <= 1e-12
-        for v in (rng.standard_normal(D), 0.1 * rng.standard_normal(D), np.zeros(D)):
-            expected = np.linalg.norm(x - by_hand(x - t * v, t)) / t
-            np.testing.assert_allclose(distance(x, v), expected, rtol=1e-5, atol=1e-6)
-            positive += expected > 0.1
-    assert positive >= 6
-
-
-def test_outside_a_set_the_distance_is_infinite():
-    for g, x in ((Box(-1.0, 1.0), [0.0, 2.0]), (NonNegative(), [1.0, -1.0])):
-        assert g.optimality_distance(jnp.array(x), jnp.zeros(2)) == np.inf
-    assert Zero().optimality_distance(jnp.zeros(2), jnp.array([3.0, 4.0])) == 5.0
 
 
 # one class at a time

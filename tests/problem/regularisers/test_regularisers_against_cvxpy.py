@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import cvxpy as cp
-import jax
 import numpy as np
 import pytest
 from regulariser_cases import (
@@ -52,11 +51,7 @@ from compfed.problem.regularisers import (
 )
 from compfed.problem.regularisers.sums import RULES, core
 
-
-@pytest.fixture(autouse=True)
-def double_precision():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 
 def nothing(u: cp.Variable) -> list[Any]:

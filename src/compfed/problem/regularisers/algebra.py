@@ -5,7 +5,6 @@ Sums are in sums.py."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -39,11 +38,7 @@ class Scaled(Combinable):
         return self.g.prox(x, t * self.factor)
 
     def critical(self, gradient: Array) -> Array:
-        return _ask(self.g, "critical")(gradient) / like(gradient, self.factor)
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        factor = like(x, self.factor)
-        return factor * _ask(self.g, "optimality_distance")(x, gradient / factor)
+        return _critical(self.g, gradient) / like(gradient, self.factor)
 
 
 @record
@@ -97,7 +92,7 @@ class Rescaled(Combinable):
         return like(x, self.scale) * self.g.prox(x / like(x, self.scale), t / self.scale**2)
 
     def critical(self, gradient: Array) -> Array:
-        return _ask(self.g, "critical")(gradient) * like(gradient, self.scale)
+        return _critical(self.g, gradient) * like(gradient, self.scale)
 
 
 @record
@@ -125,12 +120,7 @@ class OnBlock(Combinable):
 
     def critical(self, gradient: Array) -> Array:
         """The critical factor of the block, for a gradient taken where the free coefficients are optimal."""
-        return _ask(self.g, "critical")(self._block(gradient))
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        block = _ask(self.g, "optimality_distance")(self._block(x), self._block(gradient))
-        free = jnp.asarray(gradient).at[self.start : self.stop].set(0.0)
-        return jnp.hypot(block, jnp.linalg.norm(free))
+        return _critical(self.g, self._block(gradient))
 
     def _block(self, x: Array) -> Array:
         if self.stop > x.size:
@@ -168,11 +158,7 @@ class Blocks(Combinable):
         return jnp.concatenate([g.prox(u, t) for g, u in self._pairs(x)])
 
     def critical(self, gradient: Array) -> Array:
-        return jnp.stack([_ask(g, "critical")(u) for g, u in self._pairs(gradient)]).max()
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        both = zip(self._pairs(x), self._pairs(gradient), strict=True)
-        return jnp.linalg.norm(jnp.stack([_ask(g, "optimality_distance")(u, v) for (g, u), (_, v) in both]))
+        return jnp.stack([_critical(g, u) for g, u in self._pairs(gradient)]).max()
 
     def _pairs(self, x: Array) -> list[tuple[Any, Array]]:
         if sum(self.sizes) != x.size:
@@ -186,10 +172,10 @@ def _least(steps: list[Any]) -> Any:
     return min(steps) if known else jnp.stack([jnp.asarray(step) for step in steps]).min()
 
 
-def _ask(g: Any, method: str) -> Callable[..., Array]:
-    if not hasattr(g, method):
-        raise InputError(f"{type(g).__name__} has no {method}.")
-    return getattr(g, method)
+def _critical(g: Any, gradient: Array) -> Array:
+    if not hasattr(g, "critical"):
+        raise InputError(f"{type(g).__name__} has no critical.")
+    return g.critical(gradient)
 
 
 def _value(g: Any, u: Array, size: Array) -> Array:

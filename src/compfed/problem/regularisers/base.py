@@ -27,10 +27,8 @@ class Regulariser(Protocol):
 class Combinable:
     """Gives a regulariser `2.0 * g` and `g + h`, and says that its prox is defined for every step.
 
-    Two more methods are optional, each with the same meaning wherever it exists:
-
-    - `critical(gradient)`: the least factor c such that x = 0 minimises <gradient, x> + c g(x);
-    - `optimality_distance(x, gradient)`: the distance of -gradient to the subdifferential of g at x.
+    One more method is optional: `critical(gradient)`, the least factor c such that x = 0 minimises
+    <gradient, x> + c g(x).
     """
 
     __array_ufunc__ = None  # so that a NumPy number times g asks g

@@ -50,15 +50,6 @@ class _Grouped(Combinable):
         factor = jnp.where(norms > thresholds, 1.0 - thresholds / jnp.where(norms > 0, norms, 1.0), 0.0)
         return x * factor[self.members(x)]
 
-    def residual(self, x: Array, gradient: Array, l1: Array) -> Array:
-        """Distance of -gradient to the subdifferential of l1 ||.||_1 + lam sum_g w_g ||x_g|| at x."""
-        member, norms, thresholds = self.members(x), self.norms(x), self.thresholds(x)
-        direction = x / jnp.where(norms > 0, norms, 1.0)[member]
-        left = gradient + thresholds[member] * direction + l1 * jnp.sign(x)
-        inside = self.norms(jnp.where(x == 0, soft(gradient, l1), left))
-        at_zero = jnp.maximum(self.norms(soft(gradient, l1)) - thresholds, 0.0)
-        return jnp.linalg.norm(jnp.where(norms > 0, inside, at_zero))
-
 
 @record
 class GroupL2(_Grouped):
@@ -90,9 +81,6 @@ class GroupL2(_Grouped):
     def critical(self, gradient: Array) -> Array:
         return ratio(self.norms(gradient), self.thresholds(gradient)).max()
 
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return self.residual(x, gradient, like(x, 0.0))
-
 
 @record
 class SparseGroup(_Grouped):
@@ -115,6 +103,3 @@ class SparseGroup(_Grouped):
 
     def critical(self, gradient: Array) -> Array:
         return least_factor(self, gradient)
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return self.residual(x, gradient, like(x, self.l1))

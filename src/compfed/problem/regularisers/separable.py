@@ -24,9 +24,6 @@ class Zero(Combinable):
     def critical(self, gradient: Array) -> Array:
         return indicator((gradient == 0).all(), gradient)
 
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return jnp.linalg.norm(gradient)
-
 
 @record
 class L1(Combinable):
@@ -42,9 +39,6 @@ class L1(Combinable):
 
     def critical(self, gradient: Array) -> Array:
         return ratio(jnp.abs(gradient), self.lam).max()
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return jnp.linalg.norm(_l1_residual(x, gradient, like(x, self.lam)))
 
 
 @record
@@ -63,9 +57,6 @@ class ElasticNet(Combinable):
     def critical(self, gradient: Array) -> Array:
         return ratio(jnp.abs(gradient), self.l1).max()
 
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return jnp.linalg.norm(_l1_residual(x, gradient + like(x, self.l2) * x, like(x, self.l1)))
-
 
 @record
 class Ridge(Combinable):
@@ -81,9 +72,6 @@ class Ridge(Combinable):
 
     def critical(self, gradient: Array) -> Array:
         return indicator((gradient == 0).all(), gradient)
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return jnp.linalg.norm(gradient + like(x, self.lam) * x)
 
 
 @record
@@ -104,12 +92,6 @@ class Box(ConvexSet):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.clip(x, like(x, self.lower), like(x, self.upper))
 
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        """Infinite outside the box; inside, a bound absorbs the part of the gradient that pushes against it."""
-        at_lower, at_upper = x <= like(x, self.lower), x >= like(x, self.upper)
-        pull = jnp.where(at_lower, jnp.minimum(gradient, 0.0), gradient)
-        return jnp.linalg.norm(jnp.where(at_upper, jnp.maximum(pull, 0.0), pull)) + self(x)
-
 
 @record
 class NonNegative(ConvexSet):
@@ -120,11 +102,3 @@ class NonNegative(ConvexSet):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.maximum(x, 0.0)
-
-    def optimality_distance(self, x: Array, gradient: Array) -> Array:
-        return jnp.linalg.norm(jnp.where(x > 0, gradient, jnp.minimum(gradient, 0.0))) + self(x)
-
-
-def _l1_residual(x: Array, gradient: Array, lam: Array) -> Array:
-    """Coefficient by coefficient, what is left of the gradient once lam |x_j| has answered as well as it can."""
-    return jnp.where(x == 0, jnp.maximum(jnp.abs(gradient) - lam, 0.0), jnp.abs(gradient + lam * jnp.sign(x)))

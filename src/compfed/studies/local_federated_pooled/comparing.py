@@ -55,7 +55,7 @@ def _compared(estimator: Any, table: Table, out: np.ndarray) -> Comparison:
         federated.fit(train[0], train[1], sites=train[2])
         pooled, pooled_by = fit_pooled(plain(federated), *train)
     notes = tuple(f"{FEDERATED} or {POOLED}: {w.message}" for w in caught)
-    fits += [average(federated, fits, train[2]), Fit(FEDERATED, federated, notes=notes), Fit(POOLED, pooled)]
+    fits += [average(federated, fits), Fit(FEDERATED, federated, notes=notes), Fit(POOLED, pooled)]
     found = of_coefficients(fits, table.names, train[0])
     differ = disagreement(found["distance"][-2], federated, pooled, train[0])
     return Comparison(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from sklearn.base import clone, is_classifier
 
 from compfed.errors import InputError
 
-LOCAL, AVERAGE, FEDERATED, POOLED = "local: ", "average of local", "federated", "pooled"
+AVERAGE, FEDERATED, POOLED = "average of local", "federated", "pooled"
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Fit:
     model: Any
     status: str = ""
     notes: Sequence[str] = ()
+    rows: int = 0  # of its site, for a local model
 
 
 def local_fits(estimator: Any, table: Table, train: np.ndarray) -> list[Fit]:
@@ -45,13 +47,13 @@ def local_fits(estimator: Any, table: Table, train: np.ndarray) -> list[Fit]:
     size = max(map(len, members))
     classes = len(np.unique(table.y[train])) if is_classifier(estimator) else 0
     return [
-        _local_fit(LOCAL + site, clone(estimator), table, rows, size, classes)
+        _local_fit(f"local: {site}", clone(estimator), table, rows, size, classes)
         for site, rows in zip(table.sites, members, strict=True)
     ]
 
 
 def _local_fit(label: str, model: Any, table: Table, rows: np.ndarray, size: int, classes: int) -> Fit:
-    found = len(np.unique(table.y[rows])) if classes else 0
+    found, count = len(np.unique(table.y[rows])) if classes else 0, len(rows)
     if classes and found == 1:
         return Fit(label, None, "one class")
     weight = None
@@ -66,23 +68,22 @@ def _local_fit(label: str, model: Any, table: Table, rows: np.ndarray, size: int
         except InputError as problem:
             return Fit(label, None, "cannot be fitted", [f"{label}: {problem}"])
     status = f"{found} of {classes} classes" if found < classes else ""
-    return Fit(label, model, status, [f"{label}: {w.message}" for w in caught])
+    return Fit(label, model, status, [f"{label}: {w.message}" for w in caught], count)
 
 
 def plain(fitted: Any) -> Any:
     """The estimator with the alpha that a fitted one has, or has chosen."""
     cls = getattr(fitted, "model", type(fitted))
-    parameters = {k: v for k, v in fitted.get_params(deep=False).items() if k in cls._get_param_names()}
+    parameters = {k: v for k, v in fitted.get_params(deep=False).items() if k in inspect.signature(cls).parameters}
     return cls(**parameters | {"alpha": getattr(fitted, "alpha_", parameters.get("alpha"))})
 
 
-def average(federated: Any, local: Sequence[Fit], where: np.ndarray) -> Fit:
+def average(federated: Any, local: Sequence[Fit]) -> Fit:
     """The mean of the local coefficients, by rows, over the models that have the coefficients of the federated one."""
     usable = [fit for fit in local if fit.model is not None and not fit.status]
     if not usable:
         return Fit(AVERAGE, None, "no local model")
-    counts = [np.sum(where == fit.label.removeprefix(LOCAL)) for fit in usable]
-    weights = counts if federated.site_weights == "rows" else [1] * len(usable)
+    weights = [fit.rows if federated.site_weights == "rows" else 1 for fit in usable]
     model = plain(federated)
     model.__dict__.update({k: v for k, v in vars(federated).items() if k not in federated.get_params()})
     model.coef_ = np.average([fit.model.coef_ for fit in usable], axis=0, weights=weights)

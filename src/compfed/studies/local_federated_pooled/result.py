@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import MissingExtra
-from compfed.report.comparison import comparison_figure
 from compfed.report.figures import write
+from compfed.report.local_federated_pooled import comparison_figure
 from compfed.studies.local_federated_pooled.text import text
 
 

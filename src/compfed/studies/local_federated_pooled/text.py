@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compfed.studies.local_federated_pooled.fits import LOCAL
 from compfed.tools.text import number_table, shortened
 
 if TYPE_CHECKING:
@@ -92,7 +91,8 @@ def _coefficient_table(c: Comparison) -> str:
     cells = [[shortened(c.features[j], NAME), *(_number(v) for v in c.coefficients[j, columns])] for j in rows]
     for kind, values in zip(c.outputs, c.intercepts[:, columns], strict=True):
         cells.append([f"(intercept){kind}", *(_number(v) for v in values)])
-    header = ["feature", *(shortened(c.models[k].removeprefix(LOCAL), NAME) for k in columns)]
+    titles = [*c.sites, *c.models[n:]]
+    header = ["feature", *(shortened(titles[k], NAME) for k in columns)]
     left = len(c.features) - len(rows)
     return number_table(header, cells) + (f"\n({left} more in .coefficients)" if left else "")
 

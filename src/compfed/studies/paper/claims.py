@@ -9,9 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from compfed.studies.paper.keys import (
+    ALGORITHM_1,
+    FAST_FEDDA,
+    FAST_FEDDAS,
+    ONE_WORKER,
+    UPLOAD_ZHAT,
+    Group,
+    Key,
+    Traces,
+    keys,
+)
 from compfed.trace import Trace
-
-Traces = dict[str, list[Trace]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +34,7 @@ class Claim:
     holds: bool
 
 
-_CHECKS: list[Callable[[Traces], Claim]] = []
+CHECKS: dict[str, Callable[[Traces], Claim]] = {}  # by id, in the order of the paper
 
 
 def _claim(id_: str, claim: str, where: str):
@@ -36,7 +45,7 @@ def _claim(id_: str, claim: str, where: str):
             measured, holds = check(traces)
             return Claim(id_, claim, where, measured, bool(holds))
 
-        _CHECKS.append(evaluate)
+        CHECKS[id_] = evaluate
         return check
 
     return register
@@ -44,7 +53,7 @@ def _claim(id_: str, claim: str, where: str):
 
 def all_claims(traces: Traces) -> list[Claim]:
     """Every claim, in the order of the paper."""
-    return [check(traces) for check in _CHECKS]
+    return [check(traces) for check in CHECKS.values()]
 
 
 def as_json(claims: list[Claim]) -> list[dict[str, Any]]:
@@ -85,7 +94,7 @@ def _rounds_to(traces: list[Trace], level: float) -> float | None:
 
 @_claim("exact-linear", "Algorithm 1 with full gradients converges exactly and linearly", "Fig. 1 left, section 4")
 def _(traces):
-    trace = traces["full: DecoupledProx"][0]
+    trace = traces[ALGORITHM_1][0]
     decades, r2 = _straightness(trace, above=1e-11, below=1e-2)
     final = _final(trace)
     return {"final_optimality": final, "decades_per_100_rounds": decades, "R2_of_straight_line": r2}, (
@@ -97,7 +106,7 @@ def _(traces):
 def _(traces):
     measured, holds = {}, True
     for name in ("FedMid", "FedDA"):
-        optimality = traces[f"full: {name}"][0]["optimality"]
+        optimality = traces[Key(Group.FULL, name)][0]["optimality"]
         last, middle = float(optimality[-1]), float(optimality[2 * len(optimality) // 3])
         measured[name] = last
         holds &= last > 0.05 and abs(last - middle) < 0.05 * last
@@ -106,12 +115,13 @@ def _(traces):
 
 @_claim("fedda-better", "FedDA ends closer than FedMid, having no primal averaging", "Fig. 1 left, section 4")
 def _(traces):
-    mid, da = _final(traces["full: FedMid"][0]), _final(traces["full: FedDA"][0])
-    pairs = [(_final(a), _final(b)) for a, b in zip(traces["draws: FedMid"], traces["draws: FedDA"], strict=True)]
+    mid, da = (_final(traces[Key(Group.FULL, name)][0]) for name in ("FedMid", "FedDA"))
+    draws = (traces[Key(Group.DRAWS, name)] for name in ("FedMid", "FedDA"))
+    pairs = [(_final(a), _final(b)) for a, b in zip(*draws, strict=True)]
     pairs.append((mid, da))
     share = float(np.mean([b < a for a, b in pairs]))
     measured = {"FedMid": mid, "FedDA": da, "share_of_data_draws": share}
-    without_prox = traces.get("full: FedMid (no server prox)")
+    without_prox = traces.get(Key(Group.FULL, "FedMid (no server prox)"))
     if without_prox:  # the reading in the paper's text; it comes closer to FedDA
         measured["FedMid_without_server_prox"] = _final(without_prox[0])
     return measured, da < mid and share >= 0.8
@@ -120,19 +130,20 @@ def _(traces):
 @_claim("fast-fedda-slow", "Fast-FedDA is slow, because its step sizes decay", "Fig. 1 left, section 4")
 def _(traces):
     measured, holds = {}, True
-    ours = traces["full: DecoupledProx"][0]
-    for name, (trace, *_) in ((n, ts) for n, ts in traces.items() if n.startswith("full: FastFedDA")):
+    ours = traces[ALGORITHM_1][0]
+    for name in (name for name in FAST_FEDDAS if Key(Group.FULL, name) in traces):
+        trace = traces[Key(Group.FULL, name)][0]
         late = trace["round"] >= trace["round"][-1] / 2
         power = float(np.polyfit(np.log(trace["round"][late]), np.log(trace["optimality"][late]), 1)[0])
-        measured[name[6:]] = {"final_optimality": _final(trace), "fitted_rate": f"round^{power:.2f}"}
+        measured[name] = {"final_optimality": _final(trace), "fitted_rate": f"round^{power:.2f}"}
         holds &= -1.3 < power < -0.6 and _final(trace) > 1e3 * _final(ours)
     return measured, holds
 
 
 @_claim("stochastic-floor", "With mini-batches (b = 20) Algorithm 1 has the lowest floor", "Fig. 1 right, section 4")
 def _(traces):
-    names = ("DecoupledProx", "FedMid", "FedDA", "FastFedDA (quadratic)")
-    floors = {name: [_floor(t) for t in traces[f"stochastic: {name}"]] for name in names}
+    names = ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)
+    floors = {name: [_floor(t) for t in traces[Key(Group.STOCHASTIC, name)]] for name in names}
     others = np.array([floors[name] for name in names[1:]])
     share = float(np.mean(np.array(floors["DecoupledProx"]) < others.min(axis=0)))
     return {name: float(np.median(f)) for name, f in floors.items()} | {"share_of_seeds": share}, share == 1.0
@@ -140,8 +151,8 @@ def _(traces):
 
 @_claim("eta-trade-off", "Smaller eta is slower and more accurate (b = 50, tau = 10)", "Fig. 2 left, section 4")
 def _(traces):
-    etas = [name.rsplit(" ", 1)[1] for name in traces if name.startswith("impact of eta")]
-    runs = [traces[f"impact of eta: eta = {eta}"] for eta in etas]
+    etas = [f"{key.value:g}" for key in keys(traces, Group.ETA)]
+    runs = [traces[key] for key in keys(traces, Group.ETA)]
     to_level = [_rounds_to(r, 0.1) for r in runs]
     floors = [_median_floor(r) for r in runs]
     ordered = all(a is not None and b is not None and a < b for a, b in itertools.pairwise(to_level))
@@ -154,9 +165,9 @@ def _(traces):
 
 @_claim("tau-faster", "Larger tau is faster at the same accuracy (b = 50, eta = 0.2)", "Fig. 2 right, section 4")
 def _(traces):
-    shorter = [name for name in traces if name.startswith("impact of tau")]
-    taus = [name.rsplit(" ", 1)[1] for name in shorter] + ["10"]
-    runs = [traces[name] for name in shorter] + [traces["impact of eta: eta = 0.2"]]
+    shorter = keys(traces, Group.TAU)
+    taus = [f"{key.value:g}" for key in shorter] + ["10"]
+    runs = [traces[key] for key in shorter] + [traces[Key(Group.ETA, "eta", 0.2)]]
     to_level = [_rounds_to(r, 0.01) for r in runs]
     floors = [_median_floor(r) for r in runs]
     ordered = all(a is not None and b is not None and a > b for a, b in itertools.pairwise(to_level))
@@ -169,35 +180,36 @@ def _(traces):
 
 @_claim("one-vector", "One d-vector up and one down per client and round", "section 2, contribution")
 def _(traces):
-    trace = traces["full: DecoupledProx"][0]
+    trace = traces[ALGORITHM_1][0]
     up, down = (float(trace[column][-1] / trace["round"][-1]) for column in ("vectors_up", "vectors_down"))
-    fast = traces["full: FastFedDA (quadratic)"][0]
+    fast = traces[Key(Group.FULL, FAST_FEDDA)][0]
     return {"up": up, "down": down, "FastFedDA_up": float(fast["vectors_up"][-1] / fast["round"][-1])}, up == down == 1
 
 
 @_claim("zero-mean-correction", "The average correction of all workers is zero", "section 2, below eq. (2)")
 def _(traces):
-    names = [name for name, ts in traces.items() if "correction" in ts[0] and not name.startswith("fixed")]
-    worst = max(float(t["correction"].max()) for name in names for t in traces[name])
-    return {"largest_norm": worst, "runs": sum(len(traces[name]) for name in names)}, worst <= 1e-12
+    corrected = [t for key, ts in traces.items() if key.group is not Group.FIXED_POINT for t in ts if "correction" in t]
+    worst = max(float(t["correction"].max()) for t in corrected)
+    return {"largest_norm": worst, "runs": len(corrected)}, worst <= 1e-12
 
 
 @_claim("equation-2", "The server update is the averaged-gradient form of eq. (2)", "eq. (2), appendix A")
 def _(traces):
-    trace = traces["equation 2: DecoupledProx, upload zhat"][0]
+    trace = traces[UPLOAD_ZHAT][0]
     worst = float(trace["eq2_gap"][1:].max())
     return {"largest_gap": worst, "rounds": int(trace["round"][-1])}, worst <= 1e-12
 
 
 @_claim("fixed-point-appendix", "One worker, tau = 2, full gradients: started at x*, stays at x*", "appendix, line 11")
 def _(traces):
-    worst = float(traces["fixed point: n = 1, tau = 2"][0]["optimality"].max())
+    worst = float(traces[ONE_WORKER][0]["optimality"].max())
     return {"largest_optimality": worst}, worst <= 1e-12
 
 
 @_claim("fixed-point-every-n", "The same for every n with c_i = grad f(x*) - grad f_i(x*)", "beyond the paper")
 def _(traces):
-    worst = {n: float(ts[0]["optimality"].max()) for n, ts in traces.items() if n.startswith("fixed point: all")}
+    others = [key for key in keys(traces, Group.FIXED_POINT) if key != ONE_WORKER]
+    worst = {str(key): float(traces[key][0]["optimality"].max()) for key in others}
     return worst, len(worst) == 2 and max(worst.values()) <= 1e-12
 
 
@@ -206,13 +218,15 @@ def _(traces):
 )
 def _(traces):
     measured, holds = {}, True
-    for group, exact in (("ablation", "full"), ("sparse", "sparse")):
-        ours = _final(traces[f"{exact}: DecoupledProx"][0])
-        measured[f"{group}: growing"] = ours
-        start = f"{group}: local prox: "
-        for name in [name for name in traces if name.startswith(start)]:
-            floor = _final(traces[name][0])
-            measured[f"{group}: {name[len(start) :]}"] = floor
+    for setting, rules, methods in (
+        ("ablation", Group.ABLATION, Group.FULL),
+        ("sparse", Group.SPARSE_ABLATION, Group.SPARSE),
+    ):
+        ours = _final(traces[Key(methods, "DecoupledProx")][0])
+        measured[f"{setting}: growing"] = ours
+        for key in keys(traces, rules):
+            floor = _final(traces[key][0])
+            measured[f"{setting}: {key.name}"] = floor
             holds &= floor > 1e-4 and floor > 1e6 * ours
     return measured, holds
 
@@ -223,7 +237,7 @@ def _(traces):
     "beyond the paper",
 )
 def _(traces):
-    runs = {name: traces[f"sparse: {name}"][0] for name in ("DecoupledProx", "FedMid", "FedDA")}
+    runs = {name: traces[Key(Group.SPARSE, name)][0] for name in ("DecoupledProx", "FedMid", "FedDA")}
     target = int(runs["DecoupledProx"].provenance["reference"]["nonzeros"])
     measured = {"x_star": target} | {name: int(t["nonzeros"][-1]) for name, t in runs.items()}
     final = {f"optimality of {name}": _final(t) for name, t in runs.items()}
@@ -231,21 +245,20 @@ def _(traces):
     return measured | final, holds and _final(runs["DecoupledProx"]) <= 1e-12
 
 
-def _within_bound(traces: Traces, prefix: str) -> tuple[dict[str, Any], bool]:
+def within_bound(traces: Traces, group: Group) -> tuple[dict[str, Any], bool]:
     """The mean (over seeds) of the Lyapunov function against the theorem's bound, at every round."""
     measured, holds = {}, True
-    for name, runs in traces.items():
-        if not name.startswith(prefix):
-            continue
+    for key in keys(traces, group):
+        runs = traces[key]
         omega, bound = np.mean([t["lyapunov"] for t in runs], axis=0), runs[0]["bound"]
         worst = float((omega / bound).max())
-        measured[name] = {
+        measured[str(key)] = {
             "largest_ratio_to_bound": worst,
             "rounds": int(runs[0]["round"][-1]),
             "lyapunov_first_last": [float(omega[0]), float(omega[-1])],
             "bound_last": float(bound[-1]),
             "seeds": len(runs),
-            **{key: float(runs[0].provenance["theorem"][key]) for key in ("sigma2", "B_g", "eta_tilde")},
+            **{name: float(runs[0].provenance["theorem"][name]) for name in ("sigma2", "B_g", "eta_tilde")},
         }
         holds &= worst <= 1.0 + 1e-12
     return measured, holds and bool(measured)
@@ -253,12 +266,12 @@ def _within_bound(traces: Traces, prefix: str) -> tuple[dict[str, Any], bool]:
 
 @_claim("theorem-1", "Theorem 1's bound holds at every round with its own step sizes", "Theorem 1")
 def _(traces):
-    return _within_bound(traces, "theorem 1")
+    return within_bound(traces, Group.THEOREM)
 
 
 @_claim("corollary-1", "Corollary 1: for an indicator g the B_g term drops", "Corollary 1")
 def _(traces):
-    return _within_bound(traces, "corollary 1")
+    return within_bound(traces, Group.COROLLARY)
 
 
 @_claim(
@@ -269,7 +282,7 @@ def _(traces):
 def _(traces):
     measured = {}
     for name in ("DecoupledProx", "ProximalGradient", "FISTA"):
-        trace = traces[f"full: {name}"][0]
+        trace = traces[Key(Group.FULL, name)][0]
         rounds = trace.first("optimality", 1e-6)
         gradients = None if rounds is None else float(trace["gradients"][trace["round"] == rounds][0])
         measured[name] = {"rounds": rounds, "gradients_per_client": gradients}

@@ -1,0 +1,18 @@
+"""The paper's problem, at a quarter of its rows, and its minimiser."""
+
+from __future__ import annotations
+
+import pytest
+
+import compfed as cf
+from compfed.studies.paper.setting import paper_problem
+
+
+@pytest.fixture(scope="session")
+def problem() -> cf.Problem:
+    return paper_problem(500)
+
+
+@pytest.fixture(scope="session")
+def star(problem) -> cf.Solution:
+    return cf.solve(problem)
