@@ -29,7 +29,7 @@ from compfed.errors import InputError
 from compfed.problem.regularisers import Regulariser, Zero
 
 if TYPE_CHECKING:
-    from compfed.problem.local import LocalLoss
+    from compfed.problem.local_loss import LocalLoss
 
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")

@@ -5,7 +5,7 @@ from compfed.data.files import from_csv, from_files, from_svmlight
 from compfed.data.generator import synthetic
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.data.summary import describe
-from compfed.tools.facts import Summary
+from compfed.tools.site_facts import Summary
 
 __all__ = [
     "Sites", "Summary", "bundled", "describe", "from_arrays", "from_csv", "from_files", "from_svmlight", "from_table",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compfed.data.sites import Sites
 from compfed.errors import InputError
-from compfed.tools.facts import Summary, facts_of, summarised
+from compfed.tools.site_facts import Summary, facts_of, summarised
 
 
 def describe(sites: Sites) -> Summary:

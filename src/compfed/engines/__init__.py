@@ -5,7 +5,7 @@
 
 from compfed.engines.grids import grid
 from compfed.engines.reference_engine import reference
-from compfed.engines.simulated import Simulated
+from compfed.engines.simulated_federation import Simulated
 from compfed.engines.simulator import simulate
 
 __all__ = ["Simulated", "grid", "reference", "simulate"]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.measures import measured
+from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import checked
 from compfed.engines.simulator import clients_at_once, drive, finished, first_carry, program_for, rows_of
@@ -99,8 +99,7 @@ def side_by_side(
         def program(carry: Carry, records: int, every: int):
             return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies)
 
-        carry = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(first_carry(run) for run in runs))
-        carry = jax.tree.map(np.asarray, drive(program, carry, recorders, progress))
+        carry = jax.tree.map(np.asarray, drive(program, first_carry(runs), recorders, progress))
         for recorder, said in zip(recorders, more, strict=True):
             recorder.more.update(said)
         return [finished(recorder, carry, i) for i, recorder in enumerate(recorders)]

@@ -73,14 +73,14 @@ class Run:
 def first_state(run: Run) -> tuple[Any, Any]:
     """Server state, and client states stacked along a first axis in the order of the sites: fresh, or as saved."""
     n = run.problem.n
-    server, client = run.algorithm.init(jnp.asarray(run.x0))
-    clients = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (n, *leaf.shape)), client)
+    server, client = jax.tree.map(np.asarray, run.algorithm.init(jnp.asarray(run.x0)))
+    clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (n, *leaf.shape)), client)
     if run.resume is None or run.resume.state is None:
         return server, clients
     saved = run.resume.state
     return (
-        jax.tree.unflatten(jax.tree.structure(server), [jnp.asarray(leaf) for leaf in saved.server]),
-        jax.tree.unflatten(jax.tree.structure(clients), [jnp.asarray(leaf) for leaf in saved.clients]),
+        jax.tree.unflatten(jax.tree.structure(server), saved.server),
+        jax.tree.unflatten(jax.tree.structure(clients), saved.clients),
     )
 
 

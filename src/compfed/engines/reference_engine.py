@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.measures import measured
+from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.simulator import rows_of
+from compfed.federation.conversation import Talk, converse
 from compfed.federation.in_process import InProcess
 from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.site import close
-from compfed.federation.talk import Talk, converse
 from compfed.federation.task import Task
 from compfed.federation.view import Job, View
 from compfed.problem.problem import Problem

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.ready import ready
+from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Run
 from compfed.errors import InputError
 from compfed.problem.problem import Problem

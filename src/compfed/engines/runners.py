@@ -1,6 +1,6 @@
 """Rounds until a certificate: models run side by side over a federation, looked at every few rounds.
 
-A federation whose rounds are compiled brings its own runner (`engines.simulated`); every other one is spoken to message
+A federation whose rounds are compiled brings its own runner (`engines.simulated_federation`); every other one is spoken to message
 by message, here. Both give the same segments and count the same messages.
 """
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.ready import ready
+from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Progress, Recorder, Run
+from compfed.federation.conversation import Federation, Request, Talk, in_parallel
 from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.server import NotFinite, ServerLoop
-from compfed.federation.talk import Federation, Request, Talk, in_parallel
 from compfed.federation.task import Task
 from compfed.federation.view import Job
-from compfed.problem.mapping import at_point
+from compfed.problem.gradient_mapping import at_point
 from compfed.trace import Trace
 
 CHECK = 10  # rounds between two looks at the certificate

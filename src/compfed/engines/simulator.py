@@ -14,14 +14,14 @@ import numpy as np
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.measures import measured
+from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
 from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
+from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
-from compfed.problem.store import Store
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.trace import Trace
@@ -70,11 +70,17 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
 
 def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
-    """What `metrics.at_models` would say of x, where the program itself has to know it."""
+    """What `columns.measured` would say of x, where the program itself has to know it."""
     if setting.stop is None:
         return {}
     F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step)
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
+
+
+def _single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+    """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
+    one = jax.tree.map(lambda leaf: leaf[0], carry)
+    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
 
 
 def _grid_rounds(
@@ -92,7 +98,7 @@ def _grid_rounds(
 _SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
     (grid, short): jax.jit(
-        _grid_rounds if grid else _rounds,
+        _grid_rounds if grid else _single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
         compiler_options=_SHORT_LOOPS if short else None,
     )
@@ -154,12 +160,16 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     return os.cpu_count() or 1
 
 
-def first_carry(run: Run) -> Carry:
-    server, clients = first_state(run)
-    order = rows_of(run).order
-    clients = jax.tree.map(lambda leaf: leaf[order], clients)
-    zero = jnp.zeros((), run.problem.dtype)
-    return Carry(server, clients, zero, jnp.asarray(run.start, jnp.int32), jnp.zeros((), jnp.int32))
+def first_carry(runs: Sequence[Run]) -> Carry:
+    """Where the runs start, stacked along a member axis. In NumPy: many small arrays, each moved to the device once."""
+
+    def one(run: Run) -> Carry:
+        server, clients = first_state(run)
+        order = rows_of(run).order
+        numbers: Any = (np.zeros((), run.problem.dtype), np.int32(run.start), np.int32(0))
+        return Carry(server, jax.tree.map(lambda leaf: leaf[order], clients), *numbers)
+
+    return jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *map(one, runs)))
 
 
 def simulate(
@@ -212,11 +222,9 @@ def simulated(
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop)
 
         def program(carry: Carry, records: int, every: int):
-            one = jax.tree.map(lambda leaf: leaf[0], carry)
-            done = program_for(plan, grid=False)(setting, problem.store, plan, one, records, every)
-            return jax.tree.map(lambda leaf: leaf[None], done)
+            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
 
-        carry = drive(program, jax.tree.map(lambda leaf: leaf[None], first_carry(run)), [recorder], progress)
+        carry = drive(program, first_carry([run]), [recorder], progress)
         trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
@@ -237,6 +245,6 @@ def checked_tol(tol: float) -> float:
 
 def finished(recorder: Recorder, carry: Carry, member: int) -> Trace:
     back = np.argsort(rows_of(recorder.run).order)
-    server = jax.tree.map(lambda leaf: np.asarray(leaf[member]), carry.server)
-    clients = jax.tree.map(lambda leaf: np.asarray(leaf[member])[back], carry.clients)
+    server = jax.tree.map(lambda leaf: np.asarray(leaf)[member], carry.server)
+    clients = jax.tree.map(lambda leaf: np.asarray(leaf)[member][back], carry.clients)
     return recorder.trace(server, clients)

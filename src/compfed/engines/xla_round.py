@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
-from compfed.problem.local import FullGradient, LocalLoss, MiniBatch
+from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
+from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
-from compfed.problem.store import Store
 from compfed.tools.randomness import client_key, participation_scores
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]

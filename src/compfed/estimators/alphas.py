@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from compfed.errors import InputError
 from compfed.estimators.pipeline import Prepared
-from compfed.federation.talk import Federation, Talk
+from compfed.federation.conversation import Federation, Talk
 from compfed.solvers.federated import Minimum, minimising_all
 from compfed.tools.checks import is_number, whole
 

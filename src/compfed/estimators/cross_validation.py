@@ -32,7 +32,7 @@ from compfed.estimators.many_outcomes import (
 )
 from compfed.estimators.model import FederatedModel, estimator, first
 from compfed.estimators.selection import selecting
-from compfed.federation.talk import Federation, converse
+from compfed.federation.conversation import Federation, converse
 from compfed.tools.checks import whole
 
 RULES = ("best", "one_standard_error")

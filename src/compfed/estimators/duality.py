@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from compfed.federation.conversation import Request, Talk
 from compfed.federation.questions import ValueAndGradient
-from compfed.federation.talk import Request, Talk
 from compfed.federation.task import Task
 from compfed.federation.view import Frame
-from compfed.problem.mapping import at_point
+from compfed.problem.gradient_mapping import at_point
 from compfed.problem.regularisers import ElasticNet, OnBlock
 from compfed.solvers.federated import Minimum
 

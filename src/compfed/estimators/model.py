@@ -13,13 +13,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.engines.simulated import Simulated
+from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError
 from compfed.estimators.family import Family
 from compfed.estimators.pipeline import Fitted, Plan, fitting
 from compfed.estimators.table import Table, tabulated
-from compfed.federation.accounts import Communication
-from compfed.federation.talk import Federation, converse
+from compfed.federation.communication import Communication
+from compfed.federation.conversation import Federation, converse
 from compfed.solvers.federated import Search
 from compfed.tools.checks import is_number, whole
 from compfed.tools.progress import progress_bar

@@ -11,8 +11,8 @@ from compfed.errors import InputError
 from compfed.estimators.alphas import AlphaGrid, following, warn_if_short
 from compfed.estimators.model import FederatedModel
 from compfed.estimators.pipeline import Prepared, prepared_of
-from compfed.federation.accounts import Communication
-from compfed.federation.talk import Federation, Talk, converse
+from compfed.federation.communication import Communication
+from compfed.federation.conversation import Federation, Talk, converse
 from compfed.solvers.federated import Minimum
 
 

@@ -1,6 +1,6 @@
 """From a federation to a fitted model, at the server: gather what the sites say, prepare the problem, solve, publish.
 
-Every step is a talk (`federation.talk`): it asks, and reads no row. `fit` and a network run the same lines.
+Every step is a talk (`federation.conversation`): it asks, and reads no row. `fit` and a network run the same lines.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
 from compfed.estimators.family import Family, Labels
+from compfed.federation.conversation import Federation, Request, Talk
 from compfed.federation.questions import Describe, Moments, Steepness, ValueAndGradient
 from compfed.federation.scaling import pooled_mean, spread
-from compfed.federation.talk import Federation, Request, Talk
 from compfed.federation.task import Task
 from compfed.federation.view import Frame, Part, View
 from compfed.problem.regularisers import OnBlock, Regulariser, Zero

@@ -15,8 +15,8 @@ from compfed.errors import InputError
 from compfed.estimators.alphas import AlphaGrid, following
 from compfed.estimators.folds import Parts, parts_of
 from compfed.estimators.pipeline import Fitted, Gathered, Plan, Prepared, certified, gathering, preparing, site_weights
+from compfed.federation.conversation import Federation, Request, Talk, in_parallel
 from compfed.federation.questions import HeldOut
-from compfed.federation.talk import Federation, Request, Talk, in_parallel
 from compfed.solvers.federated import Minimum
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
 from compfed.data.sites import one_per_row
-from compfed.engines.simulated import Simulated
+from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError
 from compfed.federation.site import Site
 

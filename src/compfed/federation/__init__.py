@@ -4,7 +4,8 @@ At the server: weights, regulariser, algorithm, model, trace. At a site: rows, l
 docs/architecture.md.
 """
 
-from compfed.federation.accounts import Communication
+from compfed.federation.communication import Communication
+from compfed.federation.conversation import Federation, Request, Talk, ask, converse, in_parallel
 from compfed.federation.in_process import InProcess
 from compfed.federation.overview import describe
 from compfed.federation.questions import (
@@ -20,7 +21,6 @@ from compfed.federation.questions import (
     ValueAndGradient,
 )
 from compfed.federation.site import Refusals, Site, SiteRefusal
-from compfed.federation.talk import Federation, Request, Talk, ask, converse, in_parallel
 
 __all__ = [
     "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",

@@ -24,7 +24,7 @@ from compfed.problem.losses import Model
 # Where records may come from without being listed: every class in them is data, and building it runs no foreign code.
 OURS = (
     "compfed.federation.questions", "compfed.federation.view", "compfed.problem.losses", "compfed.problem.regularisers",
-    "compfed.algorithms", "compfed.studies.ablation", "compfed.tools.facts",
+    "compfed.algorithms", "compfed.studies.ablation", "compfed.tools.site_facts",
 )  # fmt: skip
 KINDS = "biufU"  # of arrays: booleans, whole numbers, numbers, words
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from compfed.federation.conversation import Federation, ask
 from compfed.federation.questions import Describe
-from compfed.federation.talk import Federation, ask
-from compfed.tools.facts import Summary, summarised
+from compfed.tools.site_facts import Summary, summarised
 
 
 def describe(federation: Federation) -> Summary:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from compfed.federation.view import Job, Part, View
-from compfed.tools.facts import Facts, facts_of
+from compfed.tools.site_facts import Facts, facts_of
 
 if TYPE_CHECKING:
     from compfed.federation.site import Look, Site

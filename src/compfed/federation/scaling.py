@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from compfed.federation.conversation import Federation, Request, Talk, converse
 from compfed.federation.questions import Describe, Moments
-from compfed.federation.talk import Federation, Request, Talk, converse
 from compfed.federation.view import Part
 
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from compfed.algorithms.base import dense
 from compfed.algorithms.shapes import message_shapes
+from compfed.federation.conversation import Request, Talk
 from compfed.federation.messages import named, unnamed
 from compfed.federation.questions import Result, Round
-from compfed.federation.talk import Request, Talk
 from compfed.federation.task import Task
 from compfed.federation.view import Job
 from compfed.tools.precision import precision

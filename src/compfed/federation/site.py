@@ -17,7 +17,7 @@ from compfed.errors import InputError
 from compfed.federation.messages import digest, named, unnamed
 from compfed.federation.questions import QUESTIONS, Curvature, Question
 from compfed.federation.view import Job, Part, View
-from compfed.problem.local import FullGradient, MiniBatch
+from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, run_key
 

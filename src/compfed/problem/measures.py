@@ -8,8 +8,8 @@ from jax import Array
 
 from compfed.problem.curvature import steepest
 from compfed.problem.losses import Loss
+from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
-from compfed.problem.store import Store
 
 
 @jax.jit

@@ -15,8 +15,8 @@ from compfed.errors import InputError
 from compfed.problem.curvature import largest_eigenvalue
 from compfed.problem.losses import Loss
 from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
+from compfed.problem.padded_rows import store
 from compfed.problem.regularisers import Regulariser, from_object, largest_step
-from compfed.problem.store import store
 from compfed.tools.checks import numbers, positive
 from compfed.tools.precision import checked_dtype, precision
 from compfed.tools.records import describe

@@ -2,7 +2,7 @@
 
 from compfed.solvers import steps
 from compfed.solvers.federated import Minimum
-from compfed.solvers.on_problem import minimise
+from compfed.solvers.in_this_process import minimise
 from compfed.solvers.pooled import Solution, solve
 
 __all__ = ["Minimum", "Solution", "minimise", "solve", "steps"]

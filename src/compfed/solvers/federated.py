@@ -1,6 +1,6 @@
 """The minimiser over sites, with nothing to tune: steps from the sites' own bounds, a certificate, and a guard.
 
-Everything here happens at the server and is written as a talk (`federation.talk`): it runs over sites in this process
+Everything here happens at the server and is written as a talk (`federation.conversation`): it runs over sites in this process
 and over a network alike, and reads no row.
 """
 
@@ -19,11 +19,11 @@ from compfed.algorithms.bounds import Bounds
 from compfed.engines.recorder import Progress
 from compfed.engines.runners import Answered, Order, Segment, runner
 from compfed.errors import StepSizeWarning
-from compfed.federation.accounts import Communication
-from compfed.federation.talk import Federation, Talk, in_parallel
+from compfed.federation.communication import Communication
+from compfed.federation.conversation import Federation, Talk, in_parallel
 from compfed.federation.task import Task
-from compfed.solvers.certificate import Certificate, Verdict, at_rounding_level, judged
-from compfed.solvers.choice import certificate_step, chosen
+from compfed.solvers.choice_of_method import certificate_step, chosen
+from compfed.solvers.stopping import Certificate, Verdict, at_rounding_level, judged
 from compfed.tools.records import has_leaf, with_leaf
 from compfed.trace import Trace
 

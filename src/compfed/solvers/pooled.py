@@ -14,9 +14,9 @@ from jax import Array
 from compfed.errors import InputError
 from compfed.problem.losses import Loss
 from compfed.problem.measures import gradients
+from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
-from compfed.problem.store import Store
 from compfed.tools.checks import whole
 from compfed.tools.precision import precision
 

@@ -12,9 +12,9 @@ import numpy as np
 import compfed.algorithms as alg
 from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
-from compfed.problem.mapping import usable
+from compfed.problem.gradient_mapping import usable
 from compfed.problem.problem import Problem
-from compfed.solvers.choice import chosen
+from compfed.solvers.choice_of_method import chosen
 
 
 def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:

@@ -16,9 +16,9 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.estimators.model import FederatedModel
 from compfed.estimators.pipeline import Fitted, Plan, fitting
-from compfed.federation.accounts import Communication
+from compfed.federation.communication import Communication
+from compfed.federation.conversation import Federation, OneSite, Request, Talk, converse, in_parallel, only
 from compfed.federation.questions import HeldOut
-from compfed.federation.talk import Federation, OneSite, Request, Talk, converse, in_parallel, only
 from compfed.federation.view import Share
 from compfed.tools.text import number_table
 

@@ -12,9 +12,9 @@ The ridge belongs to f_i, because the theory asks every f_i to be strongly conve
 """
 
 from compfed.problem.losses.base import Loss, ManyOutputs, OneOutput
-from compfed.problem.losses.functions import FromFunction, Model, from_function
 from compfed.problem.losses.many_outputs import MultiSquared, Softmax
 from compfed.problem.losses.one_output import Huber, Logistic, Poisson, SmoothedQuantile, Squared, SquaredHinge
+from compfed.problem.losses.user_function import FromFunction, Model, from_function
 
 __all__ = [
     "FromFunction",

@@ -14,7 +14,7 @@ from compfed.errors import InputError
 from compfed.estimators.given_folds import speaks_of_rows
 from compfed.estimators.model import FederatedModel
 from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, Table, average, local_fits, plain
-from compfed.studies.local_federated_pooled.measures import disagreement, of_coefficients, of_held_out_rows
+from compfed.studies.local_federated_pooled.judged import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled
 from compfed.studies.local_federated_pooled.result import Comparison
 

@@ -25,7 +25,7 @@ from compfed.estimators import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.pipeline import Prepared, prepared_of
-from compfed.federation.talk import converse
+from compfed.federation.conversation import converse
 from compfed.solvers.pooled import solve
 
 GOOD = 1e-8  # gradient mapping, as a share of the gradient without features, of an answer to be trusted

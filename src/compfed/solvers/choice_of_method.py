@@ -8,7 +8,7 @@ import compfed.algorithms as alg
 from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
 from compfed.federation.task import Task
-from compfed.problem.mapping import usable
+from compfed.problem.gradient_mapping import usable
 
 
 def chosen(asked: str | type[alg.Algorithm], bounds: Bounds, n: int) -> type[alg.Algorithm]:

@@ -20,11 +20,11 @@ from compfed.engines.runners import Order, Segment, look_question, looked
 from compfed.engines.simulator import simulated
 from compfed.engines.xla_round import Stop
 from compfed.errors import Divergence
-from compfed.federation.accounts import Communication, asked
+from compfed.federation.communication import Communication, asked
+from compfed.federation.conversation import Spent, Talk
 from compfed.federation.in_process import InProcess
 from compfed.federation.messages import digest, payload
 from compfed.federation.site import Site
-from compfed.federation.talk import Spent, Talk
 from compfed.federation.task import Task
 from compfed.federation.view import View
 from compfed.problem import Problem

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines.simulated import Simulated
+from compfed.engines.simulated_federation import Simulated
 from compfed.federation import Communication, InProcess, Request, Talk, converse, in_parallel
-from compfed.federation.talk import Spent, only
+from compfed.federation.conversation import Spent, only
 from compfed.federation.view import Share
 
 

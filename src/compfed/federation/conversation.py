@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
-from compfed.federation.accounts import Communication, asked
+from compfed.federation.communication import Communication, asked
 from compfed.federation.messages import payload
 from compfed.federation.questions import Question
 

@@ -10,11 +10,11 @@ import numpy as np
 from compfed.algorithms import Algorithm
 from compfed.engines.recorder import Progress
 from compfed.engines.reference_engine import task_of
-from compfed.engines.simulated import Simulated
+from compfed.engines.simulated_federation import Simulated
 from compfed.engines.simulator import checked_tol
 from compfed.errors import InputError
+from compfed.federation.conversation import Federation, Request, Talk, converse
 from compfed.federation.questions import Steepness, ValueAndGradient
-from compfed.federation.talk import Federation, Request, Talk, converse
 from compfed.federation.task import Task
 from compfed.problem import Problem
 from compfed.solvers.federated import Minimum, Search, Start, minimising
