@@ -40,7 +40,7 @@ out = {}
 for name, run in cases.items():
     run()
     best = np.inf
-    for _ in range(4):
+    for _ in range(12):
         began = time.perf_counter()
         run()
         best = min(best, time.perf_counter() - began)

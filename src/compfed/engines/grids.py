@@ -127,10 +127,10 @@ def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
     leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
     out, varies = [], []
     for column in zip(*leaves, strict=True):
-        plain = [
-            jax.random.key_data(v) if jnp.issubdtype(jnp.asarray(v).dtype, jax.dtypes.prng_key) else v for v in column
-        ]
+        keys = jnp.issubdtype(getattr(column[0], "dtype", float), jax.dtypes.prng_key)
+        plain = [np.asarray(jax.random.key_data(v) if keys else v) for v in column]
         differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
-        out.append(jnp.stack([jnp.asarray(v) for v in column]) if differs else column[0])
+        stacked = jnp.stack(column) if keys else np.stack(plain)  # numbers in NumPy: moved to the device once
+        out.append(stacked if differs else column[0])
         varies.append(differs)
     return jax.tree.unflatten(structures[0], out), tuple(varies)
