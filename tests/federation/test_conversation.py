@@ -10,9 +10,20 @@ import pytest
 
 import compfed as cf
 from compfed.engines.simulated_federation import Simulated
-from compfed.federation import Communication, InProcess, Request, Talk, converse, in_parallel
+from compfed.federation import (
+    Communication,
+    Curvature,
+    InProcess,
+    Refusals,
+    Request,
+    SiteRefusal,
+    Talk,
+    ValueAndGradient,
+    converse,
+    in_parallel,
+)
 from compfed.federation.conversation import Spent, only
-from compfed.federation.view import Share
+from compfed.federation.view import Share, View
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +123,41 @@ def test_an_error_at_a_site_ends_the_conversation():
     strict = InProcess(sites, cf.federation.Refusals(least_rows=5))
     with pytest.raises(cf.InputError, match="answers nothing below 5"):
         cf.federation.ask(strict, cf.federation.Moments())
+
+
+def careful(view: View, x: np.ndarray) -> Talk[str]:
+    """Asks for curvature, and makes do with gradients where a site refuses it."""
+    try:
+        (answers,) = yield [Request((Curvature(view, x, np.arange(x.size)),))]
+        return f"{len(answers)} Hessians"
+    except SiteRefusal as refusal:
+        (answers,) = yield [Request((ValueAndGradient(view, x[None]),))]
+        return f"{len(answers)} gradients, for {refusal}"
+
+
+def test_a_refusal_concerns_the_talk_that_asked_and_it_may_fall_back():
+    """Three talks in one message: one is refused and falls back, nested or not; the others do not notice."""
+    sites = cf.data.from_arrays([np.ones((4, 2)), np.eye(3, 2)], [np.ones(4), np.zeros(3)])
+    federation = InProcess(
+        [*InProcess(sites).sites[:1], *InProcess(sites, Refusals(questions=["Curvature"])).sites[1:]]
+    )
+    view, x = View(cf.losses.Squared()), np.zeros(2)
+
+    def means() -> Talk[float]:
+        total = 0.0
+        for _ in range(3):
+            (answers,) = yield [Request((cf.federation.Moments(),))]
+            total += float(sum(answer.mean.sum() for (answer,) in answers))
+        return total
+
+    talks: list[Talk[Any]] = [means(), careful(view, x), in_parallel([careful(view, x), means()])]
+    (total, one, (other, again)), cost = converse(federation, in_parallel(talks))
+    assert one == other == "2 gradients, for site '1' refuses Curvature: it does not answer Curvature."
+    assert total == again == pytest.approx(3 * (2 + 2 / 3))
+    assert cost.rounds == 3
+    # alone at the site that answers nothing is refused
+    assert converse(federation, only(0, 2, careful(view, x)))[0] == "1 Hessians"
+    assert converse(federation, only(1, 2, careful(view, x)))[0].startswith("1 gradients")
 
 
 # --- a comparison that is one conversation ---

@@ -15,15 +15,17 @@ from compfed.federation.questions import (
     HeldOut,
     Moments,
     Question,
+    Refused,
     Result,
     Round,
+    SiteRefusal,
     Steepness,
     ValueAndGradient,
 )
-from compfed.federation.site import Refusals, Site, SiteRefusal
+from compfed.federation.site import Refusals, Site
 
 __all__ = [
     "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",
-    "Refusals", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
+    "Refusals", "Refused", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
     "converse", "describe", "in_parallel",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from compfed.federation.communication import Communication, asked
 from compfed.federation.messages import payload
-from compfed.federation.questions import Question
+from compfed.federation.questions import Question, Refused, SiteRefusal
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
     cost, replies = Communication(), None
     while True:
         try:
-            said = talk.send(replies)
+            said = _deliver(talk, replies)
         except StopIteration as end:
             return end.value, cost
         if isinstance(said, Spent):
@@ -77,6 +77,13 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
             cost = cost.then(message)
 
 
+def _deliver(talk: Talk[Any], replies: Any) -> Sequence[Request] | Spent:
+    """Hand a talk its answers; one that was refused something hears of it as an error, which it may handle."""
+    answers = (answer for request in replies or () for site in request for answer in site)
+    refused = next((answer for answer in answers if isinstance(answer, Refused)), None)
+    return talk.send(replies) if refused is None else talk.throw(SiteRefusal(refused.reason, replies))
+
+
 def in_parallel(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
     """All of them as one: they share their messages, so the longest decides how many rounds there are."""
     speakers = [_Speaker(talk) for talk in talks]
@@ -84,7 +91,10 @@ def in_parallel(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
         speaker.go_on(None)
     steps = 0
     while under_way := [speaker for speaker in speakers if not speaker.done]:
-        replies = yield [request for speaker in under_way for request in speaker.requests]
+        try:
+            replies = yield [request for speaker in under_way for request in speaker.requests]
+        except SiteRefusal as refusal:  # one of them was refused something: it hears of it below, the others do not
+            replies = refusal.replies
         steps += 1
         rest = iter(replies)
         for speaker in under_way:
@@ -102,13 +112,16 @@ def only(site: int, n: int, talk: Talk[T]) -> Talk[T]:
     replies = None
     while True:
         try:
-            said = talk.send(replies)
+            said = _deliver(talk, replies)
         except StopIteration as end:
             return end.value
-        if isinstance(said, Spent):
-            replies = yield Spent(said.cost.over(n))
-        else:
-            replies = yield [replace(request, of=(site,)) for request in said]
+        try:
+            if isinstance(said, Spent):
+                replies = yield Spent(said.cost.over(n))
+            else:
+                replies = yield [replace(request, of=(site,)) for request in said]
+        except SiteRefusal as refusal:
+            replies = refusal.replies
 
 
 class OneSite:
@@ -136,7 +149,7 @@ class _Speaker:
     def go_on(self, replies: Any) -> None:
         """On to the next question, or to the end."""
         try:
-            said = self.talk.send(replies)
+            said = _deliver(self.talk, replies)
             while isinstance(said, Spent):
                 self.spent = self.spent.then(said.cost)
                 said = self.talk.send(None)

@@ -13,11 +13,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from compfed.errors import InputError
 from compfed.federation.view import Job, Part, View
 from compfed.tools.site_facts import Facts, facts_of
 
 if TYPE_CHECKING:
     from compfed.federation.site import Look, Site
+
+
+class Refused(NamedTuple):
+    """What a site answers to a question that it will not, or cannot, answer."""
+
+    reason: str  # for a person: names the site, the question and why
+
+
+class SiteRefusal(InputError):
+    """A site did not answer; `replies` holds what was answered to the other questions of the same message."""
+
+    def __init__(self, reason: str, replies: Any = None):
+        super().__init__(reason)
+        self.replies = replies
 
 
 class Question(Protocol):

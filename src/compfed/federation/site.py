@@ -15,7 +15,7 @@ from compfed.algorithms.base import Algorithm
 from compfed.algorithms.shapes import Shapes, message_shapes
 from compfed.errors import InputError
 from compfed.federation.messages import digest, named, unnamed
-from compfed.federation.questions import QUESTIONS, Curvature, Question
+from compfed.federation.questions import QUESTIONS, Curvature, Question, Refused
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.tools.precision import precision
@@ -23,10 +23,6 @@ from compfed.tools.randomness import client_key, run_key
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 JOBS_KEPT = 4096
-
-
-class SiteRefusal(InputError):
-    """A site does not answer; the message says which site, which question and why."""
 
 
 class StateLost(InputError):
@@ -114,12 +110,17 @@ class Site:
         return self.features.shape[1]
 
     def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
-        """The answers to one message."""
-        for question in questions:
-            reason = self.refuses.reason(question, len(self.labels))
-            if reason is not None:
-                raise SiteRefusal(f"site {self.name!r} refuses {type(question).__name__}: {reason}.")
-        return tuple(question.answer(self) for question in questions)
+        """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
+        return tuple(self._answered(question) for question in questions)
+
+    def _answered(self, question: Question) -> Any:
+        reason = self.refuses.reason(question, len(self.labels))
+        if reason is not None:
+            return Refused(f"site {self.name!r} refuses {type(question).__name__}: {reason}.")
+        try:
+            return question.answer(self)
+        except InputError as problem:  # what the server asked for does not fit the rows here
+            return Refused(str(problem))
 
     # --- rows ---
 
