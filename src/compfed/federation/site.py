@@ -23,6 +23,7 @@ from compfed.tools.randomness import client_key, run_key
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 JOBS_KEPT = 4096
+SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
 
 class StateLost(InputError):
@@ -220,7 +221,16 @@ class Site:
             self._memory.popitem(last=False)
 
     def _on_device(self, view: View) -> tuple[Any, ...]:
-        return _kept(self._arrays, digest(view), VIEWS_KEPT, lambda: tuple(map(jnp.asarray, self.look(view)[:3])))
+        """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
+
+        def padded() -> tuple[Any, ...]:
+            A, y, q, _ = self.look(view)
+            room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
+            last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
+            weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
+            return jnp.asarray(A[last]), jnp.asarray(y[last]), jnp.asarray(weight), jnp.int32(len(q))
+
+        return _kept(self._arrays, digest(view), VIEWS_KEPT, padded)
 
     def _shapes(self, job: Job) -> list[Shapes]:
         return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
@@ -246,8 +256,8 @@ close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
 
 @jax.jit(static_argnames=("exchange", "batch_size", "capacity"))
 def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
-    A, y, q = rows
+    A, y, q, size = rows
     f = FullGradient(loss, A, y, q)
     if batch_size is not None:
-        f = MiniBatch(loss, A, y, q, jnp.int32(0), jnp.int32(len(A)), capacity, batch_size)
+        f = MiniBatch(loss, A, y, q, jnp.int32(0), size, capacity, batch_size)
     return a.exchanges[exchange].client(f, g, d, c, key)
