@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from sklearn.preprocessing import StandardScaler
 import compfed as cf
 from compfed.data import bundled
 from compfed.engines.simulator import programs_compiled
-from compfed.estimators.alphas import SIDE_BY_SIDE
+from compfed.estimators.alphas import SIDE_BY_SIDE, AlphaGrid
 from compfed.estimators.folds import parts_of
-from compfed.estimators.selection import best_and_within_error
+from compfed.estimators.selection import best_and_within_error, selecting
+from compfed.federation import converse
 from compfed.federation.in_process import sites_of
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
@@ -211,6 +213,18 @@ def test_rounds_of_a_path_are_shared():
     assert 0.5 * path.rounds <= model.n_rounds_ <= 2 * path.rounds
     assert 15 < model.communication_.models_per_message < 50
     assert (model.n_fits_, model.n_fits_not_converged_) == (50, 0)
+
+
+def test_one_bar_for_all_folds():
+    """Three folds and all rows, three alphas each: what is done only grows, and ends at twelve of twelve."""
+    table, seen = bundled.diabetes(), []
+    model = cf.FederatedLassoCV(n_alphas=3, eps=0.3, cv=3)
+    plan = model.plan()
+    plan = replace(plan, search=replace(plan.search, progress=lambda done, total: seen.append((done, total))))
+    federation = model.tabulated(table.X, table.y, table.sites, None).federation()
+    converse(federation, selecting(federation, plan, AlphaGrid("test", None, 3, 0.3), 3, 0, "best", 0))
+    assert {total for _, total in seen} == {12}
+    assert [done for done, _ in seen] == [3, 6, 9, 12]
 
 
 def test_the_next_alphas_start_where_the_last_ones_ended():

@@ -14,8 +14,10 @@ from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.simulator import rows_of
+from compfed.federation.communication import Communication
 from compfed.federation.conversation import Talk, converse
 from compfed.federation.in_process import InProcess
+from compfed.federation.messages import payload
 from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.site import close
 from compfed.federation.task import Task
@@ -49,7 +51,8 @@ def reference(
     )  # fmt: skip
     engine = _Engine(run)
     with precision(problem.dtype):
-        converse(engine.federation, engine.rounds(progress))
+        _, cost = converse(engine.federation, engine.rounds(progress))
+        engine.recorder.more["carried"] = engine.carried(cost)
         return engine.recorder.trace(engine.loop.state, engine.memories())
 
 
@@ -89,6 +92,13 @@ class _Engine:
                 worked = 0.0
             if progress is not None:
                 progress(r + 1 - run.start, run.rounds)
+
+    def carried(self, cost: Communication) -> dict[str, float]:
+        """Bytes of the messages of all rounds, per site on average, without what a site is told of the job at first."""
+        said = [cost.by_question[kind] for kind in ("Round", "Result") if kind in cost.by_question]
+        told = payload(self.loop.job, set()) if said else 0
+        first = told * self.run.participants / self.run.problem.n
+        return {"bytes_down": sum(down for _, down, _ in said) - first, "bytes_up": sum(up for _, _, up in said)}
 
     def _clients(self) -> list[Any]:
         """What each site will remember once it has heard the result of its round."""

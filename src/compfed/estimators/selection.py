@@ -6,11 +6,12 @@ Each message carries the questions of all fits that are under way.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from compfed.engines.recorder import Progress
 from compfed.errors import InputError
 from compfed.estimators.alphas import AlphaGrid, following
 from compfed.estimators.folds import Parts, parts_of
@@ -56,6 +57,7 @@ def selecting(
         [preparing(federation, plan, g, classes) for g in [everything, *gathered]]
     )
     alphas = grid.values(prepared)
+    prepared, *folds = _with_one_bar(plan.search.progress, [prepared, *folds])
     talks: list[Talk[Any]] = [following(federation, prepared, alphas)]
     talks += [_held_out(federation, fold, part, alphas) for fold, part in zip(folds, parts, strict=True)]
     path, *judged = yield from in_parallel(talks)
@@ -64,6 +66,25 @@ def selecting(
     chosen = best if rule == "best" or within is None else within
     fitted = yield from certified(prepared, float(alphas[chosen]), path[chosen])
     return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], parts, fitted)
+
+
+def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[Prepared]:
+    """The paths, which report to one bar how many alphas of all of them are done."""
+    if progress is None:
+        return list(paths)
+    done = [0] * len(paths)
+
+    def bar(k: int) -> Progress:
+        def show(here: int, total: int) -> None:
+            done[k] = here
+            progress(sum(done), len(paths) * total)
+
+        return show
+
+    return [
+        replace(path, plan=replace(path.plan, search=replace(path.plan.search, progress=bar(k))))
+        for k, path in enumerate(paths)
+    ]
 
 
 def _held_out(
