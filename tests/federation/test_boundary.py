@@ -373,3 +373,9 @@ def test_a_killed_server_goes_on_from_its_checkpoint(paper):
     for _ in range(3):
         converse(sites, second.round())
     np.testing.assert_array_equal(second.model(), whole)
+
+
+def test_numbers_are_not_listed_as_classes():
+    """A number of its own for every row is no class: the site does not list them."""
+    with pytest.raises(cf.InputError, match=r"the labels of site 'north' are numbers \(continuous\), not classes"):
+        cf.FederatedLogisticRegression().fit_federation(in_this_process("numbers"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from sklearn.linear_model import PoissonRegressor
 
 import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm, DecoupledProx, FedMid, ProximalGradient
+from compfed.engines.reference_engine import task_of
+from compfed.engines.runners import Answered, Order, Segment, looked
+from compfed.federation import InProcess, converse
+from compfed.solvers.federated import Search, Start, minimising
 from compfed.solvers.steps import suggest
 
 # one problem for all, so that a method compiles once
@@ -401,3 +406,58 @@ def test_then_of_two_runs_is_the_longer_run():
         np.testing.assert_allclose(joined[column], whole[column], rtol=1e-10, atol=1e-13, err_msg=column)
     assert (np.diff(joined["seconds"]) >= 0).all()
     np.testing.assert_array_equal(joined.x, whole.x)
+
+
+# --- the guard, on segments made up by hand ---
+
+
+def segment(x: float, rounds: list[int], objective: list[float], blew_up: bool = False) -> Segment:
+    trace = piece(rounds, objective)
+    trace = cf.Trace(trace.columns, np.full(D, x), {"diverged": "yes"} if blew_up else {})
+    at = Answered(value=objective[-1], gradient=np.zeros(D), terms=0.0, L=None, L_max=None)
+    return Segment(trace, None if blew_up else at)
+
+
+@pytest.mark.parametrize("blew_up", [False, True])
+def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(monkeypatch, blew_up):
+    """500 rounds that help, then 500 that do not: the next run starts where the first 500 ended, not the second."""
+    falling = [*np.linspace(9.0, 5.0, 50), 5.0]
+    helped = segment(1.0, list(range(0, 501, 10)), falling)
+    stuck = segment(2.0, list(range(0, 1001, 10)), [*falling, *np.full(50, 6.0)], blew_up)
+    done = segment(3.0, [0, 10], [5.0, 0.0])
+    orders: list[Order] = []
+
+    def runner(_, order):
+        orders.append(order)
+        script = iter([helped, stuck] if len(orders) == 1 else [done])
+
+        def advance(_):
+            return [next(script)]
+            yield  # a talk that asks nothing
+
+        return SimpleNamespace(advance=advance)
+
+    monkeypatch.setattr("compfed.solvers.federated.runner", runner)
+    start = Start(np.zeros(D), np.ones(5), scale=1.0)
+    task = task_of(PROBLEM)
+    with pytest.warns(cf.StepSizeWarning, match="blew up" if blew_up else "500 rounds brought the objective no lower"):
+        minimum, _ = converse(
+            InProcess(PROBLEM.sites), minimising(InProcess(PROBLEM.sites), task, Search("FISTA"), start)
+        )
+    first, second = (order.algorithm.eta for order in orders)  # pyright: ignore[reportAttributeAccessIssue]  # FISTA's
+    assert second == first / 2
+    np.testing.assert_array_equal(orders[1].x0, np.full(D, 1.0))
+    np.testing.assert_array_equal(minimum.x, np.full(D, 3.0))
+    assert minimum.rounds == 1010
+    assert len(minimum.notes) == 1
+
+
+def test_what_the_sites_say_is_summed_with_their_weights():
+    """Two sites of weights 1/4 and 3/4; L is a sum, L_max the largest."""
+    task = SimpleNamespace(weights=np.array([0.25, 0.75]))
+    answers = [
+        (SimpleNamespace(value=[v], gradient=[[v, 0.0]], terms=[10 * v]), SimpleNamespace(L=v)) for v in (4.0, 8.0)
+    ]
+    found = looked(task, answers)  # pyright: ignore[reportArgumentType]  # stands in
+    assert (found.value, found.terms, found.L, found.L_max) == (7.0, 70.0, 7.0, 8.0)
+    assert found.gradient.tolist() == [7.0, 0.0]
