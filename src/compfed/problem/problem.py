@@ -13,10 +13,11 @@ from jax import Array
 from compfed.data import Sites
 from compfed.errors import InputError
 from compfed.problem.curvature import largest_eigenvalue
+from compfed.problem.gradient_mapping import usable
 from compfed.problem.losses import Loss
 from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_rows import store
-from compfed.problem.regularisers import Regulariser, from_object, largest_step
+from compfed.problem.regularisers import Regulariser, from_object
 from compfed.tools.checks import numbers, positive
 from compfed.tools.precision import checked_dtype, precision
 from compfed.tools.records import describe
@@ -161,18 +162,7 @@ class Problem:
         """
         bound = self.loss.curvature
         L = self._curvature_at_start[0] if bound is None else self._top_eigenvalue * bound + float(self.loss.ridge)
-        if not 0 < L < np.inf:
-            raise InputError(
-                f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
-                "their squares overflow. Rescale them."
-            )
-        if float(largest_step(self.regulariser)) <= 1.0 / L:
-            raise InputError(
-                f"{type(self.regulariser).__name__} is weakly convex: its prox needs steps below "
-                f"{float(largest_step(self.regulariser)):.3g}, and here 1/L = {1.0 / L:.3g}. Enlarge its gamma, or scale "
-                "the features up."
-            )
-        return float(L)
+        return usable(float(L), self.regulariser)
 
     @property
     def client_lipschitz(self) -> np.ndarray:
