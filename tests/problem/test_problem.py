@@ -301,3 +301,17 @@ def test_results_do_not_depend_on_the_callers_precision():
         assert x.dtype == other_x.dtype == dtype
         np.testing.assert_array_equal(x, other_x)
         np.testing.assert_array_equal(gradient, other_gradient)
+
+
+def test_a_weakly_convex_penalty_needs_short_steps():
+    """MCP with gamma is convex only beside a quadratic of curvature 1 / gamma: a prox of length gamma or more is refused."""
+    g = cf.regularisers.MCP(lam=0.1, gamma=3.0)
+    flat = cf.Problem(cf.losses.Squared(), g, cf.data.from_arrays([0.1 * np.eye(4)], [np.ones(4)]))  # 1/L = 400
+    with pytest.raises(cf.InputError, match=r"MCP is weakly convex: its prox needs steps below 3, and here 1/L = 400"):
+        _ = flat.lipschitz
+    with pytest.raises(cf.InputError, match="MCP is weakly convex"):
+        cf.minimise(flat)
+    steep = cf.Problem(cf.losses.Squared(), g, cf.data.from_arrays([2.0 * np.eye(4)], [np.ones(4)]))  # 1/L = 1
+    assert steep.lipschitz == pytest.approx(1.0)
+    with pytest.raises(cf.InputError, match=r"DecoupledProx takes the prox of MCP with steps up to 4; .* below 3"):
+        cf.simulate(steep, cf.algorithms.DecoupledProx(eta=0.8, tau=5), 1)
