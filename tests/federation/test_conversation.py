@@ -187,6 +187,8 @@ def test_local_and_federated_models_over_a_federation():
             assert 0.35 < 1 - m.mean() < 0.45
             expected = np.mean((fitted.predict(A[~m]) - b[~m]) ** 2) / 2
             np.testing.assert_allclose(found.losses[-1, i], expected, rtol=1e-8)
+        average = np.average(found.coefficients[:-2], axis=0, weights=[len(b) for b in y])  # by the rows fitted to
+        np.testing.assert_allclose(found.coefficients[-2], average, rtol=1e-12)
         everyone = found.losses[:, :-1] @ found.rows / found.rows.sum()
         np.testing.assert_allclose(found.losses[:, -1], everyone, rtol=1e-12)
     assert compiled.communication == plain.communication
