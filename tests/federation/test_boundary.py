@@ -379,3 +379,26 @@ def test_numbers_are_not_listed_as_classes():
     """A number of its own for every row is no class: the site does not list them."""
     with pytest.raises(cf.InputError, match=r"the labels of site 'north' are numbers \(continuous\), not classes"):
         cf.FederatedLogisticRegression().fit_federation(in_this_process("numbers"))
+
+
+A, Y = np.arange(12.0).reshape(4, 3) % 5, np.arange(4.0)
+WRONG = {
+    "nan": (lambda: Site(np.where(A > 3, np.nan, A), Y, name="a", index=0), "site 'a' has features that are NaN"),
+    "rows": (lambda: Site(A, Y[:3], name="a", index=0), "do not match"),
+    "weights": (lambda: Site(A, Y, name="a", index=0, row_weights=np.zeros(4)), "not all zero"),
+    "no site": (lambda: InProcess([]), "at least one site"),
+    "names": (lambda: InProcess([make_site(0), make_site(0)]), "the same name: north, north"),
+    "words": (lambda: cf.FederatedLasso().fit_federation(in_this_process("words")), "are words, not numbers"),
+    "outcomes": (
+        lambda: cf.FederatedLasso().fit_federation(InProcess([Site(A, np.c_[Y, Y], name="a", index=0)])),
+        "2 outcomes per row; this model takes 1",
+    ),
+    "no federation": (lambda: cf.federation.ask("sites", Describe()), "got str"),  # pyright: ignore  # the mistake
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_mistakes_at_the_boundary_are_named(mistake):
+    make, message = WRONG[mistake]
+    with pytest.raises(cf.InputError, match=message):
+        make()

@@ -140,6 +140,8 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     family, labels = plan.family, replace(gathered.labels, classes=classes)
     loss = family.loss(labels)
     outputs = loss.size(1)
+    if labels.mean is not None and len(labels.mean) != outputs:
+        raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
     centre, scale = yield from _scaling(plan, gathered)
     frame = Frame(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
     view = View(loss, frame, classes, gathered.part)

@@ -17,6 +17,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+from compfed.errors import InputError
 from compfed.federation.communication import Communication, asked
 from compfed.federation.messages import payload
 from compfed.federation.questions import Question, Refused, SiteRefusal
@@ -64,6 +65,10 @@ Talk = Generator[Sequence[Request] | Spent, Any, T]
 
 def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
     """The result of a talk, and what it cost."""
+    if not hasattr(federation, "send"):
+        raise InputError(
+            f"a federation has names, told and send (such as InProcess(sites)); got {type(federation).__name__}."
+        )
     cost, replies = Communication(), None
     while True:
         try:

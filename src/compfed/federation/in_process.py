@@ -27,6 +27,12 @@ class InProcess:
     def __init__(self, sites: Sites | Sequence[Site], refuses: Refusals | None = None):
         self.sites = sites_of(sites, refuses) if isinstance(sites, Sites) else list(sites)
         self.told: set[str] = set()
+        if not self.sites:
+            raise InputError("a federation needs at least one site; got none.")
+        if len(set(self.names)) < len(self.names):
+            raise InputError(
+                f"two sites of a federation have the same name: {', '.join(self.names)}. Give each its own."
+            )
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -75,6 +75,10 @@ class Describe:
             found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
             each = np.bincount(codes, weights[weights > 0], minlength=len(found))
             return self.Answer(rows, weight, site.width, site.columns, found, each, np.array(np.nan))
+        if site.labels.dtype.kind not in "biuf":
+            raise InputError(
+                f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them."
+            )
         shares = weights / weight if weight > 0 else weights
         mean = np.asarray(shares @ site.labels)
         return self.Answer(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean)

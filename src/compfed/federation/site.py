@@ -93,6 +93,8 @@ class Site:
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
     ):
+        features, labels = np.asarray(features), np.asarray(labels)
+        _check_rows(name, features, labels, row_weights)
         self.features, self.labels, self.name, self.index = features, labels, name, index
         self.number = index if number is None else number  # of its random draws: a site keeps them when others come
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
@@ -234,6 +236,23 @@ class Site:
 
     def _shapes(self, job: Job) -> list[Shapes]:
         return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+
+
+def _check_rows(name: str, A: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+    """A site checks its own rows, before anybody asks about them."""
+    if A.ndim != 2 or y.ndim not in (1, 2) or len(A) != len(y):
+        raise InputError(f"site {name!r}: features of shape {A.shape} and labels of shape {y.shape} do not match.")
+    for what, values in (("features", A), ("labels", y)):
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")
+    if weights is None:
+        return
+    if (
+        np.shape(weights) != (len(y),)
+        or not (np.isfinite(weights) & (np.asarray(weights) >= 0)).all()
+        or not np.any(weights)
+    ):
+        raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
 
 
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:

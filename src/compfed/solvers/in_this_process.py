@@ -58,6 +58,10 @@ def minimise(
     )
     start = problem.start if x0 is None else problem.point(x0, "x0")
     federation = Simulated.of(problem) if federation is None else federation
+    if len(federation.names) != problem.n:
+        raise InputError(
+            f"the federation has {len(federation.names)} sites, the problem {problem.n}; they must be the same."
+        )
     minimum, cost = converse(federation, minimising_from(federation, task_of(problem), search, start, given))
     return replace(minimum, communication=cost)
 
