@@ -154,11 +154,13 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     # identities do not need rounds: they hold at any size
     for name in ("one-vector", "zero-mean-correction", "equation-2", "fixed-point-appendix", "fixed-point-every-n"):
         assert next(c for c in found if c["id"] == name)["holds"], name
-    for name in ("figure-1", "figure-2", "ablation", "budget", "sparse", "theorem"):
+    for name in ("figure-1", "without-floor", "figure-2", "ablation", "budget", "sparse", "theorem"):
         for ending in ("svg", "png", "pdf"):
             assert (out / "figures" / f"{name}.{ending}").stat().st_size > 1000
     page = (out / "report.html").read_text()
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 7
+    # 60 rows and ten mini-batches of 20, five mini-batches, five times 60 rows
+    assert all(rows in page for rows in (": 260 rows read at a client", " 100 for Algorithm 1", " 300 with full"))
     assert all(c["id"] in page for c in found)
     trace = cf.Trace.load(out / "traces" / "full-decoupledprox-0")
     assert trace["round"][-1] == 60

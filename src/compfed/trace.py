@@ -26,6 +26,7 @@ COLUMNS = {
     "bytes_up": "bytes sent by a client, cumulative, averaged over clients; everything in the message counts",
     "bytes_down": "bytes sent to a client, likewise",
     "gradients": "gradient evaluations of a client (full or mini-batch), cumulative, averaged over clients",
+    "gradient_rows": "rows those gradients read, likewise: their mini-batch, or all rows of an average client",
     "client_proxes": "prox evaluations of a client, likewise; that of its local model at the end of a round counts",
     "server_proxes": "prox evaluations of the server, cumulative",
     "seconds": "wall-clock time of the rounds, without compilation and without measuring",
@@ -40,6 +41,7 @@ COUNTED = frozenset(
         "bytes_up",
         "bytes_down",
         "gradients",
+        "gradient_rows",
         "client_proxes",
         "server_proxes",
         "seconds",
@@ -61,7 +63,7 @@ class Trace:
     """One row per recorded round; row 0 is the start.
 
     `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
-    (vectors, bytes, gradients, proxes) are cumulative and per client; `COLUMNS` says what each column is.
+    (vectors, bytes, gradients and their rows, proxes) are cumulative and per client; `COLUMNS` says what each column is.
     """
 
     columns: dict[str, np.ndarray]

@@ -27,10 +27,13 @@ from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
+from compfed.algorithms.proximal_bfgs import ProximalBFGS
 from compfed.algorithms.proximal_gradient import ProximalGradient
+from compfed.algorithms.proximal_newton import ProximalNewton
 from compfed.algorithms.scaffnew import Scaffnew
 from compfed.algorithms.scaffold import Scaffold
 from compfed.algorithms.server_prox import ServerProx
+from compfed.algorithms.variance_reduced_decoupled_prox import VarianceReducedDecoupledProx
 from compfed.errors import InputError
 
 # The order of the table: the paper and what it compares with, what it cites, what lies beyond.
@@ -40,6 +43,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         DecoupledProx, FedMid, FedDA, FastFedDA, ProximalGradient, FISTA,
         FedAvg, FedProx, Scaffold, Mime, MimeLite, FedSplit, FedPD, FedDR, FedADMM, NaiveCoupled, CoupledControlVariates,
         Scaffnew, FedPLT, NormalMap, ServerProx, CompressedDecoupledProx, AcceleratedDecoupledProx,
+        VarianceReducedDecoupledProx,
+        ProximalNewton, ProximalBFGS,
     )
 }  # fmt: skip
 
@@ -65,12 +70,15 @@ __all__ = [
     "MimeLite",
     "NaiveCoupled",
     "NormalMap",
+    "ProximalBFGS",
     "ProximalGradient",
+    "ProximalNewton",
     "Reference",
     "Scaffnew",
     "Scaffold",
     "ServerProx",
     "Sparse",
+    "VarianceReducedDecoupledProx",
     "fast_fedda",
     "find",
     "fista",

@@ -82,6 +82,10 @@ class Algorithm(Generic[S, C, D, U]):
     exact: ClassVar[bool | None] = None  # with full gradients and constant steps, is its limit the minimiser?
     sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
     rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
+    # A method whose clients only evaluate f where they are told: it may be run by plain questions (`solvers.by_questions`).
+    # D then has x (and W), U has value and gradient (and H), and the server's state has a `trial`.
+    by_questions: ClassVar[bool] = False
+    true_of_f: ClassVar[tuple[str, ...]] = ()  # fields of S that stay true when only g changes
     # Fields of U that are single numbers on purpose; any other single number is refused, since it would broadcast.
     scalars: ClassVar[tuple[str, ...]] = ()
 

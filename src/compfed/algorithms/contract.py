@@ -18,6 +18,7 @@ from jax import Array
 from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.shapes import FlatLoss
 from compfed.errors import InputError
+from compfed.problem.regularisers.form import form_of
 from compfed.tools.precision import precision
 
 # What each stage is given and returns; every refusal ends with it.
@@ -80,6 +81,9 @@ class _Prox:
     def prox(self, x: Array, t: Array | float) -> Array:
         _must_be_a_model("g.prox", x, self.shape)
         return x
+
+    def form(self, d: int) -> Any:
+        return form_of(self.real, d)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

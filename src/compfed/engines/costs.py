@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.shapes import FlatLoss
+from compfed.problem.regularisers.form import Form, plain
 from compfed.tools.precision import precision
 
 
@@ -24,19 +25,32 @@ class Cost:
     vectors_down: float
     bytes_up: float
     bytes_down: float
-    gradients: float
+    gradients: float  # evaluations, over a mini-batch or over all rows
+    full_gradients: float  # those of them that are over all rows whatever the batch size
     client_proxes: float
     server_proxes: float
 
+    def columns(self, rows: float, batch_size: int | None) -> dict[str, float]:
+        """What a trace counts, for clients with `rows` rows: their gradients are of different lengths, so rows too."""
+        counted = asdict(self)
+        full = counted.pop("full_gradients")
+        each = rows if batch_size is None else batch_size
+        return counted | {"gradient_rows": (self.gradients - full) * each + full * rows}
+
 
 class _CountingLoss(FlatLoss):
-    """A loss with zero gradient that counts how often it is asked."""
+    """A loss with zero gradient that counts how often it is asked, and how often for all rows."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.asked = self.asked_for_all = 0
+
+    def grad(self, x: Array, key: Array) -> Array:
+        self.asked += 1
+        return super().full_grad(x)
 
     def full_grad(self, x: Array) -> Array:
-        self.calls += 1
+        self.asked += 1
+        self.asked_for_all += 1
         return super().full_grad(x)
 
 
@@ -50,6 +64,10 @@ class _CountingRegulariser:
     def prox(self, x: Array, t: Array | float) -> Array:
         self.steps.append(t)
         return x
+
+    def form(self, d: int) -> Form:
+        """Nothing at all: what a second-order step at the server does with it is no prox."""
+        return plain(d)
 
 
 _counted: dict[Any, Cost] = {}
@@ -81,7 +99,7 @@ def _count(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> Cos
     def counted(run: Callable[..., Any]) -> Cost:
         f, g, server_g = _CountingLoss(), _CountingRegulariser(), _CountingRegulariser()
         up, down = run(lambda x0: _messages(algorithm, x0, f, g, server_g, everyone))
-        totals = (*_size(up, d), *_size(down, d), f.calls, len(g.steps), len(server_g.steps))
+        totals = (*_size(up, d), *_size(down, d), f.asked, f.asked_for_all, len(g.steps), len(server_g.steps))
         vectors_up, bytes_up, vectors_down, bytes_down, *calls = (t / algorithm.rounds_to_count for t in totals)
         return Cost(vectors_up, vectors_down, bytes_up, bytes_down, *calls)
 

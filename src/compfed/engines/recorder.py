@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -19,6 +16,7 @@ from compfed.errors import Divergence
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
+from compfed.tools.versions import versions
 from compfed.trace import COLUMNS, State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
@@ -89,7 +87,8 @@ class Recorder:
 
     def __init__(self, run: Run, engine: str, measure: Measure | None = None):
         self.run, self.engine, self.measure = run, engine, measure
-        self.cost = cost_of_a_round(run.algorithm, run.problem.d, run.problem.dtype, run.participants == run.problem.n)
+        self.each_round = _costs(run)
+        self.before = dict.fromkeys(self.each_round, 0.0)  # spent by the run this one goes on from
         self.blocks: list[dict[str, np.ndarray]] = []
         self.x = run.x0
         self.size = np.linalg.norm(run.x0) + (0.0 if run.reference is None else np.linalg.norm(run.reference)) + 1.0
@@ -99,6 +98,7 @@ class Recorder:
         self.more: dict[str, Any] = {}  # further provenance
         if run.resume is not None:
             self.seconds = float(run.resume["seconds"][-1])
+            self.before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.before}
             self.blocks.append(run.resume.columns)
             self.x = run.resume.x
 
@@ -120,9 +120,8 @@ class Recorder:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
             known = {name: values[:keep] for name, values in seen.items()}
             block |= self._described(models[:keep], known)
-            share = self.run.participants / self.run.problem.n
-            for name, value in asdict(self.cost).items():
-                block[name] = rounds[:keep] * value * (1.0 if name == "server_proxes" else share)
+            done = rounds[:keep] - self.run.start
+            block |= {name: self.before[name] + done * value for name, value in self.each_round.items()}
             block["seconds"] = self.seconds + seconds * (rounds[:keep] - before) / span
             self.blocks.append(block)
             self.x = models[keep - 1]
@@ -180,14 +179,17 @@ class Recorder:
             else {"norm": float(np.linalg.norm(run.reference)), "nonzeros": int(np.count_nonzero(run.reference))},
             "dtype": run.problem.dtype.name,
             "device": str(jax.devices()[0].device_kind),
-            "versions": dict(_versions()),
+            "versions": dict(versions()),
         }
 
 
-@functools.cache  # a look into the files of four packages
-def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")}
-    return found | {"python": platform.python_version()}
+def _costs(run: Run) -> dict[str, float]:
+    """The costs of a round, at a client on average over all of them; those of the server are its own."""
+    problem, share = run.problem, run.participants / run.problem.n
+    cost = cost_of_a_round(run.algorithm, problem.d, problem.dtype, everyone=share == 1)
+    rows = problem.describe()["samples"]["total"] / problem.n
+    counted = cost.columns(rows, run.batch_size)
+    return {name: value * (1.0 if name == "server_proxes" else share) for name, value in counted.items()}
 
 
 def likely_cause(run: Run) -> str:

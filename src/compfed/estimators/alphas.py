@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from sklearn.exceptions import ConvergenceWarning
 
 from compfed.errors import InputError
 from compfed.estimators.pipeline import Prepared
-from compfed.federation.conversation import Federation, Talk
-from compfed.solvers.federated import Minimum, minimising_all
+from compfed.federation.conversation import Federation, Talk, in_parallel
+from compfed.solvers.federated import Minimum, Search, Start, asks_questions, minimising, minimising_all
 from compfed.tools.checks import is_number, whole
 
+STRIDES = (8, 1)  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
 
 
@@ -73,13 +74,53 @@ def _checked_alphas(alphas: Any) -> np.ndarray:
 
 
 def following(federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> Talk[list[Minimum]]:
-    """The minimiser at each alpha: blocks of them side by side, each block from the end of the one before.
+    """The minimiser at each alpha; all that are under way share their messages."""
+    search = replace(prepared.plan.search, progress=None)
+    if asks_questions(prepared.at(float(alphas[0])), search):
+        return (yield from _coarse_to_fine(federation, prepared, alphas, search))
+    return (yield from _in_blocks(federation, prepared, alphas, search))
+
+
+def _coarse_to_fine(
+    federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
+) -> Talk[list[Minimum]]:
+    """Every few alphas at first, from the model without features; then those between, each from the nearest one found.
+
+    What the sites said of a model is true at every alpha: a search that starts there asks nothing before its first step,
+    and its working set begins with that model's.
+    """
+    found: dict[int, Minimum] = {}
+    for stride in STRIDES:
+        due = [k for k in range(0, len(alphas), stride) if k not in found]
+        starts = [_nearest(prepared.null, found, k) for k in due]
+        tasks = [prepared.at(float(alphas[k])) for k in due]
+        talks = [minimising(federation, t, search, s) for t, s in zip(tasks, starts, strict=True)]
+        found |= dict(zip(due, (yield from in_parallel(talks)), strict=True))
+        if prepared.plan.search.progress is not None:
+            prepared.plan.search.progress(len(found), len(alphas))
+    return [found[k] for k in range(len(alphas))]
+
+
+def _nearest(null: Start, found: Mapping[int, Minimum], k: int) -> Start:
+    """The null model, or the minimum at the nearest alpha, of two the larger one, whose model is the sparser."""
+    known = [j for j, minimum in found.items() if minimum.reached is not None]
+    if not known:
+        return null
+    nearest = found[min(known, key=lambda j: (abs(j - k), j))].reached
+    assert nearest is not None
+    return replace(null, x=nearest.seen.x, seen=nearest.seen, kept=nearest.kept)
+
+
+def _in_blocks(
+    federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
+) -> Talk[list[Minimum]]:
+    """Blocks of alphas side by side, each block from the end of the one before.
 
     Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
     one gradient per round.
     """
-    search, start = prepared.plan.search, prepared.null
-    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm, progress=None)
+    start = prepared.null
+    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm)
     found: list[Minimum] = []
     for first in range(0, len(alphas), SIDE_BY_SIDE):
         tasks = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]

@@ -50,6 +50,7 @@ class FederatedModel(BaseEstimator):
     tau: int = 5
     tol: float = 1e-12
     max_rounds: int = 20_000
+    seconds_per_round: float = 1.0
     verbose: bool = False
 
     def family(self) -> Family:
@@ -100,7 +101,8 @@ class FederatedModel(BaseEstimator):
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."
             )
         progress = progress_bar(me) if self.verbose else None
-        search = Search(self.algorithm, tau, tol, max_rounds, progress=progress)
+        price = finite(me, "seconds_per_round", self.seconds_per_round)
+        search = Search(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
         return Plan(self.family(), search, self.fit_intercept, self.standardize, self.site_weights == "equal")
 
     def tabulated(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Table:

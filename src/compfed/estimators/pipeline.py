@@ -15,12 +15,12 @@ from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
 from compfed.estimators.family import Family, Labels
 from compfed.federation.conversation import Federation, Request, Talk
-from compfed.federation.questions import Describe, Moments, Steepness, ValueAndGradient
+from compfed.federation.questions import Describe, Moments, ValueAndGradient
 from compfed.federation.scaling import pooled_mean, spread
 from compfed.federation.task import Task
 from compfed.federation.view import Frame, Part, View
 from compfed.problem.regularisers import OnBlock, Regulariser, Zero
-from compfed.solvers.federated import Minimum, Search, Start, minimising
+from compfed.solvers.federated import Minimum, Search, Start, minimising, starting
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -44,7 +44,7 @@ class Gathered:
     described: Sequence[Describe.Answer]
     weights: np.ndarray  # p_i
     labels: Labels
-    means: np.ndarray  # (sites, width)
+    moments: Sequence[Moments.Answer]
 
     @property
     def width(self) -> int:
@@ -63,7 +63,6 @@ class Prepared:
     task: Task
     frame: Frame
     null: Start
-    null_gradient: np.ndarray
     gathered: Gathered
 
     def at(self, alpha: float) -> Task:
@@ -71,27 +70,35 @@ class Prepared:
         return self.task.with_regulariser(self.regulariser(alpha))
 
     def regulariser(self, alpha: float) -> Regulariser:
-        frame = self.frame
-        scale = np.ones_like(frame.scale) if self.plan.standardize else frame.scale
-        penalty = self.plan.family.penalty(alpha, scale, frame.outputs)
-        return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+        return _penalty(self.plan, self.frame, alpha)
+
+    @property
+    def null_gradient(self) -> np.ndarray:
+        assert self.null.seen is not None
+        return self.null.seen.at.gradient
 
     def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
         return self.plan.family.published(*self.frame.coefficients(x))
 
 
+def _penalty(plan: Plan, frame: Frame, alpha: float) -> Regulariser:
+    scale = np.ones_like(frame.scale) if plan.standardize else frame.scale
+    penalty = plan.family.penalty(alpha, scale, frame.outputs)
+    return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+
+
 # --- gather ---
 
 
 def gathering(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Gathered]:
-    """One message: rows, columns and labels of every site, and the means of its columns."""
+    """One message: rows, columns and labels of every site, and means and spreads of its columns."""
     (answers,) = yield [Request((Describe(plan.family.of_classes, part), Moments(part=part)))]
     described = [described for described, _ in answers]
     _check_columns(federation.names, described)
     weights = site_weights([a.weight for a in described], plan.equal_sites)
     labels = _labels(described, weights, plan.family.of_classes)
-    return Gathered(part, described, weights, labels, np.array([moments.mean for _, moments in answers]))
+    return Gathered(part, described, weights, labels, [moments for _, moments in answers])
 
 
 def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
@@ -142,7 +149,7 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     outputs = loss.size(1)
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
-    centre, scale = yield from _scaling(plan, gathered)
+    centre, scale = _scaling(plan, gathered)
     frame = Frame(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
     view = View(loss, frame, classes, gathered.part)
     task = Task(
@@ -158,18 +165,15 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     if plan.fit_intercept:
         best = family.null_intercept(labels)
         null[frame.penalised :] = (yield from _searched_intercept(task, labels)) if best is None else best
-    (answers,) = yield [Request((Steepness(view, null), ValueAndGradient(view, null[None])))]
-    gradient = task.weights @ np.array([said.gradient[0] for _, said in answers])
-    L = np.array([steep.L for steep, _ in answers])
-    start = Start(null, L, float(np.linalg.norm(gradient)))
-    return Prepared(plan, task, frame, start, gradient, gathered)
+    start = yield from starting(task.with_regulariser(_penalty(plan, frame, 1.0)), plan.search, null)
+    return Prepared(plan, task, frame, start, gathered)
 
 
-def _scaling(plan: Plan, gathered: Gathered) -> Talk[tuple[np.ndarray, np.ndarray]]:
+def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     """(centre, scale) of every column; without an intercept columns are not centred."""
-    p = gathered.weights
-    centre = pooled_mean(gathered.means, p) if plan.fit_intercept else np.zeros(gathered.width)
-    return centre, (yield from spread(centre, p, gathered.part))
+    moments, p = gathered.moments, gathered.weights
+    centre = pooled_mean(moments, p) if plan.fit_intercept else np.zeros(gathered.width)
+    return centre, spread(moments, centre, p)
 
 
 def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.view import Job, Part, View
+from compfed.problem.losses.base import unwarned
 from compfed.tools.site_facts import Facts, facts_of
 
 if TYPE_CHECKING:
@@ -86,21 +87,24 @@ class Describe:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The mean of every column, or of its squared distance from `centre`.
+    """The mean of every column, and of the squared distance from that.
 
-    One exchange of sums and sums of squares would do for both, and lose all digits of a column whose mean is large.
+    The mean is rounded, by `rest`: with it the squared distance from any other point is known to the last digits, also of a
+    column whose mean is large (`scaling.spread`). Sums of squares would lose them all.
     """
 
-    centre: np.ndarray | None = None
     part: Part | None = None
 
     class Answer(NamedTuple):
         mean: np.ndarray
+        rest: np.ndarray
+        square: np.ndarray
 
     def answer(self, site: Site) -> Answer:
         A, q = site.features, site.shares_of(self.part)
-        # around a row of its own: a constant column has exactly its value as mean
-        return self.Answer(A[0] + q @ (A - A[0]) if self.centre is None else q @ (A - self.centre) ** 2)
+        mean = A[0] + q @ (A - A[0])  # around a row of its own: a constant column has exactly its value as mean
+        away = A - mean
+        return self.Answer(mean, q @ away, q @ away**2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +141,7 @@ class ValueAndGradient:
         terms: np.ndarray  # (models,)
         conjugate: np.ndarray | None  # (models,)
 
+    @unwarned
     def answer(self, site: Site) -> Answer:
         seen, loss = site.look(self.view), self.view.loss
         x = np.asarray(self.x, seen.A.dtype)
@@ -157,19 +162,21 @@ class ValueAndGradient:
 
 @dataclass(frozen=True, eq=False)
 class Curvature:
-    """The second derivative of f_i at x on the coordinates W."""
+    """The matrix of a quadratic model of f_i around x, on the coordinates W, without the ridge, which the server knows.
+
+    It is the second derivative, or what the loss has in its place (`Loss.model_hessian`). Only the upper triangle travels.
+    """
 
     view: View
     x: np.ndarray  # (d,)
     W: np.ndarray
 
     class Answer(NamedTuple):
-        hessian: np.ndarray  # (|W|, |W|)
+        triangle: np.ndarray  # |W| (|W| + 1) / 2 numbers, or fewer where the loss says how
 
     def answer(self, site: Site) -> Answer:
         seen, loss = site.look(self.view), self.view.loss
-        inside = np.asarray(loss.hessian(self.x, seen.A, seen.y, seen.q, self.W))
-        return self.Answer(inside + float(loss.ridge) * np.eye(len(self.W)))
+        return self.Answer(np.asarray(loss.model_triangle(self.x, seen.A, seen.y, seen.q, self.W)))
 
 
 @dataclass(frozen=True, eq=False)

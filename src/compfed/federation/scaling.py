@@ -1,14 +1,14 @@
-"""Federated standardisation: the pooled mean and standard deviation of every column, from two sums over the sites."""
+"""Federated standardisation: the pooled mean and standard deviation of every column, from sums over the sites."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from compfed.federation.conversation import Federation, Request, Talk, converse
 from compfed.federation.questions import Describe, Moments
-from compfed.federation.view import Part
 
 
 class Scaling(NamedTuple):
@@ -21,8 +21,8 @@ class Scaling(NamedTuple):
 def standardisation(federation: Federation, weights: np.ndarray | None = None) -> Scaling:
     """mean = sum_i p_i sum_l q_il a_il, scale^2 = sum_i p_i sum_l q_il (a_il - mean)^2, rows weighted as in the loss.
 
-    `weights` are the p_i; each site's share of the rows unless given. Two messages: a site first sends its own mean,
-    hears the pooled one, and sends its mean square distance from that.
+    `weights` are the p_i; each site's share of the rows unless given. One message: a site sends its own mean, and its
+    mean square distance from that.
 
     >>> from compfed.data import from_arrays
     >>> from compfed.federation import InProcess
@@ -35,21 +35,23 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
         (answers,) = yield [Request((Describe(), Moments()))]
         rows = np.array([described.weight for described, _ in answers])
         p = rows / rows.sum() if weights is None else np.asarray(weights, float)
-        mean = pooled_mean(np.array([moments.mean for _, moments in answers]), p)
-        return Scaling(mean, (yield from spread(mean, p)))
+        moments = [moments for _, moments in answers]
+        mean = pooled_mean(moments, p)
+        return Scaling(mean, spread(moments, mean, p))
 
     return converse(federation, talk())[0]
 
 
-def pooled_mean(means: np.ndarray, p: np.ndarray) -> np.ndarray:
+def pooled_mean(moments: Sequence[Moments.Answer], p: np.ndarray) -> np.ndarray:
     """sum_i p_i mean_i, around one of them: a constant column has exactly its value as mean."""
-    return means[0] + p @ (means - means[0])
+    first = moments[0].mean
+    return first + p @ np.array([m.mean - first for m in moments])
 
 
-def spread(centre: np.ndarray, p: np.ndarray, part: Part | None = None) -> Talk[np.ndarray]:
+def spread(moments: Sequence[Moments.Answer], centre: np.ndarray, p: np.ndarray) -> np.ndarray:
     """The root mean square distance of every column from `centre`; 1 for a column that does not vary."""
-    (answers,) = yield [Request((Moments(centre, part),))]
-    variance = p @ np.array([answer.mean for (answer,) in answers])
+    away = [m.mean - centre for m in moments]
+    variance = p @ np.array([m.square + 2 * m.rest * a + a**2 for m, a in zip(moments, away, strict=True)])
     # values that differ by rounding only: what is far below the size of a column is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(centre)) ** 2
     return np.where(varies, np.sqrt(variance), 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from scipy.sparse.linalg import svds
 
-GRAM_WIDTH = 1000  # up to this many rows or columns A^T A is formed; beyond, products with vectors are cheaper
+GRAM_WIDTH = 300  # up to this many rows or columns A^T A is formed; beyond, products with vectors are cheaper
 
 
 def gram(A: Any, weight: Any) -> Any:

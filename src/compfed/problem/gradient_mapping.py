@@ -11,6 +11,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.problem.regularisers import Regulariser, largest_step
+from compfed.problem.regularisers.form import form_of
 from compfed.tools.precision import precision
 
 
@@ -26,7 +27,10 @@ class AtPoint(NamedTuple):
 
 
 def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, step: float) -> AtPoint:
-    """From f(x) = value and grad f(x) = gradient."""
+    """From f(x) = value and grad f(x) = gradient. Nothing is compiled where g acts on single coefficients or groups."""
+    form = form_of(g, x.size) if x.dtype == np.float64 else None
+    if form is not None:
+        return AtPoint(float(value) + form.value(x), (x - form.prox(x - step * gradient, step)) / step)
     with precision(x.dtype):
         penalty, mapping = _penalty_and_mapping(g, jnp.asarray(x), jnp.asarray(gradient), step)
         return AtPoint(float(value) + float(penalty), np.asarray(mapping))

@@ -32,6 +32,10 @@ class LocalLoss(Protocol):
         """Rows and columns W (all for None) of the Hessian of f_i at x, over all rows."""
         ...
 
+    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
+        """The same for a quadratic model of f_i: the Hessian, unless the loss knows better."""
+        ...
+
 
 class FullGradient(NamedTuple):
     """f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2, and its derivatives."""
@@ -51,7 +55,12 @@ class FullGradient(NamedTuple):
         return self.loss.gradient(x, self.A, self.y, self.q) + self.loss.ridge * x
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
-        H = self.loss.hessian(x, self.A, self.y, self.q, W)
+        return self._with_ridge(self.loss.hessian(x, self.A, self.y, self.q, W))
+
+    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self._with_ridge(self.loss.model_hessian(x, self.A, self.y, self.q, W))
+
+    def _with_ridge(self, H: Array) -> Array:
         return H + self.loss.ridge * namespace(H).eye(len(H), dtype=H.dtype)
 
 
@@ -81,6 +90,9 @@ class MiniBatch(NamedTuple):
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._all_rows().hessian(x, W)
+
+    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self._all_rows().model_hessian(x, W)
 
     def _all_rows(self) -> FullGradient:
         """f_i on a window of `capacity` rows that holds all of this client's; the last clients' window starts early."""

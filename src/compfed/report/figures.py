@@ -20,6 +20,7 @@ AXES = {
     "round": "communication rounds",
     "bytes_up": "bytes sent per client",
     "gradients": "gradient evaluations per client",
+    "gradient_rows": "rows read by gradients per client",
     "optimality": "optimality  ‖x - x*‖ / ‖x*‖",  # plain text: mathtext is slow to lay out
     "nonzeros": "non-zero coefficients",
     "lyapunov": "Lyapunov function Ω",
@@ -39,6 +40,7 @@ class Line:
     traces: Sequence[Trace]
     style: int
     y: str | None = None  # another column than the panel's
+    width: float = 1.6  # a wide line shows below a narrow one that lies on it
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Panel:
     floor: float = 1e-14  # smaller values are rounding and are drawn here
     legend: str | None = "upper right"  # where falling curves are not; matplotlib's "best" looks at every point
     log: bool = True
+    log_x: bool = False
 
 
 def pyplot() -> Any:
@@ -112,7 +115,7 @@ def _panel(panel: Panel, ax: Any) -> None:
     for line in panel.lines:
         x = line.traces[0][panel.x]
         values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
-        look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": 1.6}
+        look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": line.width}
         ax.plot(x, np.median(values, axis=0), label=line.label, **look)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
@@ -121,6 +124,10 @@ def _panel(panel: Panel, ax: Any) -> None:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
         ax.yaxis.set_minor_formatter(lambda value, _: "")
+    if panel.log_x:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_xlabel(AXES.get(panel.x, panel.x))
     ax.set_ylabel(AXES.get(panel.y, panel.y))
     ax.set_title(panel.title, fontsize=10)

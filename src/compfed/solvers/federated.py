@@ -14,21 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from compfed.algorithms import Algorithm
+from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, ProximalNewton
 from compfed.algorithms.bounds import Bounds
 from compfed.engines.recorder import Progress
 from compfed.engines.runners import Answered, Order, Segment, runner
 from compfed.errors import StepSizeWarning
 from compfed.federation.communication import Communication
-from compfed.federation.conversation import Federation, Talk, in_parallel
+from compfed.federation.conversation import Federation, Request, Talk, in_parallel
+from compfed.federation.questions import Refused, SiteRefusal, Steepness
 from compfed.federation.task import Task
-from compfed.solvers.choice_of_method import certificate_step, chosen
+from compfed.solvers.by_questions import NO_MINIMISER, Reached, Seen, asking, questions_at, read
+from compfed.solvers.choice_of_method import Choice, automatic, certificate_step, named, of_first_order, working_width
 from compfed.solvers.stopping import Certificate, Verdict, at_rounding_level, judged
 from compfed.tools.records import has_leaf, with_leaf
 from compfed.trace import Trace
 
 SEGMENT = 500  # rounds between two looks at the step
 TOGETHER = 3000  # rounds side by side, before the last ones go on alone
+FIRST_ORDER = "first-order"  # the better of the first-order methods
 HALVINGS = 12  # of the step, before giving up: a factor of 4096
 
 
@@ -42,6 +45,7 @@ class Search:
     max_rounds: int = 20_000
     seed: int = 0
     progress: Progress | None = None
+    seconds_per_round: float = 1.0  # what a message costs, beside its bytes
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,9 @@ class Start:
     x: np.ndarray
     L: np.ndarray  # L_i, one per site
     scale: float
+    seen: Seen | None = None  # what they said of f at x
+    kept: dict[str, np.ndarray] | None = None  # what a method remembers of f
+    refused: str = ""  # why a site told no curvature
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Minimum:
     trace: Trace
     notes: list[str] = field(default_factory=list)  # what the guard did
     at: Answered | None = None  # what the sites say of x
+    reached: Reached | None = None  # of a search by questions: where another one may start
     communication: Communication | None = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -72,7 +80,100 @@ class Minimum:
 
 
 def minimising(federation: Federation, task: Task, search: Search, start: Start) -> Talk[Minimum]:
-    """Rounds until the certificate holds.
+    """Rounds until the certificate holds, with the method asked for or, for "auto", the one expected to cost the least."""
+    choice = _choice(task, search, start)
+    if not choice.method.by_questions:
+        return (yield from _by_rounds(federation, task, search, start))
+    found = yield from _by_questions(task, search, start, choice)
+    if (
+        found.converged
+        or search.algorithm != "auto"
+        or NO_MINIMISER in found.notes
+        or found.rounds >= search.max_rounds
+    ):
+        return found
+    rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
+    later = yield from _by_rounds(federation, task, rest, replace(start, x=found.x))
+    notes = [*found.notes, f"going on with {type(later.algorithm).__name__}", *later.notes]
+    return replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
+
+
+def starting(task: Task, search: Search, x: np.ndarray, scale: float | None = None) -> Talk[Start]:
+    """One message: Lipschitz constants, value and gradient at x, and what a second-order search asks first."""
+    choice = _choice(task, search)
+    curved = choice.method is ProximalNewton and working_width(task.regulariser, task.d) == task.d
+    W = np.arange(task.d, dtype=np.int32) if curved else None
+    refused = ""
+    try:
+        (answers,) = yield [Request((Steepness(task.view, x), *questions_at(task, x, W)))]
+    except SiteRefusal as refusal:
+        (answers,) = refusal.replies
+        answers, W, refused = [said[:2] for said in answers], None, str(refusal)
+        if any(isinstance(a, Refused) for said in answers for a in said):
+            raise
+    seen = read(task, x, W, [said[1:] for said in answers])
+    L = np.array([said[0].L for said in answers])
+    return Start(x, L, float(np.linalg.norm(seen.at.gradient)) if scale is None else scale, seen, None, refused)
+
+
+def asks_questions(task: Task, search: Search) -> bool:
+    """Is this a search by plain questions?"""
+    return _choice(task, search).method.by_questions
+
+
+def _choice(task: Task, search: Search, start: Start | None = None) -> Choice:
+    """The method to use, and why."""
+    if isinstance(search.algorithm, Algorithm):
+        return Choice(type(search.algorithm))
+    if search.algorithm == FIRST_ORDER:
+        return Choice(AcceleratedDecoupledProx)
+    if search.algorithm != "auto":
+        return Choice(named(search.algorithm))
+    if start is None:
+        return automatic(task, search.seconds_per_round)
+    first = of_first_order(bounds_of(task, search, start), task.n)
+    return automatic(task, search.seconds_per_round, first, start.refused)
+
+
+def bounds_of(task: Task, search: Search, start: Start) -> Bounds:
+    return Bounds.of(start.L, task.weights, float(task.loss.ridge), search.tau, task.d)
+
+
+def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> Talk[Minimum]:
+    """A second-order search. Where a site refuses curvature, "auto" goes on without."""
+    step, notes = certificate_step(task, start.L), list[str]()
+    algorithm = search.algorithm
+    if not isinstance(algorithm, Algorithm):
+        algorithm = choice.method.suggested(bounds_of(task, search, start), 1.0)
+    if isinstance(algorithm, ProximalNewton) and algorithm.width is None:
+        algorithm = replace(algorithm, width=working_width(task.regulariser, task.d))
+    given = {"tol": search.tol * start.scale, "step": step, "max_rounds": search.max_rounds}
+    try:
+        reached = yield from asking(task, algorithm, start.seen or start.x, kept=start.kept, **given)
+    except SiteRefusal as refusal:
+        if search.algorithm != "auto" or not isinstance(algorithm, ProximalNewton):
+            raise
+        return (yield from minimising_without_curvature(task, search, start, str(refusal)))
+    if search.progress is not None:
+        search.progress(reached.messages, reached.messages)
+    trace = replace(reached.trace, provenance=reached.trace.provenance | {"choice": choice.why})
+    certificate = Certificate(reached.mapping, start.scale, search.tol)
+    return Minimum(
+        reached.seen.x, certificate, reached.good, reached.messages, algorithm, trace, [*notes, *reached.notes],
+        reached.seen.at, reached,
+    )  # fmt: skip
+
+
+def minimising_without_curvature(task: Task, search: Search, start: Start, refused: str) -> Talk[Minimum]:
+    """The same after a refusal."""
+    told = replace(start, refused=refused, seen=None if start.seen is None else start.seen.without_curvature())
+    choice = automatic(task, search.seconds_per_round, refused=refused)
+    found = yield from _by_questions(task, search, told, choice)
+    return replace(found, notes=[refused, *found.notes])
+
+
+def _by_rounds(federation: Federation, task: Task, search: Search, start: Start) -> Talk[Minimum]:
+    """Rounds of a method with steps of its own.
 
     A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
     run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
@@ -155,7 +256,7 @@ class _Guard:
 
     @classmethod
     def at_start(cls, task: Task, search: Search, start: Start) -> _Guard:
-        return cls._with(task, search, Bounds.of(start.L, task.weights, float(task.loss.ridge), search.tau, task.d), 0)
+        return cls._with(task, search, bounds_of(task, search, start), 0)
 
     @classmethod
     def _with(cls, task: Task, search: Search, bounds: Bounds, halvings: int) -> _Guard:
@@ -164,7 +265,9 @@ class _Guard:
             eta = getattr(asked, "eta", 1.0) * 0.5**halvings
             algorithm = with_leaf(asked, "eta", eta) if halvings else asked
         else:
-            algorithm = chosen(asked, bounds, task.n).suggested(bounds, 0.5**halvings)
+            first_order = asked in ("auto", FIRST_ORDER)
+            method = of_first_order(bounds, task.n) if first_order else named(asked)
+            algorithm = method.suggested(bounds, 0.5**halvings)
         return cls(task, search, bounds, halvings, algorithm)
 
     @property

@@ -17,7 +17,8 @@ from compfed.federation.conversation import Federation, Request, Talk, converse
 from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem import Problem
-from compfed.solvers.federated import Minimum, Search, Start, minimising
+from compfed.solvers.by_questions import read
+from compfed.solvers.federated import Minimum, Search, Start, minimising, starting
 from compfed.tools.checks import nonnegative, whole
 
 
@@ -33,10 +34,12 @@ def minimise(
     seed: int = 0,
     progress: Progress | None = None,
     federation: Federation | None = None,
+    seconds_per_round: float = 1.0,
 ) -> Minimum:
     """Run rounds until the gradient mapping is at most `tol` times `scale`; no step size is asked for.
 
-    - `algorithm`: "auto", the name of a method, or an instance with steps of your own.
+    - `algorithm`: "auto", the name of a method, or an instance with steps of your own. "auto" takes the method expected
+      to cost the least, where a round costs `seconds_per_round` beside its bytes; `trace.provenance["choice"]` says why.
     - `scale`: the norm of grad f at the start of the problem, unless given.
     - `federation`: who answers, if not the sites of the problem in this process, compiled.
 
@@ -54,8 +57,9 @@ def minimise(
         raise InputError(f"minimise needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else nonnegative(scale, "scale")
     search = Search(
-        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, progress
-    )
+        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, progress,
+        nonnegative(seconds_per_round, "seconds_per_round"),
+    )  # fmt: skip
     start = problem.start if x0 is None else problem.point(x0, "x0")
     federation = Simulated.of(problem) if federation is None else federation
     if len(federation.names) != problem.n:
@@ -70,9 +74,12 @@ def minimising_from(
     federation: Federation, task: Task, search: Search, x0: np.ndarray, scale: float | None
 ) -> Talk[Minimum]:
     """One message for the Lipschitz constants and the scale, then rounds."""
-    questions = (Steepness(task.view, x0), ValueAndGradient(task.view, task.start[None]))
-    (answers,) = yield [Request(questions)]
-    gradient = task.weights @ np.array([said.gradient[0] for _, said in answers])
+    if scale is not None or np.array_equal(x0, task.start):
+        start = yield from starting(task, search, x0, scale)
+        return (yield from minimising(federation, task, search, start))
+    both = np.stack([x0, task.start])  # where it starts, and where the scale is taken
+    (answers,) = yield [Request((Steepness(task.view, x0), ValueAndGradient(task.view, both)))]
+    gradient = task.weights @ np.array([said.gradient[1] for _, said in answers])
+    seen = read(task, x0, None, [said[1:] for said in answers])
     L = np.array([steep.L for steep, _ in answers])
-    start = Start(x0, L, float(np.linalg.norm(gradient)) if scale is None else scale)
-    return (yield from minimising(federation, task, search, start))
+    return (yield from minimising(federation, task, search, Start(x0, L, float(np.linalg.norm(gradient)), seen)))

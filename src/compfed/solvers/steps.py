@@ -14,7 +14,7 @@ from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
 from compfed.problem.gradient_mapping import usable
 from compfed.problem.problem import Problem
-from compfed.solvers.choice_of_method import chosen
+from compfed.solvers.choice_of_method import automatic, named, of_first_order
 
 
 def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:
@@ -42,4 +42,6 @@ def suggest(
     if not (np.isfinite(scale) and scale > 0):
         raise InputError(f"scale={scale!r} must be a finite number > 0.")
     found = bounds(problem, tau, at)
-    return chosen(algorithm, found, problem.n).suggested(found, scale)
+    auto = algorithm == "auto"
+    method = automatic(problem, 1.0, of_first_order(found, problem.n)).method if auto else named(algorithm)
+    return method.suggested(found, scale)

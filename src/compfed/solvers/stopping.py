@@ -53,16 +53,19 @@ def judged(segment: Segment, rounds: int, done: int, certificate: Certificate) -
     return Verdict.STALLED if _stalled(segment.trace, rounds) else Verdict.GOING_ON
 
 
-def at_rounding_level(segment: Segment, L: float) -> bool:
-    """Is the gradient mapping below 100 eps (L ||x|| + size of the gradient's terms): as small as rounding lets it be?
+def rounding_level(x: np.ndarray, L: float, terms: float) -> float:
+    """100 eps (L ||x|| + size of the gradient's terms): rounding lets a gradient mapping be no smaller.
 
     The terms count before they cancel: at the minimiser rounding in them is all that is left.
     """
+    return 100 * float(np.finfo(x.dtype).eps * (L * np.linalg.norm(x) + terms))
+
+
+def at_rounding_level(segment: Segment, L: float) -> bool:
+    """Is the gradient mapping as small as rounding lets it be?"""
     if segment.at is None:
         return False
-    x = segment.trace.x
-    level = 100 * np.finfo(x.dtype).eps * (L * np.linalg.norm(x) + segment.at.terms)
-    return bool(segment.trace["gradient_mapping"][-1] <= level)
+    return bool(segment.trace["gradient_mapping"][-1] <= rounding_level(segment.trace.x, L, segment.at.terms))
 
 
 def _stalled(trace: Trace, rounds: int) -> bool:

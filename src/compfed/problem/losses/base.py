@@ -11,6 +11,7 @@ from compfed.errors import InputError
 from compfed.problem.curvature import gram, largest_eigenvalue
 from compfed.problem.losses.arrays import Numbers, namespace
 from compfed.problem.losses.labels import one_column
+from compfed.problem.triangle import square, upper
 
 
 class Loss(Protocol):
@@ -39,6 +40,22 @@ class Loss(Protocol):
         """sum_l weight_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
         ...
 
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        """The matrix of a quadratic model around x: `hessian`, unless that says too little of what is near."""
+        ...
+
+    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
+        """The numbers in that matrix that a site has to send."""
+        ...
+
+    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
+        """The matrix again."""
+        ...
+
+    def model_numbers(self, w: int) -> int:
+        """How many numbers that is, for w coordinates."""
+        ...
+
     def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
         """sum_l weight_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
         ...
@@ -61,9 +78,25 @@ class Loss(Protocol):
 unwarned = np.errstate(over="ignore", invalid="ignore")
 
 
-class OneOutput:
+class SentAsTriangle:
+    """A loss whose matrix has no more structure than being symmetric."""
+
+    model_hessian: Callable[..., Numbers]
+
+    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
+        return upper(self.model_hessian(x, A, y, weight, W))
+
+    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
+        return square(triangle, len(W))
+
+    def model_numbers(self, w: int) -> int:
+        return w * (w + 1) // 2
+
+
+class OneOutput(SentAsTriangle):
     """A linear model with one prediction z = a^T x."""
 
+    convex = True
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     slope: Callable[[Numbers, Numbers], Numbers]  # its derivative in z
     weight: Callable[[Numbers, Numbers], Numbers]  # its second derivative in z
@@ -90,6 +123,14 @@ class OneOutput:
         return gram(A if W is None else A[:, W], weight * self.weight(A @ x, y))
 
     @unwarned
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        return gram(A if W is None else A[:, W], weight * self.model_weight(A @ x, y))
+
+    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+        """The second derivative in z that a quadratic model of the loss is given."""
+        return self.weight(z, y)
+
+    @unwarned
     def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
         """sum_l weight_l |slope_l| ||a_l||."""
         lengths = namespace(x, A).linalg.norm(A, axis=1)
@@ -110,9 +151,10 @@ class OneOutput:
         return one_column(labels, self)
 
 
-class ManyOutputs:
+class ManyOutputs(SentAsTriangle):
     """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
 
+    convex = True
     outputs: int
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     slope: Callable[[Numbers, Numbers], Numbers]  # its gradient in z
@@ -152,6 +194,9 @@ class ManyOutputs:
         features = A[:, j]
         same_output = ((features * c[:, k]).T * weight) @ features
         return same_output * (k[:, None] == k) - gram(features * r[:, k], weight)
+
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        return self.hessian(x, A, y, weight, W)
 
     @unwarned
     def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:

@@ -8,6 +8,7 @@ from compfed.problem.curvature import gram
 from compfed.problem.losses.arrays import Numbers, is_jax, logsumexp, namespace, softmax
 from compfed.problem.losses.base import ManyOutputs, unwarned
 from compfed.problem.losses.labels import numbered_classes, several_columns
+from compfed.problem.triangle import square, upper
 from compfed.tools.records import count, nonnegative, record
 
 
@@ -69,6 +70,19 @@ class MultiSquared(ManyOutputs):
         # each feature once, where W is known: under jit it may not be
         used, where = (j, np.arange(j.size)) if is_jax(j) else np.unique(j, return_inverse=True)
         return gram(A[:, used], weight)[where[:, None], where] * (k[:, None] == k)
+
+    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
+        """Of one output alone: all have the same matrix, on the features that W speaks of."""
+        return upper(gram(A[:, np.unique(W // self.outputs)], weight))
+
+    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
+        used, where = np.unique(W // self.outputs, return_inverse=True)
+        k = W % self.outputs
+        return square(triangle, len(used))[where[:, None], where] * (k[:, None] == k)
+
+    def model_numbers(self, w: int) -> int:
+        features = -(-w // self.outputs)
+        return features * (features + 1) // 2
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return several_columns(labels, self)

@@ -12,6 +12,18 @@ from compfed.problem.losses.labels import counts, two_classes
 from compfed.tools.records import nonnegative, positive, record
 
 
+def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
+    """0.9 of the second derivative and 0.1 of slope / (z - y), the curvature of a parabola that lies above the loss.
+
+    Far out these losses are straight: most rows have no curvature at all, and Newton's steps would be wild. The shares
+    were found by trial.
+    """
+    r = z - y
+    away = r != 0
+    xp, inside = namespace(z, y), loss.weight(z, y)
+    return 0.9 * inside + 0.1 * xp.where(away, loss.slope(z, y) / xp.where(away, r, 1.0), inside)
+
+
 @record
 class Squared(OneOutput):
     """loss(z, y) = (z - y)^2 / 2."""
@@ -109,6 +121,9 @@ class Huber(OneOutput):
     def weight(self, z: Numbers, y: Numbers) -> Numbers:
         return (abs(z - y) <= self.delta).astype(z.dtype)
 
+    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+        return _with_majoriser(self, z, y)
+
 
 @record
 class SmoothedQuantile(OneOutput):
@@ -139,6 +154,9 @@ class SmoothedQuantile(OneOutput):
     def weight(self, z: Numbers, y: Numbers) -> Numbers:
         u = (y - z) / self.smoothing
         return ((u >= self.quantile - 1.0) & (u <= self.quantile)).astype(z.dtype) / self.smoothing
+
+    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+        return _with_majoriser(self, z, y)
 
     def _dual(self, z: Numbers, y: Numbers) -> Numbers:
         """The u of the maximum."""

@@ -15,6 +15,7 @@ from jax import Array
 from compfed.errors import InputError
 from compfed.problem.curvature import steepest
 from compfed.problem.losses.arrays import Numbers, is_jax
+from compfed.problem.losses.base import SentAsTriangle
 from compfed.tools.precision import precision
 from compfed.tools.records import fixed, nonnegative, record
 
@@ -57,7 +58,7 @@ def _also_for_numpy(method: Method) -> Method:
 
 
 @record
-class FromFunction:
+class FromFunction(SentAsTriangle):
     """loss(x; a, y) = function(params, a, y), with params the pytree that x unravels to. See `from_function`."""
 
     model: Model = fixed()
@@ -94,6 +95,9 @@ class FromFunction:
         """sum_l weight_l d^2 loss(x; a_l, y_l) / dx_W dx_W; only x_W is differentiated."""
         x, W = jnp.asarray(x), jnp.arange(x.size) if W is None else W
         return jax.hessian(lambda part: weight @ self.values(x.at[W].set(part), A, y))(x[W])
+
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
+        return self.hessian(x, A, y, weight, W)
 
     @_also_for_numpy
     def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:

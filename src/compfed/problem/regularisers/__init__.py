@@ -12,6 +12,7 @@ sets.py         L1Ball, L2Ball, Simplex
 nonconvex.py    MCP, SCAD
 algebra.py      Scaled, Shifted, Rescaled, OnBlock, Blocks
 sums.py         SumOf, where the prox of a sum is known
+form.py         form_of: coefficient by coefficient in NumPy, for those that can be written so
 adapter.py      from_object, for regularisers written elsewhere
 """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,7 +11,8 @@ import numpy as np
 from jax import Array
 
 from compfed.errors import InputError
-from compfed.problem.regularisers.base import Combinable, Regulariser, indicator, like
+from compfed.problem.regularisers.base import Combinable, Regulariser, indicator
+from compfed.tools.host import on_host
 from compfed.tools.records import fixed, record
 
 
@@ -48,14 +48,14 @@ class Adapted(Combinable):
         if _traceable(self.source, "__call__", x.shape, x.dtype.name):
             value = jnp.asarray(self.source.target(x))
         else:
-            value = _on_host(lambda x, t: _value(self.source.target(x)), (), x, 0.0)
+            value = on_host(lambda x, t: _value(self.source.target(x)), (), x, 0.0)
         return indicator(value, x) if value.dtype == bool else value.astype(x.dtype)  # see _value
 
     def prox(self, x: Array, t: Array | float) -> Array:
         x = jnp.asarray(x)
         if _traceable(self.source, "prox", x.shape, x.dtype.name):
             return jnp.asarray(self.source.target.prox(x, t), x.dtype)
-        return _on_host(self.source.target.prox, x.shape, x, t)
+        return on_host(self.source.target.prox, x.shape, x, t)
 
 
 def from_object(obj: Any) -> Regulariser:
@@ -90,24 +90,6 @@ def adopt(whole: Any, *names: str) -> None:
         except InputError as problem:
             raise InputError(f"{type(whole).__name__}({name}={given!r}): {problem}") from None
         object.__setattr__(whole, name, taken)
-
-
-def _on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
-    """f(x, t), called with NumPy arrays while the compiled program waits.
-
-    The call may come in a thread in which double precision is off: JAX would round x on its way there and refuse the
-    answer on its way back. Hence bits travel, not numbers.
-    """
-    dtype = np.dtype(x.dtype)
-    words = jax.lax.bitcast_convert_type(jnp.append(x, like(x, t)), jnp.uint32)
-
-    def call(words: Any) -> np.ndarray:
-        numbers = np.array(words).reshape(-1).view(dtype)
-        answer = np.array(f(numbers[:-1], float(numbers[-1])), dtype).reshape(shape)
-        return answer[..., None].view(np.uint32).reshape(shape + words.shape[1:])
-
-    answer = jax.ShapeDtypeStruct(shape + words.shape[1:], np.uint32)
-    return jax.lax.bitcast_convert_type(jax.pure_callback(call, answer, words, vmap_method="sequential"), dtype)
 
 
 def _value(answer: Any) -> Any:

@@ -14,6 +14,7 @@ from jax import Array
 from compfed.errors import InputError
 from compfed.problem.regularisers.adapter import adopt
 from compfed.problem.regularisers.base import Combinable, largest_step, like
+from compfed.problem.regularisers.form import Form, form_of, plain, side_by_side
 from compfed.tools.records import count, index, labels, number, part, positive, record
 
 
@@ -36,6 +37,10 @@ class Scaled(Combinable):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.g.prox(x, t * self.factor)
+
+    def form(self, d: int) -> Form | None:
+        form = form_of(self.g, d)
+        return form and form.scaled(self.factor)
 
     def critical(self, gradient: Array) -> Array:
         return _critical(self.g, gradient) / like(gradient, self.factor)
@@ -65,6 +70,10 @@ class Shifted(Combinable):
         offset = like(x, self.offset)
         return offset + self.g.prox(x - offset, t)
 
+    def form(self, d: int) -> Form | None:
+        form = form_of(self.g, d)
+        return form and form.moved(self.offset)
+
 
 @record
 class Rescaled(Combinable):
@@ -90,6 +99,10 @@ class Rescaled(Combinable):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return like(x, self.scale) * self.g.prox(x / like(x, self.scale), t / self.scale**2)
+
+    def form(self, d: int) -> Form | None:
+        form = form_of(self.g, d)
+        return form and form.stretched(self.scale)
 
     def critical(self, gradient: Array) -> Array:
         return _critical(self.g, gradient) * like(gradient, self.scale)
@@ -118,11 +131,15 @@ class OnBlock(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.asarray(x).at[self.start : self.stop].set(self.g.prox(self._block(x), t))
 
+    def form(self, d: int) -> Form | None:
+        form = form_of(self.g, self._block(np.empty(d)).size)
+        return form and side_by_side([plain(self.start), form, plain(d - self.stop)])
+
     def critical(self, gradient: Array) -> Array:
         """The critical factor of the block, for a gradient taken where the free coefficients are optimal."""
         return _critical(self.g, self._block(gradient))
 
-    def _block(self, x: Array) -> Array:
+    def _block(self, x: Any) -> Any:
         if self.stop > x.size:
             raise InputError(f"OnBlock(stop={self.stop}) does not fit a model of {x.size} coefficients.")
         return x[self.start : self.stop]
@@ -157,10 +174,15 @@ class Blocks(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.concatenate([g.prox(u, t) for g, u in self._pairs(x)])
 
+    def form(self, d: int) -> Form | None:
+        forms = [form_of(g, u.size) for g, u in self._pairs(np.empty(d))]
+        known = [form for form in forms if form is not None]
+        return side_by_side(known) if len(known) == len(forms) else None
+
     def critical(self, gradient: Array) -> Array:
         return jnp.stack([_critical(g, u) for g, u in self._pairs(gradient)]).max()
 
-    def _pairs(self, x: Array) -> list[tuple[Any, Array]]:
+    def _pairs(self, x: Any) -> list[tuple[Any, Any]]:
         if sum(self.sizes) != x.size:
             raise InputError(f"Blocks(sizes={self.sizes}) has {sum(self.sizes)} coefficients; the model has {x.size}.")
         ends = list(itertools.accumulate(self.sizes))

@@ -13,6 +13,7 @@ from jax import Array
 
 if TYPE_CHECKING:
     from compfed.problem.regularisers.algebra import Scaled
+    from compfed.problem.regularisers.form import Form
     from compfed.problem.regularisers.sums import SumOf
 
 
@@ -37,6 +38,10 @@ class Combinable:
     def largest_step(self) -> Any:
         """prox(x, t) is defined for t below this; infinite for convex g."""
         return math.inf
+
+    def form(self, d: int) -> Form | None:
+        """This regulariser coefficient by coefficient, if it can be written so; ask with `form_of`."""
+        return None
 
     # The algebra is built from the regularisers, and these from this class: hence imported when used.
     def __mul__(self, factor: Any) -> Scaled:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.problem.regularisers.base import Combinable, least_factor, like, ratio, soft
+from compfed.problem.regularisers.form import Form, numbers, plain, times
 from compfed.tools.records import labels, nonnegative, optional, record
 
 
@@ -25,7 +28,7 @@ class _Grouped(Combinable):
             name, shape = type(self).__name__, np.shape(self.weights)
             raise InputError(f"{name}: weights has shape {shape}; there are {n} groups: give one weight per group.")
 
-    def members(self, x: Array) -> np.ndarray:
+    def members(self, x: Any) -> np.ndarray:
         """The group of each coefficient, numbered 0, 1, ... in the order of the labels."""
         if x.shape != (len(self.groups),):
             raise InputError(
@@ -36,8 +39,16 @@ class _Grouped(Combinable):
 
     def thresholds(self, x: Array) -> Array:
         """lam * w_g of each group."""
+        return like(x, self.lam) * like(x, self.group_weights())
+
+    def group_weights(self) -> Any:
+        """w_g of each group."""
         sizes = np.unique(self.groups, return_counts=True)[1]
-        return like(x, self.lam) * like(x, np.sqrt(sizes) if self.weights is None else self.weights)
+        return np.sqrt(sizes) if self.weights is None else self.weights
+
+    def form_with(self, l1: Any, d: int) -> Form:
+        pull = times(numbers(self.group_weights()), self.lam)
+        return plain(d, l1=l1)._replace(pull=pull, group=self.members(np.empty(d)))
 
     def norms(self, x: Array) -> Array:
         """||x_g|| of each group."""
@@ -78,6 +89,9 @@ class GroupL2(_Grouped):
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(x, t)
 
+    def form(self, d: int) -> Form:
+        return self.form_with(0.0, d)
+
     def critical(self, gradient: Array) -> Array:
         return ratio(self.norms(gradient), self.thresholds(gradient)).max()
 
@@ -100,6 +114,9 @@ class SparseGroup(_Grouped):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(soft(x, t * self.l1), t)
+
+    def form(self, d: int) -> Form:
+        return self.form_with(self.l1, d)
 
     def critical(self, gradient: Array) -> Array:
         return least_factor(self, gradient)

@@ -8,6 +8,7 @@ from jax import Array
 
 from compfed.errors import InputError
 from compfed.problem.regularisers.base import Combinable, ConvexSet, indicator, like, ratio, soft
+from compfed.problem.regularisers.form import Form, plain
 from compfed.tools.records import nonnegative, number, record
 
 
@@ -20,6 +21,9 @@ class Zero(Combinable):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return x
+
+    def form(self, d: int) -> Form:
+        return plain(d)
 
     def critical(self, gradient: Array) -> Array:
         return indicator((gradient == 0).all(), gradient)
@@ -36,6 +40,9 @@ class L1(Combinable):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return soft(x, t * self.lam)
+
+    def form(self, d: int) -> Form:
+        return plain(d, l1=self.lam)
 
     def critical(self, gradient: Array) -> Array:
         return ratio(jnp.abs(gradient), self.lam).max()
@@ -54,6 +61,9 @@ class ElasticNet(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return soft(x, t * self.l1) / (1.0 + like(x, t * self.l2))
 
+    def form(self, d: int) -> Form:
+        return plain(d, l1=self.l1, l2=self.l2)
+
     def critical(self, gradient: Array) -> Array:
         return ratio(jnp.abs(gradient), self.l1).max()
 
@@ -69,6 +79,9 @@ class Ridge(Combinable):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return x / (1.0 + like(x, t * self.lam))
+
+    def form(self, d: int) -> Form:
+        return plain(d, l2=self.lam)
 
     def critical(self, gradient: Array) -> Array:
         return indicator((gradient == 0).all(), gradient)
@@ -92,6 +105,9 @@ class Box(ConvexSet):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.clip(x, like(x, self.lower), like(x, self.upper))
 
+    def form(self, d: int) -> Form:
+        return plain(d, lower=self.lower, upper=self.upper)
+
 
 @record
 class NonNegative(ConvexSet):
@@ -102,3 +118,6 @@ class NonNegative(ConvexSet):
 
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.maximum(x, 0.0)
+
+    def form(self, d: int) -> Form:
+        return plain(d, lower=0.0)

@@ -20,6 +20,7 @@ from compfed.errors import InputError
 from compfed.problem.regularisers.adapter import adopt
 from compfed.problem.regularisers.algebra import Scaled
 from compfed.problem.regularisers.base import Combinable, largest_step, least_factor, like
+from compfed.problem.regularisers.form import Form, form_of
 from compfed.problem.regularisers.groups import GroupL2, SparseGroup
 from compfed.problem.regularisers.matrices import Nuclear
 from compfed.problem.regularisers.nonconvex import MCP, SCAD
@@ -98,6 +99,10 @@ class SumOf(Combinable):
             return g.prox(x / (1.0 + like(x, t * lam)), t / (1.0 + t * lam))
         first, last = self._ordered()
         return last.prox(first.prox(x, t), t)
+
+    def form(self, d: int) -> Form | None:
+        a, b = form_of(self.a, d), form_of(self.b, d)
+        return a.plus(b) if a is not None and b is not None else None
 
     @property
     def largest_step(self) -> Any:

@@ -16,7 +16,16 @@ from compfed.problem import regularisers
 from compfed.problem.problem import Problem
 from compfed.solvers.pooled import Solution, solve
 from compfed.studies.ablation import AblatedProx
-from compfed.studies.paper.keys import FAST_FEDDA, FAST_FEDDAS, ONE_WORKER, UPLOAD_ZHAT, Group, Key, Traces
+from compfed.studies.paper.keys import (
+    FAST_FEDDA,
+    FAST_FEDDAS,
+    ONE_WORKER,
+    UPLOAD_ZHAT,
+    VARIANCE_REDUCED,
+    Group,
+    Key,
+    Traces,
+)
 from compfed.studies.paper.runs import Experiment, Run, one_line, over_seeds
 from compfed.studies.paper.setting import RIDGE, SPARSE_L1, Size, paper_problem
 from compfed.studies.paper.theorem import theorem_experiments
@@ -50,7 +59,7 @@ def _seeds(problem: Problem, star: Solution, algorithm: alg.Algorithm, rounds: i
 
 
 def methods_compared(problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:
-    """Figure 1: the methods of the paper with full gradients and with mini-batches; two baselines beside them."""
+    """Figure 1: the methods of the paper with full gradients and with mini-batches; others beside them."""
     L = problem.lipschitz
     schedules = (alg.fast_fedda.Quadratic(L), alg.fast_fedda.Linear(L), alg.fast_fedda.Constant(L))
     full: dict[str, alg.Algorithm] = {
@@ -68,10 +77,10 @@ def methods_compared(problem: Problem, star: Solution, size: Size) -> Iterator[E
     for name, a in full.items():
         rounds = size.rounds if name in ("DecoupledProx", "ProximalGradient", "FISTA") else size.rounds // 2
         yield one_line(Key(Group.FULL, name), _one(problem, star, a, rounds))
-    for name in ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA):
-        options = {"batch_size": 20, "record_every": 2}
-        run = _seeds(problem, star, full[name], size.stochastic_rounds, size, **options)
-        yield one_line(Key(Group.STOCHASTIC, name), run)
+    batches = {Key(Group.STOCHASTIC, name): full[name] for name in ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)}
+    batches[VARIANCE_REDUCED] = alg.VarianceReducedDecoupledProx(eta=1.0, eta_g=1.0, tau=5)
+    for key, a in batches.items():
+        yield one_line(key, _seeds(problem, star, a, size.stochastic_rounds, size, batch_size=20, record_every=2))
 
 
 def local_prox_rules(group: Group, problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:

@@ -13,6 +13,7 @@ class Group(StrEnum):
 
     FULL = "full"  # methods with full gradients; Figure 1, left
     STOCHASTIC = "stochastic"  # methods with mini-batches; Figure 1, right
+    WITHOUT_FLOOR = "stochastic, without floor"  # what they could be; beyond the paper
     ABLATION = "ablation: local prox"  # rules for the parameter of the local prox
     SPARSE = "sparse"  # methods where the solution is sparse
     SPARSE_ABLATION = "sparse: local prox"
@@ -44,6 +45,7 @@ Traces = dict[Key, list[Trace]]  # one trace per seed
 
 ALGORITHM_1 = Key(Group.FULL, "DecoupledProx")
 RIDGE_1, RIDGE_1_BATCHES = Key(Group.THEOREM, "ridge 1"), Key(Group.THEOREM, "ridge 1, b = 20")
+VARIANCE_REDUCED = Key(Group.WITHOUT_FLOOR, "VarianceReducedDecoupledProx")
 UPLOAD_ZHAT = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
 ONE_WORKER = Key(Group.FIXED_POINT, "n = 1, tau = 2")  # the appendix
 FAST_FEDDA = "FastFedDA (quadratic)"  # the schedule the figures show ...

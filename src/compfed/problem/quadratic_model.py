@@ -1,0 +1,277 @@
+"""The minimiser of a quadratic model with a penalty: what a second-order step at the server comes to.
+
+    u = argmin  <gradient, u - x> + (u - x)^T B (u - x) / 2 + g(u)
+
+Where g acts on single coefficients or on groups of them (`Form`), u is found to rounding, in NumPy: sweeps of coordinate
+descent find out which coefficients sit at a kink or a bound, and a Newton step on all others together ends the search,
+at once where g is piecewise quadratic. Every other g is known by its prox alone: restarted FISTA.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import get_lapack_funcs
+
+from compfed.problem.regularisers.form import Form
+
+SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
+EPS = float(np.finfo(float).eps)
+_solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
+SHARES = 30  # halvings of a Newton step
+ROOM = 64  # coordinates a search over many starts with
+
+
+class Compact(NamedTuple):
+    """B = diag(diagonal) - Q diag(signs) Q^T, with Q of few columns: a matrix that is never formed."""
+
+    diagonal: np.ndarray  # (d,)
+    Q: np.ndarray  # (d, k)
+    signs: np.ndarray  # (k,)
+
+    def apply(self, v: Any) -> Any:
+        return self.diagonal * v - self.Q @ (self.signs * (v @ self.Q))
+
+    def block(self, W: np.ndarray) -> np.ndarray:
+        return np.diag(self.diagonal[W]) - (self.Q[W] * self.signs) @ self.Q[W].T
+
+    @classmethod
+    def of_pairs(cls, S: np.ndarray, Y: np.ndarray, first: Any) -> Compact:
+        """The matrix of BFGS after the pairs (s, y) in the rows of S and Y; rows of zeros stand for none.
+
+        It starts from a diagonal: for each column the largest y_j^2 / <s, y> of all pairs, which grows with the scale of
+        the column as its curvature does, so that columns in different units do not matter much; all of it times the
+        least <y, y / w> / <s, y>. Without a pair it is `first`. Then B <- B - a a^T + b b^T, one pair after another,
+        with a = B s / sqrt(s^T B s) and b = y / sqrt(<s, y>).
+        """
+        a, curved = np.zeros_like(S), np.sum(S * Y, axis=1)
+        known = np.flatnonzero(curved > 0)
+        b = np.where(curved > 0, 1.0, 0.0)[:, None] * Y / np.sqrt(np.where(curved > 0, curved, 1.0))[:, None]
+        diagonal = np.full(S.shape[1], float(first))
+        if known.size:
+            w = np.max(b**2, axis=0)
+            w = np.maximum(w, 1e-10 * w.max())
+            diagonal = np.min((b[known] ** 2) @ (1.0 / w)) * w
+        for k in known:
+            Bs = diagonal * S[k] + (b[:k] @ S[k]) @ b[:k] - (a[:k] @ S[k]) @ a[:k]
+            a[k] = Bs / np.sqrt(max(S[k] @ Bs, np.finfo(float).tiny))
+        return cls(diagonal, np.concatenate([a, b]).T, np.repeat([1.0, -1.0], len(S)))
+
+
+# --- which coordinates ask for attention ---
+
+
+def settled(form: Form, x: np.ndarray) -> np.ndarray:
+    """Which coordinates sit at their kink (for a group: all of it) or at a bound."""
+    return at_kink(form, x) | (x <= form.lower) | (x >= form.upper)
+
+
+def at_kink(form: Form, x: np.ndarray) -> np.ndarray:
+    there = (x == form.kink) & (form.l1 > 0)
+    if form.separable:
+        return there
+    grouped, member = form.group >= 0, np.maximum(form.group, 0)
+    away = np.bincount(member[grouped], x[grouped] != form.kink[grouped], minlength=len(form.pull)) > 0
+    return there | (grouped & ~away[member] & (form.pull[member] > 0))
+
+
+def subgradient(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """The element of least size of r + subdifferential of g at x; where none is zero, going against it is descent."""
+    v = x - form.kink
+    smooth = r + form.l2 * v + form.l1 * np.sign(v)
+    least = np.where((v == 0) & (form.l1 > 0), np.sign(r) * np.maximum(np.abs(r) - form.l1, 0.0), smooth)
+    if not form.separable:
+        least = _with_groups(form, v, least)
+    outward = ((x <= form.lower) & (least > 0)) | ((x >= form.upper) & (least < 0))
+    return np.where(outward, 0.0, least)
+
+
+def _with_groups(form: Form, v: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """The pull of the groups: against v, or, at a kink, as far as it can hold the rest."""
+    grouped, member = form.group >= 0, np.maximum(form.group, 0)
+    size = _norms(form, v)[member]
+    force = _norms(form, least)[member]
+    pull = np.where(grouped, form.pull[member], 0.0)
+    held = np.where(force > pull, 1.0 - pull / np.where(force > 0, force, 1.0), 0.0)
+    pulled = least + pull * v / np.where(size > 0, size, 1.0)
+    # within a group that is not zero, a coordinate at the kink of its own |.| feels no pull of the group
+    return np.where(grouped & (size == 0), least * held, np.where(grouped & (v != 0), pulled, least))
+
+
+def _norms(form: Form, v: np.ndarray) -> np.ndarray:
+    grouped = form.group >= 0
+    return np.sqrt(np.bincount(form.group[grouped], v[grouped] ** 2, minlength=len(form.pull)))
+
+
+def margin(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """How far a coordinate at its kink is from leaving it: negative while it is held, positive where it will go."""
+    held = ((x <= form.lower) & (r > 0)) | ((x >= form.upper) & (r < 0))
+    over = np.where(settled(form, x), np.where(held, -np.abs(r), np.abs(r)) - form.l1, np.inf)
+    if form.separable:
+        return over
+    grouped, member = form.group >= 0, np.maximum(form.group, 0)
+    force = _norms(form, np.maximum(np.abs(r) - form.l1, 0.0))[member]
+    return np.where(grouped & np.isfinite(over), np.where(force > 0, force, over) - form.pull[member], over)
+
+
+def ranked(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """All coordinates: first those at no kink, the least settled ahead; then those nearest to leaving theirs."""
+    ahead = margin(form, x, r)
+    away = np.isinf(ahead)
+    return np.lexsort((np.where(away, -np.abs(subgradient(form, x, r)), -ahead), ~away))
+
+
+def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
+    """Everything that is at no kink, then those nearest to leaving theirs: at least so many, whole groups."""
+    wanted = max(least, int(1.5 * np.sum(~settled(form, x))))
+    taken = np.zeros(len(x), bool)
+    taken[ranked(form, x, r)[:wanted]] = True
+    if not form.separable:
+        some = np.unique(form.group[taken])
+        taken |= np.isin(form.group, some[some >= 0])
+    return np.flatnonzero(taken)
+
+
+# --- the minimiser ---
+
+
+def minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray | Compact) -> np.ndarray:
+    """u, for a g that has a form."""
+    if isinstance(B, np.ndarray):
+        return _minimiser(form, x, gradient, B)
+    W = working_set(form, x, gradient, ROOM)
+    while True:  # a search on few coordinates, and a look at all of them, until none asks for more
+        u = x.copy()
+        u[W] = _minimiser(form.at(W), x[W], gradient[W], B.block(W))
+        r = gradient + B.apply(u - x)
+        left = np.abs(subgradient(form, u, r))
+        left[W] = 0.0
+        wrong = left > _rounding(np.abs(gradient) + np.abs(r) + B.diagonal * np.abs(u - x))
+        if not wrong.any():
+            return u
+        W = np.union1d(W, working_set(form, u, r, min(len(x), 2 * len(W))))
+
+
+def _rounding(size: np.ndarray) -> np.ndarray:
+    """What rounding may leave of a sum of terms of this size."""
+    return 32 * EPS * (size + size.sum() / max(size.size, 1))
+
+
+def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -> np.ndarray:
+    search, best, stale = _Search(form, x, gradient, B), np.inf, 0
+    for _ in range(SWEEPS):
+        if not search.newton() or not form.separable:
+            search.sweep()
+        left = search.left()
+        best, stale = (left, 0) if left < 0.5 * best else (best, stale + 1)
+        if left <= 1.0 or (stale >= 3 and left <= 1e4):  # no better, and near rounding: as good as it gets
+            break
+    return search.u
+
+
+class _Search:
+    """A search under way: u, and the gradient r = gradient + B (u - x) of the model there."""
+
+    def __init__(self, form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
+        self.form, self.x, self.gradient, self.B = form, x, gradient, B
+        self.u, self.r = x.copy(), gradient.copy()
+        groups = [np.flatnonzero(form.group == k) for k in range(len(form.pull))]
+        self.groups = [(G, form.at(G), np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1]) for G in groups]
+
+    def left(self) -> float:
+        """How far from the minimum, as a multiple of what rounding allows."""
+        size = np.abs(self.gradient) + np.abs(self.B) @ np.abs(self.u - self.x) + self.form.l1
+        size = size + self.form.l2 * np.abs(self.u - self.form.kink)
+        return float(np.max(np.abs(subgradient(self.form, self.u, self.r)) / _rounding(size), initial=0.0))
+
+    # --- coordinate descent ---
+
+    def sweep(self) -> None:
+        """Each coordinate, or group, to its own minimum, the others held."""
+        form, u, r, B = self.form, self.u, self.r, self.B
+        moving = (subgradient(form, u, r) != 0) & (form.group < 0)
+        for j in np.flatnonzero(moving).tolist():
+            curve = B[j, j] + form.l2[j]
+            if curve <= 0:
+                continue
+            z, at = B[j, j] * (u[j] - form.kink[j]) - r[j], form.l1[j]
+            new = form.kink[j] + (z - at if z > at else z + at if z < -at else 0.0) / curve
+            self._move(j, min(max(new, form.lower[j]), form.upper[j]) - u[j])
+        for G, own, steep in self.groups:
+            if steep > 0:
+                self._move(G, own.prox(u[G] - r[G] / steep, 1.0 / steep) - u[G])
+
+    def _move(self, where: Any, change: Any) -> None:
+        if np.any(change):
+            self.u[where] += change
+            self.r += self.B[:, where] * change if np.ndim(change) == 0 else self.B[:, where] @ change
+
+    # --- all that can move freely, together ---
+
+    def newton(self) -> bool:
+        """A Newton step on the coordinates that can move, to the side they go to; who would pass a kink stops there.
+
+        Did it bring the model lower?
+        """
+        form, u = self.form, self.u
+        least = subgradient(form, u, self.r)
+        resting = settled(form, u)
+        free = np.flatnonzero(~resting | ((least != 0) & (form.group < 0)))
+        step = np.zeros(0)
+        while free.size:
+            step = -solved(self.B[np.ix_(free, free)] + np.diag(form.l2[free]) + self._bend(free), least[free])
+            back = resting[free] & (step * least[free] >= 0)  # it would leave its kink on the other side
+            if not back.any():
+                break
+            free = free[~back]
+        return bool(free.size) and self._moved(free, step, resting[free])
+
+    def _moved(self, free: np.ndarray, step: np.ndarray, resting: np.ndarray) -> bool:
+        form, u, before = self.form, self.u, self._value(self.u, self.r)
+        bound = np.where(step > 0, form.upper[free], form.lower[free])
+        ahead = ((form.kink[free] - u[free]) * step > 0) & (form.l1[free] > 0) & ~resting
+        stops = np.where(ahead, form.kink[free], bound)
+        for share in 0.5 ** np.arange(SHARES):
+            new = u.copy()
+            new[free] += share * step
+            passed = np.where(step > 0, new[free] > stops, (step < 0) & (new[free] < stops))
+            new[free[passed]] = stops[passed]
+            r = self.gradient + self.B @ (new - self.x)
+            whole = share == 1 and form.separable and not passed.any()  # the minimum of a quadratic
+            if whole or self._value(new, r) < before:
+                self.u, self.r = new, r
+                return True
+        return False
+
+    def _value(self, u: np.ndarray, r: np.ndarray) -> float:
+        return float(0.5 * (self.gradient + r) @ (u - self.x)) + self.form.value(u)
+
+    def _bend(self, free: np.ndarray) -> Any:
+        """The second derivative of the norms of groups that are not zero."""
+        if self.form.separable:
+            return 0.0
+        bend, v = np.zeros((len(free), len(free))), (self.u - self.form.kink)[free]
+        for k, pull in enumerate(self.form.pull):
+            G = np.flatnonzero(self.form.group[free] == k)
+            size = np.linalg.norm(v[G])
+            if size > 0:
+                bend[np.ix_(G, G)] = pull * (np.eye(len(G)) - np.outer(v[G], v[G]) / size**2) / size
+        return bend
+
+
+def solved(K: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """K^-1 b for a symmetric K >= 0; where K is singular to rounding, a solution as far as there is one."""
+    _, x, failed = _solve(K, b)
+    if not failed:
+        return x
+    # a little more on the diagonal, and what that leaves wrong corrected in turns
+    factor, failed = _factor(K + 1e-12 * np.trace(K) / len(K) * np.eye(len(K)))
+    if failed:
+        values, vectors = np.linalg.eigh(K)
+        kept = values > len(K) * EPS * max(values[-1], 0.0)
+        return vectors[:, kept] @ ((vectors[:, kept].T @ b) / values[kept])
+    x = _solve_factored(factor, b)[0]
+    for _ in range(3):
+        x += _solve_factored(factor, b - K @ x)[0]
+    return x

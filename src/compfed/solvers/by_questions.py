@@ -1,0 +1,214 @@
+"""A search whose rounds are plain questions: value, gradient and curvature of f at a point.
+
+The second-order methods of the registry only evaluate f where they are told. Here they run on arrays of NumPy, over any
+federation: nothing is compiled, the working set is as wide as the model needs, and the certificate of a point comes with
+its evaluation. In the engines the same methods are compiled, with a working set of fixed width.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compfed.algorithms import Algorithm
+from compfed.engines.runners import Answered
+from compfed.federation.conversation import Request, Talk
+from compfed.federation.questions import Curvature, ValueAndGradient
+from compfed.federation.task import Task
+from compfed.problem.gradient_mapping import at_point
+from compfed.problem.losses.base import unwarned
+from compfed.problem.triangle import upper
+from compfed.solvers.stopping import rounding_level
+from compfed.tools.records import describe
+from compfed.tools.versions import versions
+from compfed.trace import Trace
+
+PATIENCE = 40  # evaluations that bring nothing, before a search is called stuck
+NO_MINIMISER = (
+    "the loss is all but zero and the coefficients still grow: the labels can be told apart without error, and without a "
+    "penalty there is no best model. Give a larger alpha"
+)
+GROWING = 1e-3  # a step this long, relative to the model, where the loss is all but gone: there is no minimiser
+
+
+class Seen(NamedTuple):
+    """What the sites say of f at x: sums over all of them, weighted."""
+
+    x: np.ndarray
+    at: Answered
+    W: np.ndarray | None = None  # where the curvature is known
+    H: np.ndarray | None = None
+
+    def without_curvature(self) -> Seen:
+        return self._replace(W=None, H=None)
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Where a search ended."""
+
+    seen: Seen
+    kept: dict[str, np.ndarray]  # of the method's memory, what is true of f whatever g is
+    mapping: float
+    good: bool  # does the certificate hold, or is it at the level of rounding?
+    messages: int
+    trace: Trace
+    notes: list[str] = field(default_factory=list)
+
+
+def questions_at(task: Task, x: np.ndarray, W: np.ndarray | None) -> tuple[Any, ...]:
+    """What to ask at a point: value and gradient, and the curvature on W unless that is empty."""
+    asked: tuple[Any, ...] = (ValueAndGradient(task.view, x[None]),)
+    return asked if W is None or not len(W) else (*asked, Curvature(task.view, x, W))
+
+
+@unwarned
+def read(task: Task, x: np.ndarray, W: np.ndarray | None, answers: Any) -> Seen:
+    """The answers to `questions_at`, summed in the order of the sites."""
+    p = task.weights
+    said = [answer[0] for answer in answers]
+    at = Answered(
+        value=float(p @ [a.value[0] for a in said]),
+        gradient=p @ np.array([a.gradient[0] for a in said]),
+        terms=float(p @ [a.terms[0] for a in said]),
+        L=None,
+        L_max=None,
+    )
+    if W is None or len(answers[0]) == 1:
+        empty = np.zeros((0, 0))
+        return Seen(x, at, W, empty if W is not None and not len(W) else None)
+    triangle = sum(w * answer[1].triangle for w, answer in zip(p, answers, strict=True))
+    return Seen(x, at, W, task.loss.model_matrix(triangle, W) + float(task.loss.ridge) * np.eye(len(W)))
+
+
+def asking(
+    task: Task,
+    algorithm: Algorithm,
+    start: Seen | np.ndarray,
+    *,
+    tol: float,
+    step: float,
+    max_rounds: int,
+    kept: dict[str, np.ndarray] | None = None,
+) -> Talk[Reached]:
+    """Trial after trial until the gradient mapping is at most `tol`, or nothing gets better.
+
+    `start` is a point, or what the sites have already said of one; `kept` is the memory of a search with another g.
+    """
+    g, seen = task.regulariser, start if isinstance(start, Seen) else None
+    x0: Any = np.asarray(start if seen is None else seen.x, float)
+    state: Any = algorithm.init(x0)[0]._replace(**(kept or {}))
+    if seen is not None and seen.H is not None and hasattr(state, "W"):
+        state = state._replace(W=seen.W)
+    log, norm = _Log(task, algorithm), np.inf
+    if seen is not None:
+        norm = log.add(seen, step)
+        if norm <= tol:
+            return log.reached(state, True, "")
+    while True:
+        down = algorithm.down(g, state)
+        W = getattr(down, "W", None)
+        if seen is None or not _covers(seen, W):
+            (answers,) = yield [Request(questions_at(task, down.x, W))]
+            seen = read(task, down.x, W, answers)
+            log.message(down.x.size, 0 if W is None else len(W))
+            norm = log.add(seen, step)
+        end = log.reason_to_end(max_rounds, 1.0 / step) if norm > tol or np.isnan(norm) else None
+        if end is not None:
+            return log.reached(state, *end)
+        state = _after(algorithm, g, state, seen)
+        if norm <= tol:
+            return log.reached(state, *log.judged(float(np.linalg.norm(state.trial - seen.x))))
+        seen = None
+
+
+@unwarned
+def _after(algorithm: Algorithm, g: Any, state: Any, seen: Seen) -> Any:
+    """The server's step on what the sites said."""
+    curved = None if seen.H is None else upper(seen.H)
+    return algorithm.server(g, state, _Up(seen.at.value, seen.at.gradient, curved), np.ones(()))  # pyright: ignore[reportArgumentType]  # arrays of NumPy
+
+
+class _Up(NamedTuple):
+    value: float
+    gradient: np.ndarray
+    H: Any
+
+
+def _covers(seen: Seen, W: np.ndarray | None) -> bool:
+    """Is everything known that a method asks for?"""
+    return W is None or (seen.H is not None and seen.W is not None and np.array_equal(seen.W, W))
+
+
+class _Log:
+    """Every evaluation of a search, and the best of them."""
+
+    def __init__(self, task: Task, algorithm: Algorithm):
+        self.task, self.algorithm, self.began = task, algorithm, time.perf_counter()
+        self.messages = self.idle = 0
+        self.up = self.down = 0.0  # bytes
+        self.rows: list[dict[str, float]] = []
+        self.best: Seen | None = None
+        self.objective = self.norm = np.inf  # of the best
+
+    def message(self, d: int, w: int) -> None:
+        self.messages += 1
+        self.down += 8 * d + 4 * w
+        self.up += 8 * (d + 2 + self.task.loss.model_numbers(w))
+
+    @unwarned
+    def add(self, seen: Seen, step: float) -> float:
+        """Note an evaluation; the norm of its gradient mapping."""
+        x, g = seen.x, self.task.regulariser
+        objective, mapping = at_point(g, x, seen.at.value, seen.at.gradient, step)
+        norm = float(np.linalg.norm(mapping))
+        self.rows.append(
+            {
+                "round": self.messages, "objective": objective, "gradient_mapping": norm,
+                "nonzeros": int(np.count_nonzero(x)), "vectors_up": self.up / 8 / x.size,
+                "vectors_down": self.down / 8 / x.size, "bytes_up": self.up, "bytes_down": self.down,
+                "gradients": self.messages, "gradient_rows": self.messages * float(np.mean(self.task.sizes)), "client_proxes": 0, "server_proxes": 0,
+                "seconds": time.perf_counter() - self.began,
+            }
+        )  # fmt: skip
+        rounding = 8 * np.finfo(float).eps * abs(objective)
+        lower = objective < self.objective - rounding
+        if lower or (objective <= self.objective + rounding and norm < self.norm) or self.best is None:
+            self.idle = 0 if lower or norm < 0.9 * self.norm else self.idle + 1
+            self.best, self.objective, self.norm = seen, objective, norm
+        else:
+            self.idle += 1
+        return norm
+
+    def reason_to_end(self, max_rounds: int, L: float) -> tuple[bool, str] | None:
+        """(is it good enough, why) if the search should end although the tolerance is not reached."""
+        assert self.best is not None
+        if self.idle > 3 and self.norm <= rounding_level(self.best.x, L, self.best.at.terms):
+            return True, ""
+        if self.messages >= max_rounds:
+            return False, f"stopped at max_rounds={max_rounds}"
+        return (False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None
+
+    def judged(self, step: float) -> tuple[bool, str]:
+        """A point whose certificate holds, unless the loss is all but gone and the model still grows."""
+        assert self.best is not None
+        gone = self.best.at.value <= 1e-6 * self.rows[0]["objective"]
+        if gone and step > GROWING * np.linalg.norm(self.best.x):
+            return False, NO_MINIMISER
+        return True, ""
+
+    def reached(self, state: Any, good: bool, why: str) -> Reached:
+        assert self.best is not None
+        names = self.rows[0]
+        columns = {name: np.array([row[name] for row in self.rows]) for name in names}
+        provenance = {
+            "engine": "questions", "algorithm": describe(self.algorithm), "problem": self.task.describe(),
+            "rounds": self.messages, "batch_size": None, "participants": self.task.n, "record_every": 1, "seed": None,
+            "reference": None, "dtype": "float64", "device": "cpu", "versions": dict(versions()),
+        }  # fmt: skip
+        kept = {name: getattr(state, name) for name in self.algorithm.true_of_f}
+        trace = Trace(columns, self.best.x, provenance)
+        return Reached(self.best, kept, self.norm, good, self.messages, trace, [why] if why else [])
