@@ -106,7 +106,16 @@ def paper():
 
 
 @pytest.mark.parametrize(
-    "name", ["DecoupledProx", "AcceleratedDecoupledProx", "FISTA", "FedDR", "CompressedDecoupledProx"]
+    "name",
+    [
+        "DecoupledProx",
+        "AcceleratedDecoupledProx",
+        "FISTA",
+        "FedDR",
+        "CompressedDecoupledProx",
+        "ProximalNewton",
+        "ProximalBFGS",
+    ],
 )
 def test_methods_are_the_same_to_the_last_bit(name, paper):
     """Stateful and stateless, with and without a closing message, dense and compressed."""
@@ -163,14 +172,18 @@ def test_no_row_is_in_the_memory_of_the_server():
         def send(self, messages):
             replies = super().send(messages)
             self.messages += 1
-            if self.messages in (2, 15):  # after set-up, and among the rounds
+            # set-up and curvature of the first fit; of the second a message among the rounds
+            if self.messages in (1, 2, 3, 20):
                 self.found += len(rows_in_memory())
             return replies
 
     federation = Watched(make_marked_site, 1)
     with federation:
-        model = cf.FederatedLasso(alpha=0.1, max_rounds=200, tol=1e-6).fit_federation(federation)
-        assert federation.messages > 20
+        model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+        assert model.communication_.by_question["Curvature"][0] >= 2
+        by_rounds = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", max_rounds=200, tol=1e-6)
+        by_rounds.fit_federation(federation)
+        assert federation.messages > 25
         assert federation.found == 0
     assert np.isfinite(model.coef_).all()
     here = make_marked_site(0)  # the search would have found it
@@ -199,45 +212,90 @@ class Spy(InProcess):
         return replies
 
 
-def test_what_a_fit_asks_and_how_much_it_hears():
+def messages_of(spy: Spy) -> list[list[str]]:
+    """The kinds of questions in each message, as a site heard them."""
+    last = spy.said[-1][1]
+    return [sorted({kind for kind, number, _ in spy.said if number == k}) for k in range(last + 1)]
+
+
+def shapes_of(kind: str, d: int) -> list[list[tuple[int, ...]]]:
+    """What the answer to a question may hold: nothing in it depends on the rows of the site."""
+    return {
+        "Describe": [[(k,), (k,), ()] for k in (0, 1, 2)],  # the classes found, and how much they weigh
+        "Moments": [[(WIDTH,)] * 3],  # mean, what rounding left of it, squares
+        "Steepness": [[]],
+        "ValueAndGradient": [[(1,), (1, d), (1,)], [(1,), (1, d), (1,), (1,)]],
+        "Curvature": [[(d * (d + 1) // 2,)]],  # the upper triangle
+        "Round": [[(d,)]],  # one vector up
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["numbers", "words"])
+def test_what_a_fit_asks_and_how_much_it_hears(kind):
+    """Set-up in two messages, value, gradient and curvature until they certify the model, the duality gap last."""
     d = WIDTH + 1  # the intercept
+    spy = Spy([make_site(i, kind) for i in range(2)])
+    model = ESTIMATORS[kind].fit_federation(spy)
+    messages = messages_of(spy)
+    assert messages[:2] == [["Describe", "Moments"], ["Curvature", "Steepness", "ValueAndGradient"]]
+    assert set(map(tuple, messages[2:-1])) == {("Curvature", "ValueAndGradient")}
+    assert messages[-1] == ["ValueAndGradient"]
+    if kind == "numbers":  # one step solves a quadratic, and one message looks at where it led
+        assert len(messages) == 4
+    for question, _, shapes in spy.said:
+        assert shapes in shapes_of(question, d), question
+    assert model.n_rounds_ == len(messages) == model.communication_.rounds
+    assert model.communication_.by_question["Curvature"][0] == len(messages) - 2
+
+
+def test_what_a_fit_by_rounds_asks_and_how_much_it_hears():
+    d = WIDTH + 1
     spy = Spy([make_site(i) for i in range(2)])
-    model = cf.FederatedLasso(alpha=0.1).fit_federation(spy)
-    assert {kind for kind, _, _ in spy.said} == {"Describe", "Moments", "Steepness", "ValueAndGradient", "Round"}
-    expected = {
-        "Describe": [(0,), (0,), ()],
-        "Moments": [(WIDTH,)],
-        "Steepness": [],
-        "Round": [(d,)],  # one vector up, whatever the number of rows
-    }
-    for kind, _, shapes in spy.said:
-        if kind == "ValueAndGradient":
-            assert shapes in ([(1,), (1, d), (1,)], [(1,), (1, d), (1,), (1,)])
-        else:
-            assert shapes == expected[kind], kind
-    # no answer grows with the rows of a site
-    assert max(np.prod(s, dtype=int) for _, _, shapes in spy.said for s in shapes) < min(ROWS)
-    # set-up first: describe and means, squares, bounds; the duality gap last
-    order = [[kind for kind, number, _ in spy.said if number == k] for k in (0, 1, 2)]
-    assert [sorted(set(kinds)) for kinds in order] == [
-        ["Describe", "Moments"],
-        ["Moments"],
-        ["Steepness", "ValueAndGradient"],
-    ]
-    assert model.n_rounds_ == len({number for _, number, _ in spy.said}) == model.communication_.rounds
+    model = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy)
+    messages = messages_of(spy)
+    assert messages[:2] == [["Describe", "Moments"], ["Steepness", "ValueAndGradient"]]
+    assert {name for kinds in messages[2:-1] for name in kinds} == {"Round", "ValueAndGradient"}
+    assert all("Round" in kinds for kinds in messages[2:-1])
+    assert messages[-1] == ["ValueAndGradient"]
+    for question, _, shapes in spy.said:
+        assert shapes in shapes_of(question, d), question
+    assert model.n_rounds_ == len(messages) == model.communication_.rounds
     assert model.communication_.by_question["Round"][0] == sum(kind == "Round" for kind, _, _ in spy.said) / 2
 
 
+# of set-up: means, rests, squares up; the frame (centre, scale), the ridge and the null model down, one number up
+MOMENTS = (1, 0.0, 3 * WIDTH * 8.0)
+STEEPNESS = (1, (2 * WIDTH + 1 + WIDTH + 1) * 8.0, 8.0)
+
+
 def test_bytes_are_those_of_the_numbers_sent():
+    """Counted by hand: a point down, value, gradient, size of its terms and a triangle up."""
+    d = WIDTH + 1
+    cost = ESTIMATORS["words"].fit_federation(Spy([make_site(i, "words") for i in range(2)])).communication_
+    steps = cost.rounds - 2  # all but the first message and the last
+    assert steps > 2
+    assert cost.by_question["Moments"] == MOMENTS
+    words = np.array(["ill", "well"]).nbytes
+    assert cost.by_question["Steepness"] == (1, STEEPNESS[1] + words, STEEPNESS[2])
+    # the last asks for a dual value as well: two numbers down, one up
+    gradients = steps + 1
+    assert cost.by_question["ValueAndGradient"] == (gradients, gradients * d * 8 + 16, gradients * (d + 2) * 8 + 8)
+    assert cost.by_question["Curvature"] == (steps, steps * (d * 8 + d * 4), steps * d * (d + 1) / 2 * 8)
+    for place, total in ((1, cost.bytes_down), (2, cost.bytes_up)):
+        assert total == sum(counted[place] for counted in cost.by_question.values())
+
+
+def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
     """Counted by hand: one vector each way and round, a look every ten rounds."""
     d = WIDTH + 1
     spy = Spy([make_site(i) for i in range(2)])
-    cost = cf.FederatedLasso(alpha=0.1).fit_federation(spy).communication_
+    cost = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy).communication_
     rounds = cost.by_question["Round"][0]
     assert cost.by_question["Round"][2] == rounds * d * 8
-    assert cost.by_question["Moments"] == (2, WIDTH * 8.0, 2 * WIDTH * 8.0)
+    assert cost.by_question["Moments"] == MOMENTS
+    assert cost.by_question["Steepness"] == STEEPNESS
     looks, down, up = cost.by_question["ValueAndGradient"]
-    assert (down, up) == (looks * d * 8 + 16, looks * (d + 2) * 8 + 8)  # the last asks for a dual value as well
+    assert (down, up) == (looks * d * 8 + 16, looks * (d + 2) * 8 + 8)
     assert cost.bytes_up == sum(up for _, _, up in cost.by_question.values())
 
 
@@ -253,7 +311,7 @@ def test_a_site_refuses_and_says_why():
         ask(few, Describe())
     view = View(cf.losses.Squared())
     narrow = InProcess([make_site(1, refuses=Refusals(curvature_share=0.2))])
-    assert ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(3)))[0][0].hessian.shape == (3, 3)
+    assert ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(3)))[0][0].triangle.shape == (6,)
     with pytest.raises(cf.InputError, match=r"4 coordinates are more than 0\.2 of its 18 rows"):
         ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(4)))
 

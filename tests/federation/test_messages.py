@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.bounds import Bounds
-from compfed.federation import Describe, Moments, Steepness, ValueAndGradient
+from compfed.federation import Curvature, Describe, Moments, Steepness, ValueAndGradient
 from compfed.federation.messages import Packed, digest, from_bytes, named, pack, payload, to_bytes, unnamed, unpack
 from compfed.federation.view import Fold, Frame, Job, View
 from compfed.problem.regularisers import GroupL2, L2Ball, OnBlock, SumOf
@@ -166,7 +166,7 @@ def test_the_hash_is_of_the_content():
 def test_bytes_are_counted_by_hand():
     told: set[str] = set()
     assert payload(Describe(classes=True), told) == 0
-    assert payload(Moments(np.zeros(7)), told) == 56
+    assert payload(Moments(), told) == 0
     job = a_job()
     # eta, lambda, frame (two vectors of 4), x0, first (two), two words of one letter, ridge
     words = np.array(["a", "b"]).nbytes
@@ -174,6 +174,9 @@ def test_bytes_are_counted_by_hand():
     assert payload(job, told) == 0
     assert payload(Steepness(job.view), told) == 0
     assert payload(ValueAndGradient(job.view, np.zeros((2, 5))), told) == 80
+    assert payload(Curvature(job.view, np.zeros(5), np.arange(3, dtype=np.int32)), told) == 40 + 12
+    assert payload(Curvature.Answer(np.zeros(6)), told) == 48  # the upper triangle of a 3 x 3 matrix
+    assert payload(Moments.Answer(*np.zeros((3, 7))), told) == 3 * 56
     assert payload({"u": np.zeros(3, np.float32)}, told) == 12
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -92,10 +93,16 @@ def test_a_column_that_differs_between_sites_only_is_not_constant():
 
 
 def test_what_a_site_sends():
-    """One vector each time, of its own rows alone."""
+    """Three vectors in one message, of its own rows alone; the mean is that of its rows up to `rest`."""
     A, y, w = tables()
     sites = from_arrays(A, y, row_weights=w)
-    centre = np.arange(4.0)
-    for i, (mean, square) in enumerate(ask(InProcess(sites), Moments(), Moments(centre))):
-        np.testing.assert_allclose(mean.mean, np.average(A[i], axis=0, weights=w[i]), rtol=1e-12)
-        np.testing.assert_allclose(square.mean, np.average((A[i] - centre) ** 2, axis=0, weights=w[i]), rtol=1e-12)
+    for i, (said,) in enumerate(ask(InProcess(sites), Moments())):
+        np.testing.assert_allclose(said.mean, np.average(A[i], axis=0, weights=w[i]), rtol=1e-12)
+        exact = [[Fraction(v) for v in row] for row in A[i]]
+        shares = [Fraction(v) / sum(map(Fraction, w[i])) for v in w[i]]
+        for j in range(4):
+            away = [row[j] - Fraction(said.mean[j]) for row in exact]
+            rest = sum(q * a for q, a in zip(shares, away, strict=True))
+            square = sum(q * a * a for q, a in zip(shares, away, strict=True))
+            np.testing.assert_allclose(said.rest[j], float(rest), rtol=0, atol=1e-14)
+            np.testing.assert_allclose(said.square[j], float(square), rtol=1e-12)

@@ -11,20 +11,30 @@ from problems import logistic, quadratic_oracle, quadratics, soft
 from sklearn.linear_model import PoissonRegressor
 
 import compfed as cf
-from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm, DecoupledProx, FedMid, ProximalGradient
+from compfed.algorithms import (
+    FISTA,
+    AcceleratedDecoupledProx,
+    Algorithm,
+    DecoupledProx,
+    FedMid,
+    ProximalGradient,
+    ProximalNewton,
+)
 from compfed.engines.reference_engine import task_of
 from compfed.engines.runners import Answered, Order, Segment, looked
 from compfed.federation import InProcess, converse
+from compfed.solvers.choice_of_method import of_first_order
 from compfed.solvers.federated import Search, Start, minimising
-from compfed.solvers.steps import suggest
+from compfed.solvers.steps import bounds, suggest
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
 LAM, D, TAU = 1.0, 8, 3
 
 
-def automatic(problem: cf.Problem, tau: int = 5, at: Any = None) -> type[Algorithm]:
-    return type(suggest("auto", problem, tau, at=at))
+def first_order(problem: cf.Problem, tau: int = 5, at: Any = None) -> type[Algorithm]:
+    """The automatic choice among the first-order methods."""
+    return of_first_order(bounds(problem, tau, at), problem.n)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +58,8 @@ def test_it_reaches_the_minimiser_by_default(minimum, star):
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-8)
     np.testing.assert_array_equal(minimum.x == 0, star == 0)
     np.testing.assert_array_equal(np.asarray(minimum), minimum.x)
-    assert isinstance(minimum.algorithm, automatic(PROBLEM))
+    assert isinstance(minimum.algorithm, ProximalNewton)
+    assert isinstance(minimum.algorithm, type(suggest("auto", PROBLEM)))
 
 
 def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
@@ -58,7 +69,7 @@ def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
     np.testing.assert_allclose(minimum.x, cf.solve(problem).x, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["DecoupledProx", "FISTA", "FedDR", "Scaffnew"])
+@pytest.mark.parametrize("name", ["DecoupledProx", "FISTA", "FedDR", "Scaffnew", "ProximalBFGS"])
 def test_exact_methods_by_name(name, star):
     minimum = cf.minimise(PROBLEM, name, tau=TAU)
     assert minimum.algorithm == suggest(name, PROBLEM, tau=TAU)
@@ -71,15 +82,18 @@ def test_exact_methods_by_name(name, star):
 
 
 def mapping_by_hand(x: np.ndarray) -> float:
-    """Norm of L (x - prox(x - grad f(x) / L)) in NumPy, for the squared loss with L1."""
-    H, b = (part.mean(axis=0) for part in quadratic_oracle(PROBLEM))
-    L = np.linalg.eigvalsh(H)[-1]
+    """Norm of L (x - prox(x - grad f(x) / L)) in NumPy, L the mean of the sites', for the squared loss with L1."""
+    H, b = quadratic_oracle(PROBLEM)
+    L = np.linalg.eigvalsh(H)[:, -1].mean()
+    H, b = H.mean(axis=0), b.mean(axis=0)
     return float(np.linalg.norm(L * (x - soft(x - (H @ x - b) / L, LAM / L))))
 
 
+@pytest.mark.parametrize("name", ["FISTA", "ProximalBFGS"])
 @pytest.mark.parametrize("tol", [1e-2, 1e-6])
-def test_certificate_by_hand(tol):
-    minimum = cf.minimise(PROBLEM, tol=tol)
+def test_certificate_by_hand(tol, name):
+    """The same of a search by rounds and of one by questions."""
+    minimum = cf.minimise(PROBLEM, name, tol=tol)
     certificate = minimum.certificate
     scale = np.linalg.norm(quadratic_oracle(PROBLEM)[1].mean(axis=0))  # of grad f(0) = -b
     np.testing.assert_allclose(certificate.gradient_mapping, mapping_by_hand(minimum.x), rtol=1e-6)
@@ -282,19 +296,36 @@ def test_simulate_refuses_the_same_tol(tol):
 # --- a curvature without bound ---
 
 
-def test_poisson_with_large_counts_is_that_of_scikit_learn():
-    """The curvature at the start is 1/400 of that at the minimiser: steps begin far too long, then follow the model."""
+@pytest.fixture(scope="module")
+def large_counts() -> tuple[cf.Problem, np.ndarray]:
+    """Counts around 400, and what scikit-learn makes of the pooled rows."""
     rng = np.random.default_rng(0)
     A = [np.column_stack([rng.standard_normal((m, 2)), np.ones(m)]) for m in (40, 25, 30)]
     y = [rng.poisson(np.exp(a @ [0.5, -0.3, 6.0])).astype(float) for a in A]
     sites = cf.data.from_arrays(A, y)
-    problem = cf.Problem(cf.losses.Poisson(ridge=0.01), cf.regularisers.Zero(), sites, weights=sites.shares)
-    with pytest.warns(cf.StepSizeWarning, match="the model blew up; step halved"):
-        minimum = cf.minimise(problem)
-    assert minimum.converged
     model = PoissonRegressor(alpha=0.01, fit_intercept=False, solver="newton-cholesky", tol=1e-12, max_iter=1000)
     model.fit(*sites.pooled())
-    np.testing.assert_allclose(minimum.x, model.coef_, rtol=1e-6)
+    loss = cf.losses.Poisson(ridge=0.01)
+    return cf.Problem(loss, cf.regularisers.Zero(), sites, weights=sites.shares), model.coef_
+
+
+def test_poisson_with_large_counts_is_that_of_scikit_learn(large_counts):
+    """Newton's step from zero goes to exp(400): refused, and halved until it helps. No warning is due for that."""
+    problem, expected = large_counts
+    minimum = cf.minimise(problem)
+    assert minimum.converged
+    np.testing.assert_allclose(minimum.x, expected, rtol=1e-6)
+    assert minimum.trace["objective"][1] > minimum.trace["objective"][0]
+    assert minimum.rounds < 40
+
+
+def test_first_order_steps_follow_the_curvature(large_counts):
+    """The curvature at the start is 1/400 of that at the minimiser: steps begin far too long, then follow the model."""
+    problem, expected = large_counts
+    with pytest.warns(cf.StepSizeWarning, match="the model blew up; step halved"):
+        minimum = cf.minimise(problem, "AcceleratedDecoupledProx")
+    assert minimum.converged
+    np.testing.assert_allclose(minimum.x, expected, rtol=1e-6)
     assert any("the curvature at the model is now" in note for note in minimum.notes)
     # the step it ended with is that of the minimiser, not one cut down at the start
     fitting: Any = suggest(type(minimum.algorithm), problem, at=minimum.x)
@@ -340,13 +371,13 @@ def test_local_steps_unless_one_site_is_far_steeper(tau, limit):
     """min(tau, 4) / L_max > 1 / L, with nine sites of curvature 1 and one of curvature k: L = (9 + k) / 10."""
     below, above = (orthonormal(*[1.0] * 9, k) for k in (0.99 * limit, 1.01 * limit))
     if tau > 1:
-        assert automatic(below, tau) is AcceleratedDecoupledProx
-    assert automatic(above, tau) is FISTA
+        assert first_order(below, tau) is AcceleratedDecoupledProx
+    assert first_order(above, tau) is FISTA
 
 
 def test_one_site_needs_no_local_steps():
-    assert automatic(orthonormal(1.0)) is FISTA
-    assert automatic(orthonormal(1.0, 1.0)) is AcceleratedDecoupledProx
+    assert first_order(orthonormal(1.0)) is FISTA
+    assert first_order(orthonormal(1.0, 1.0)) is AcceleratedDecoupledProx
 
 
 def test_where_the_curvature_has_no_bound_it_is_that_at_the_model():
@@ -358,10 +389,10 @@ def test_where_the_curvature_has_no_bound_it_is_that_at_the_model():
         steep, flat = np.exp(x), 0.09 * np.exp(0.3 * x)
         L, L_max = (steep + 4 * flat) / 5, max(steep, flat)
         expected = AcceleratedDecoupledProx if 4 / L_max > 1 / L else FISTA
-        assert automatic(problem, 5, at=[x]) is expected
+        assert first_order(problem, 5, at=[x]) is expected
         np.testing.assert_allclose(suggest("FISTA", problem, at=[x]).eta, 1 / L, rtol=1e-8)
         np.testing.assert_allclose(suggest("DecoupledProx", problem, tau=5, at=[x]).eta, 4 / (5 * L_max), rtol=1e-8)
-    assert {automatic(problem, 5, at=[x]) for x in (-3.0, 3.0)} == {AcceleratedDecoupledProx, FISTA}
+    assert {first_order(problem, 5, at=[x]) for x in (-3.0, 3.0)} == {AcceleratedDecoupledProx, FISTA}
 
 
 # --- traces one after another ---

@@ -65,7 +65,7 @@ class Simulated(InProcess):
         return self._laid_out[key].replace(regulariser=task.regulariser)
 
     def _lay_out(self, view: View, weights: np.ndarray) -> Problem:
-        seen = [site.look(view) for site in self.sites]
+        seen = [site.dense(view) for site in self.sites]
         sites = Sites(
             features=tuple(look.A for look in seen),
             labels=tuple(look.y for look in seen),

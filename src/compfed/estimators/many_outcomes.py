@@ -26,7 +26,7 @@ class _ManyOutcomes(Family):
 @dataclass(frozen=True)
 class SharedFeatures(_ManyOutcomes):
     def penalty(self, alpha, scale, outputs):
-        groups = tuple(np.repeat(np.arange(scale.size), outputs).tolist())
+        groups: Any = np.repeat(np.arange(scale.size), outputs)
         return GroupL2(lam=alpha, groups=groups, weights=1.0 / scale)
 
 

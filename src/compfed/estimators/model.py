@@ -20,7 +20,8 @@ from compfed.estimators.pipeline import Fitted, Plan, fitting
 from compfed.estimators.table import Table, tabulated
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
-from compfed.solvers.federated import Search
+from compfed.solvers.by_questions import NO_MINIMISER
+from compfed.solvers.federated import Minimum, Search
 from compfed.tools.checks import is_number, whole
 from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
@@ -80,14 +81,20 @@ class FederatedModel(BaseEstimator):
         self._publish(federation, fitted, cost)
         minimum = fitted.minimum
         if not minimum.converged:
-            warnings.warn(
-                f"{type(self).__name__} stopped after {minimum.rounds} rounds with a gradient mapping of "
-                f"{minimum.certificate.relative:.1e} of its scale; tol is {self.tol:g}. Give more max_rounds"
-                + (", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else "."),
-                ConvergenceWarning,
-                stacklevel=2,
-            )
+            warnings.warn(self._why_not(minimum), ConvergenceWarning, stacklevel=2)
         return self
+
+    def _why_not(self, minimum: Minimum) -> str:
+        """Why the certificate does not hold, for a person."""
+        me = type(self).__name__
+        if NO_MINIMISER in minimum.notes:
+            return f"{me}: {NO_MINIMISER}."
+        said = f" {minimum.notes[-1]}." if minimum.notes else ""
+        return (
+            f"{me} stopped after {minimum.rounds} rounds with a gradient mapping of {minimum.certificate.relative:.1e} of "
+            f"its scale; tol is {self.tol:g}.{said} Give more max_rounds"
+            + (", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else ".")
+        )
 
     def plan(self) -> Plan:
         """What to fit and how, from the parameters, checked."""

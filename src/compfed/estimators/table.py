@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
 from compfed.data.sites import one_per_row
 from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError
 from compfed.federation.site import Site
+from compfed.problem.sparse_rows import SMALL
 
 Split = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
 
@@ -21,7 +23,7 @@ Split = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of t
 class Table:
     """Rows with their labels, weights and sites; rows of weight 0 are no rows."""
 
-    X: np.ndarray
+    X: Any  # an array, or a large csr matrix
     y: np.ndarray
     weights: np.ndarray | None
     names: tuple[str, ...]
@@ -51,13 +53,15 @@ class Table:
 
 def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
-    X = X.toarray() if hasattr(X, "toarray") else X
+    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
+        X = X.toarray()
+    length = X.shape[0]
     where = (
-        np.zeros(len(X), int) if sites is None else one_per_row(f"{name}: sites must be the site of every row", sites)
+        np.zeros(length, int) if sites is None else one_per_row(f"{name}: sites must be the site of every row", sites)
     )
-    if len(where) != len(X):
-        raise InputError(f"sites has {len(where)} entries; X has {len(X)} rows: give the site of every row.")
-    keep = np.arange(len(X))
+    if len(where) != length:
+        raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
+    keep = np.arange(length)
     weights = None
     if sample_weight is not None:
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
@@ -71,6 +75,6 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
         weights=weights,
         names=tuple(str(site) for site in found),
         rows=tuple(keep[where[keep] == site] for site in found),
-        length=len(X),
+        length=length,
         columns=None if columns is None else tuple(str(c) for c in columns),
     )

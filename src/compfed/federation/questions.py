@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.sparse import issparse
 
 from compfed.errors import InputError
 from compfed.federation.view import Job, Part, View
+from compfed.problem import sparse_rows
 from compfed.problem.losses.base import unwarned
 from compfed.tools.site_facts import Facts, facts_of
 
@@ -65,7 +67,7 @@ class Describe:
         facts: Facts | None = None
 
     def answer(self, site: Site) -> Answer:
-        facts = facts_of(site.features, site.labels) if self.detail else None
+        facts = facts_of(site.whole(), site.labels) if self.detail else None
         return self._counted(site)._replace(facts=facts)
 
     def _counted(self, site: Site) -> Answer:
@@ -102,6 +104,8 @@ class Moments:
 
     def answer(self, site: Site) -> Answer:
         A, q = site.features, site.shares_of(self.part)
+        if issparse(A):
+            return self.Answer(*sparse_rows.moments(A, q))
         mean = A[0] + q @ (A - A[0])  # around a row of its own: a constant column has exactly its value as mean
         away = A - mean
         return self.Answer(mean, q @ away, q @ away**2)
@@ -109,10 +113,14 @@ class Moments:
 
 @dataclass(frozen=True, eq=False)
 class Steepness:
-    """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x."""
+    """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x.
+
+    With `roughly` a bound that takes one look at the rows: for steps it would be too large, for a certificate it will do.
+    """
 
     view: View
     x: np.ndarray | None = None
+    roughly: bool = False
 
     class Answer(NamedTuple):
         L: float
@@ -120,7 +128,11 @@ class Steepness:
     def answer(self, site: Site) -> Answer:
         seen, loss = site.look(self.view), self.view.loss
         at = None if loss.curvature is not None else (seen.start if self.x is None else self.x)
-        return self.Answer(float(loss.steepness(seen.A, seen.q, at, seen.y)) + float(loss.ridge))
+        if self.roughly:
+            steep = loss.curvature_bound(seen.A, seen.q, seen.lengths, at, seen.y)
+        else:
+            steep = loss.steepness(seen.A, seen.q, at, seen.y)
+        return self.Answer(float(steep) + float(loss.ridge))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +158,8 @@ class ValueAndGradient:
         seen, loss = site.look(self.view), self.view.loss
         x = np.asarray(self.x, seen.A.dtype)
         half = 0.5 * float(loss.ridge)
-        value = np.array([seen.q @ np.asarray(loss.values(v, seen.A, seen.y)) + half * (v @ v) for v in x])
-        gradient = np.array([np.asarray(loss.gradient(v, seen.A, seen.y, seen.q)) + 2 * half * v for v in x])
-        terms = np.array([float(loss.gradient_terms(v, seen.A, seen.y, seen.q)) for v in x])
+        value, gradient, terms = loss.evaluated(x, seen.A, seen.y, seen.q, seen.lengths)
+        value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
         conjugate = None
         if self.dual is not None:
             conjugate = np.array([self._conjugate(seen, v, *at) for v, at in zip(x, self.dual, strict=True)])

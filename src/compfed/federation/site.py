@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import issparse
 
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.shapes import Shapes, message_shapes
 from compfed.errors import InputError
 from compfed.federation.messages import digest, named, unnamed
-from compfed.federation.questions import QUESTIONS, Curvature, Question, Refused
+from compfed.federation.questions import QUESTIONS, Curvature, Question, Refused, Round
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.sparse_rows import SparseRows, written_out
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, run_key
 
@@ -52,21 +54,34 @@ class Refusals:
             return f"it does not answer {name}"
         if rows < self.least_rows:
             return f"it has {rows} rows and answers nothing below {self.least_rows}"
-        if isinstance(question, Curvature) and len(question.W) > self.curvature_share * rows:
+        curved = _coordinates(question)
+        if curved and "Curvature" in self.questions:
+            return "it does not answer Curvature, and a round of this method asks for it"
+        if curved > self.curvature_share * rows:
             return (
-                f"{len(question.W)} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
+                f"{curved} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
                 "many says too much about single rows"
             )
         return None
 
 
+def _coordinates(question: Question) -> int:
+    """On how many coordinates a question, or a round of a second-order method, asks for curvature."""
+    if isinstance(question, Curvature):
+        return len(question.W)
+    if isinstance(question, Round) and question.job.algorithm.by_questions:
+        return len(question.d.get("W", ()))
+    return 0
+
+
 class Look(NamedTuple):
     """The rows of a site as a view has them."""
 
-    A: np.ndarray
+    A: Any  # an array, or `SparseRows`
     y: np.ndarray
     q: np.ndarray
     start: np.ndarray
+    lengths: np.ndarray  # norms of the rows
 
 
 class Memory(NamedTuple):
@@ -82,7 +97,7 @@ class Site:
 
     def __init__(
         self,
-        features: np.ndarray,
+        features: Any,  # an array, or a sparse matrix of scipy
         labels: np.ndarray,
         *,
         name: str,
@@ -93,7 +108,8 @@ class Site:
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
     ):
-        features, labels = np.asarray(features), np.asarray(labels)
+        features = features.tocsr() if issparse(features) else np.asarray(features)
+        labels = np.asarray(labels)
         _check_rows(name, features, labels, row_weights)
         self.features, self.labels, self.name, self.index = features, labels, name, index
         self.number = index if number is None else number  # of its random draws: a site keeps them when others come
@@ -143,14 +159,28 @@ class Site:
 
     def _seen(self, view: View) -> Look:
         dtype = np.dtype(view.dtype)
-        A = self.features if view.frame is None else view.frame.features(self.features)
+        A = self.whole() if view.frame is None else view.frame.features(self.features)
         labels = self.labels if view.classes is None else self._codes(view.classes)
         try:
             y = view.loss.encode(labels)
         except InputError as error:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(view.loss, "start", np.zeros(view.loss.size(A.shape[1]))), dtype)
-        return Look(A.astype(dtype, copy=False), y.astype(dtype), self.shares_of(view.part).astype(dtype), start)
+        A = A.astype(dtype, copy=False)
+        lengths = A.lengths() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
+        return Look(A, y.astype(dtype), self.shares_of(view.part).astype(dtype), start, lengths)
+
+    def whole(self) -> np.ndarray:
+        """The rows as an array: what only estimators can do without."""
+        return written_out(self.features, f"site {self.name!r}")
+
+    def dense(self, view: View) -> Look:
+        """The rows as the view has them, as an array."""
+        seen = self.look(view)
+        if not isinstance(seen.A, SparseRows):
+            return seen
+        assert view.frame is not None, "only a frame keeps rows sparse"
+        return seen._replace(A=view.frame.features(self.whole()).astype(seen.A.dtype))
 
     def check_classes(self) -> None:
         """Labels to be listed must be names: numbers of their own for every row would be the rows' own secret."""
@@ -226,7 +256,7 @@ class Site:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
 
         def padded() -> tuple[Any, ...]:
-            A, y, q, _ = self.look(view)
+            A, y, q = self.dense(view)[:3]
             room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
             last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
             weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
@@ -238,11 +268,11 @@ class Site:
         return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
 
 
-def _check_rows(name: str, A: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> None:
+def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None) -> None:
     """A site checks its own rows, before anybody asks about them."""
-    if A.ndim != 2 or y.ndim not in (1, 2) or len(A) != len(y):
+    if A.ndim != 2 or y.ndim not in (1, 2) or A.shape[0] != len(y):
         raise InputError(f"site {name!r}: features of shape {A.shape} and labels of shape {y.shape} do not match.")
-    for what, values in (("features", A), ("labels", y)):
+    for what, values in (("features", A.data if issparse(A) else A), ("labels", y)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")
     if weights is None:

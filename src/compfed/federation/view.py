@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
+from scipy.sparse import issparse
 
 from compfed.problem.losses import Loss
+from compfed.problem.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
     from compfed.algorithms.base import Algorithm
@@ -37,8 +39,10 @@ class Frame:
         """Number of coefficients before the intercept."""
         return self.centre.size * self.outputs
 
-    def features(self, A: np.ndarray) -> np.ndarray:
-        """Rows in these coordinates, with a last column of ones for the intercept."""
+    def features(self, A: Any) -> Any:
+        """Rows in these coordinates, with a last column of ones for the intercept. Sparse rows stay sparse."""
+        if issparse(A):
+            return SparseRows(A, self.centre, self.scale, self.intercept)
         Z = (A - self.centre) / self.scale
         return np.column_stack([Z, np.ones(len(Z))]) if self.intercept else Z
 

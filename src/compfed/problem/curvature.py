@@ -9,31 +9,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.sparse.linalg import svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 
-GRAM_WIDTH = 300  # up to this many rows or columns A^T A is formed; beyond, products with vectors are cheaper
+GRAM_WIDTH = 300  # up to this many columns A^T A is formed; beyond, products with vectors are cheaper
 
 
 def gram(A: Any, weight: Any) -> Any:
-    """A^T diag(weight) A, of NumPy or of JAX."""
+    """A^T diag(weight) A, of NumPy or of JAX; weight >= 0."""
+    if isinstance(A, np.ndarray) and isinstance(weight, np.ndarray):
+        root = A * np.sqrt(weight)[:, None]
+        return root.T @ root  # BLAS sees that both factors are one, and does half the work
     return (A.T * weight) @ A
 
 
-def largest_eigenvalue(features: Sequence[np.ndarray], weights: Sequence[np.ndarray]) -> float:
-    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i, w_i >= 0, in float64; infinite where it overflows."""
-    parts = [(np.asarray(A, float), np.asarray(w, float)) for A, w in zip(features, weights, strict=True)]
-    rows, width = sum(len(A) for A, _ in parts), parts[0][0].shape[1]
+def largest_eigenvalue(features: Sequence[Any], weights: Sequence[np.ndarray]) -> float:
+    """The largest eigenvalue of sum_i A_i^T diag(w_i) A_i, w_i >= 0, in float64; infinite where it overflows.
+
+    The A_i are arrays, or know products with vectors and `largest` (`SparseRows`).
+    """
+    parts = [(_double(A), np.asarray(w, float)) for A, w in zip(features, weights, strict=True)]
+    width = parts[0][0].shape[1]
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is named by who asks for the constant
-        if width <= min(rows, GRAM_WIDTH):
+        if width <= GRAM_WIDTH and all(isinstance(A, np.ndarray) for A, _ in parts):
             return _top(np.sum([gram(A, w) for A, w in parts], axis=0))
-        root = np.concatenate([A * np.sqrt(w)[:, None] for A, w in parts])
-        if rows <= GRAM_WIDTH:
-            return _top(root @ root.T)
-        largest = np.abs(root).max()
+        largest = max(_largest(A) * np.sqrt(w.max(initial=0.0)) for A, w in parts)
         if not 0 < largest < np.inf:  # the search needs a start that A does not map to zero
             return 0.0 if largest == 0 else np.inf
         scale = np.ldexp(1.0, np.frexp(largest)[1])  # a power of two, so that dividing by it rounds nothing
-        return float((scale * svds(root / scale, k=1, return_singular_vectors=False, rng=0)[0]) ** 2)
+        roots = [np.sqrt(w) / scale for _, w in parts]
+        return float(scale**2 * _lanczos([A for A, _ in parts], roots))
+
+
+def _lanczos(features: Sequence[Any], roots: Sequence[np.ndarray]) -> float:
+    """The largest eigenvalue of R R^T, R = diag(roots) A over all parts, or of R^T R, whichever is smaller."""
+    ends = np.cumsum([0, *map(len, roots)])
+    rows, width = int(ends[-1]), features[0].shape[1]
+
+    def down(v: np.ndarray) -> Any:  # R^T v
+        return sum((v[a:b] * r) @ A for A, r, a, b in zip(features, roots, ends[:-1], ends[1:], strict=True))
+
+    def up(v: np.ndarray) -> np.ndarray:  # R v
+        return np.concatenate([r * (A @ v) for A, r in zip(features, roots, strict=True)])
+
+    size, product = (rows, lambda v: up(down(v))) if rows < width else (width, lambda v: down(up(v)))
+    if size == 1:
+        return float(product(np.ones(1))[0])
+    operator: Any = LinearOperator
+    operator = operator((size, size), matvec=lambda v: product(v.ravel()), dtype=float)
+    start = np.random.default_rng(0).standard_normal(size)
+    accurate: Any = {"tol": 1e-7}  # the eigenvalue, to the square of this
+    return float(eigsh(operator, k=1, which="LA", v0=start, return_eigenvectors=False, **accurate)[0])
+
+
+def _double(A: Any) -> Any:
+    return np.asarray(A, float) if isinstance(A, np.ndarray) else A
+
+
+def _largest(A: Any) -> float:
+    return float(max(A.max(), -A.min())) if isinstance(A, np.ndarray) else A.largest()
 
 
 def _top(matrix: np.ndarray) -> float:

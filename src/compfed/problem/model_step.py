@@ -8,8 +8,6 @@ is a call back to NumPy: it is a search with many turns, and the server does it 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +22,7 @@ from compfed.tools.host import hosted
 from compfed.tools.precision import precision
 
 PROX_STEPS = 20_000  # of FISTA, at most
+INEXACT = 1e-4  # of the first step, where the matrix is a guess and its minimiser need not be known to the last digit
 FAR = 1e30  # stands for the value of g outside its domain: a state of the server is finite
 
 
@@ -63,7 +62,7 @@ def on_working_set(g: Regulariser, x: Numbers, gradient: Numbers, H: Numbers, W:
     """u, of which only the coordinates W may differ from x; H is the matrix on W."""
     form = form_of(g, x.size)
     if form is None:  # W is everything
-        return by_prox(g, x, gradient, lambda v: H @ v, top(H))
+        return by_prox(g, x, gradient, H, top(H))
 
     def search(x: np.ndarray, gradient: np.ndarray, H: np.ndarray, W: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         u, W = x.copy(), W.astype(int)
@@ -112,7 +111,7 @@ def in_metric(g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numb
     )
     B = Compact(found[:size], found[size : size * (1 + columns)].reshape(size, columns), found[-columns:])
     R = namespace(found).linalg.qr(B.Q, mode="r")
-    return by_prox(g, x, gradient, B.apply, B.diagonal.max() + abs(top((-R * B.signs) @ R.T)))
+    return by_prox(g, x, gradient, B, B.diagonal.max() + abs(top((-R * B.signs) @ R.T)), INEXACT)
 
 
 def top(B: Numbers) -> Numbers:
@@ -120,24 +119,25 @@ def top(B: Numbers) -> Numbers:
     return namespace(B).linalg.eigvalsh(B)[-1]
 
 
-def by_prox(g: Regulariser, x: Numbers, gradient: Numbers, apply: Callable[[Numbers], Numbers], L: Numbers) -> Numbers:
-    """u by FISTA with restarts, for a g that is known by its prox alone."""
+def by_prox(g: Regulariser, x: Numbers, gradient: Numbers, B: Any, L: Numbers, share: float = 0.0) -> Numbers:
+    """u by FISTA with restarts, for a g that is known by its prox alone; L bounds the eigenvalues of B.
+
+    It ends when a step is at the level of rounding, or this `share` of the first one.
+    """
     if is_jax(x, gradient):
-        return _fista(g, x, gradient, apply, L)
+        return _fista(g, x, gradient, B, L, share)
     with precision(x.dtype):
-        d = np.eye(x.size, dtype=x.dtype)
-        return np.asarray(_with_matrix(g, x, gradient, np.column_stack([apply(e) for e in d]), L))
+        return np.asarray(_compiled_fista(g, x, gradient, B, L, share))
 
 
-@jax.jit
-def _with_matrix(g: Regulariser, x: Any, gradient: Any, B: Any, L: Any) -> Any:
-    return _fista(g, x, gradient, partial(jnp.matmul, B), L)
+def _fista(g: Regulariser, x: Any, gradient: Any, B: Any, L: Any, share: float) -> Any:
+    def apply(v: Any) -> Any:
+        return B.apply(v) if isinstance(B, Compact) else B @ v
 
-
-def _fista(g: Regulariser, x: Any, gradient: Any, apply: Callable[[Any], Any], L: Any) -> Any:
     eps = jnp.finfo(x.dtype).eps
     L = jnp.where(L > 0, L, 1.0)
-    small = eps * (jnp.linalg.norm(x) + jnp.linalg.norm(gradient) / L)
+    first = jnp.linalg.norm(g.prox(x - gradient / L, 1.0 / L) - x)
+    small = share * first + eps * (jnp.linalg.norm(x) + jnp.linalg.norm(gradient) / L)
 
     def step(carry):
         u, y, t, _, k = carry
@@ -153,3 +153,6 @@ def _fista(g: Regulariser, x: Any, gradient: Any, apply: Callable[[Any], Any], L
 
     start = (x, x, jnp.ones((), x.dtype), jnp.full((), jnp.inf, x.dtype), 0)
     return jax.lax.while_loop(going_on, step, start)[0]
+
+
+_compiled_fista = jax.jit(_fista)

@@ -161,8 +161,7 @@ def _rounding(size: np.ndarray) -> np.ndarray:
 def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -> np.ndarray:
     search, best, stale = _Search(form, x, gradient, B), np.inf, 0
     for _ in range(SWEEPS):
-        if not search.newton() or not form.separable:
-            search.sweep()
+        search.sweep(*search.newton())
         left = search.left()
         best, stale = (left, 0) if left < 0.5 * best else (best, stale + 1)
         if left <= 1.0 or (stale >= 3 and left <= 1e4):  # no better, and near rounding: as good as it gets
@@ -176,8 +175,7 @@ class _Search:
     def __init__(self, form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
         self.form, self.x, self.gradient, self.B = form, x, gradient, B
         self.u, self.r = x.copy(), gradient.copy()
-        groups = [np.flatnonzero(form.group == k) for k in range(len(form.pull))]
-        self.groups = [(G, form.at(G), np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1]) for G in groups]
+        self.steep: dict[int, float] = {}  # the largest eigenvalue of a group's block, once it is needed
 
     def left(self) -> float:
         """How far from the minimum, as a multiple of what rounding allows."""
@@ -187,10 +185,14 @@ class _Search:
 
     # --- coordinate descent ---
 
-    def sweep(self) -> None:
-        """Each coordinate, or group, to its own minimum, the others held."""
+    def sweep(self, share: float, sizes: np.ndarray) -> None:
+        """Coordinates and groups towards their own minimum, one by one, after so large a share of a Newton step.
+
+        Single coordinates need it if there was none. Groups need it more often, for no Newton step makes one zero: if the
+        step was shortened all of them, else those that were zero or have shrunk to less than half.
+        """
         form, u, r, B = self.form, self.u, self.r, self.B
-        moving = (subgradient(form, u, r) != 0) & (form.group < 0)
+        moving = (subgradient(form, u, r) != 0) & (form.group < 0) & (share == 0)
         for j in np.flatnonzero(moving).tolist():
             curve = B[j, j] + form.l2[j]
             if curve <= 0:
@@ -198,9 +200,25 @@ class _Search:
             z, at = B[j, j] * (u[j] - form.kink[j]) - r[j], form.l1[j]
             new = form.kink[j] + (z - at if z > at else z + at if z < -at else 0.0) / curve
             self._move(j, min(max(new, form.lower[j]), form.upper[j]) - u[j])
-        for G, own, steep in self.groups:
-            if steep > 0:
-                self._move(G, own.prox(u[G] - r[G] / steep, 1.0 / steep) - u[G])
+        astir = form.group[(form.group >= 0) & (subgradient(form, u, self.r) != 0)]
+        due = (sizes == 0) | (_norms(form, u - form.kink) < 0.5 * sizes) | (share < 1)
+        for k in np.unique(astir).tolist():
+            if due[k]:
+                self._shrink(k)
+
+    def _shrink(self, k: int) -> None:
+        """A prox step on a group, as long as the curvature within it allows."""
+        form, G = self.form, np.flatnonzero(self.form.group == k)
+        if k not in self.steep:
+            self.steep[k] = float(np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1])
+        L = self.steep[k]
+        if L <= 0:
+            return
+        v = self.u[G] - form.kink[G] - self.r[G] / L
+        v = np.sign(v) * np.maximum(np.abs(v) - form.l1[G] / L, 0.0)
+        size = float(np.linalg.norm(v))
+        v = v * (max(0.0, 1.0 - form.pull[k] / (L * size)) if size > 0 else 0.0) / (1.0 + form.l2[G] / L)
+        self._move(G, form.kink[G] + v - self.u[G])
 
     def _move(self, where: Any, change: Any) -> None:
         if np.any(change):
@@ -209,12 +227,12 @@ class _Search:
 
     # --- all that can move freely, together ---
 
-    def newton(self) -> bool:
+    def newton(self) -> tuple[float, np.ndarray]:
         """A Newton step on the coordinates that can move, to the side they go to; who would pass a kink stops there.
 
-        Did it bring the model lower?
+        The share of the step that brought the model lower, and how large the groups were before.
         """
-        form, u = self.form, self.u
+        form, u, sizes = self.form, self.u, _norms(self.form, self.u - self.form.kink)
         least = subgradient(form, u, self.r)
         resting = settled(form, u)
         free = np.flatnonzero(~resting | ((least != 0) & (form.group < 0)))
@@ -225,9 +243,9 @@ class _Search:
             if not back.any():
                 break
             free = free[~back]
-        return bool(free.size) and self._moved(free, step, resting[free])
+        return (self._moved(free, step, resting[free]) if free.size else 0.0), sizes
 
-    def _moved(self, free: np.ndarray, step: np.ndarray, resting: np.ndarray) -> bool:
+    def _moved(self, free: np.ndarray, step: np.ndarray, resting: np.ndarray) -> float:
         form, u, before = self.form, self.u, self._value(self.u, self.r)
         bound = np.where(step > 0, form.upper[free], form.lower[free])
         ahead = ((form.kink[free] - u[free]) * step > 0) & (form.l1[free] > 0) & ~resting
@@ -241,8 +259,8 @@ class _Search:
             whole = share == 1 and form.separable and not passed.any()  # the minimum of a quadratic
             if whole or self._value(new, r) < before:
                 self.u, self.r = new, r
-                return True
-        return False
+                return float(share)
+        return 0.0
 
     def _value(self, u: np.ndarray, r: np.ndarray) -> float:
         return float(0.5 * (self.gradient + r) @ (u - self.x)) + self.form.value(u)
@@ -251,13 +269,13 @@ class _Search:
         """The second derivative of the norms of groups that are not zero."""
         if self.form.separable:
             return 0.0
-        bend, v = np.zeros((len(free), len(free))), (self.u - self.form.kink)[free]
-        for k, pull in enumerate(self.form.pull):
-            G = np.flatnonzero(self.form.group[free] == k)
-            size = np.linalg.norm(v[G])
-            if size > 0:
-                bend[np.ix_(G, G)] = pull * (np.eye(len(G)) - np.outer(v[G], v[G]) / size**2) / size
-        return bend
+        form, group = self.form, self.form.group[free]
+        v = (self.u - form.kink)[free]
+        size = np.append(_norms(form, self.u - form.kink), 0.0)[group]
+        there = (group >= 0) & (size > 0)
+        strength = np.where(there, np.append(form.pull, 0.0)[group] / np.where(there, size, 1.0), 0.0)
+        ahead = v / np.where(there, size, 1.0)
+        return np.diag(strength) - (group[:, None] == group) * np.outer(strength * ahead, ahead)
 
 
 def solved(K: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,18 @@ import numpy as np
 
 def upper(matrix: Any) -> Any:
     """w (w + 1) / 2 numbers of a symmetric (w, w) matrix, of NumPy or of JAX."""
-    return matrix[np.triu_indices(len(matrix))]
+    return matrix.reshape(-1)[_places(len(matrix))[0]]
 
 
 def square(triangle: Any, w: int) -> Any:
     """The symmetric matrix of which this is the upper triangle."""
-    place = np.zeros((w, w), int)
-    place[np.triu_indices(w)] = np.arange(w * (w + 1) // 2)
-    return triangle[np.maximum(place, place.T)]
+    return triangle[_places(w)[1]]
+
+
+@functools.lru_cache(maxsize=16)
+def _places(w: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the numbers of a triangle are in the matrix, and those of the matrix in the triangle."""
+    rows, columns = np.triu_indices(w)
+    place = np.zeros((w, w), np.intp)
+    place[rows, columns] = np.arange(len(rows))
+    return rows * w + columns, np.maximum(place, place.T)

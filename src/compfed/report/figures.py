@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ FORMATS = ("svg", "png", "pdf")
 AXES = {
     "round": "communication rounds",
     "bytes_up": "bytes sent per client",
+    "bytes": "bytes per site, both ways",
     "gradients": "gradient evaluations per client",
     "gradient_rows": "rows read by gradients per client",
     "optimality": "optimality  ‖x - x*‖ / ‖x*‖",  # plain text: mathtext is slow to lay out
@@ -41,6 +42,7 @@ class Line:
     style: int
     y: str | None = None  # another column than the panel's
     width: float = 1.6  # a wide line shows below a narrow one that lies on it
+    dots: bool = False  # mark every row: for a run of few rounds
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,23 @@ def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
     return written
 
 
+def draw_rows(rows: Sequence[Sequence[Panel]], path: Path) -> list[Path]:
+    """Draw rows of panels, all with one scale of y and one legend above, and write the same files as `draw`."""
+    plt = pyplot()
+    shape = len(rows), len(rows[0])
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(*shape, figsize=(3.4 * shape[1], 2.7 * shape[0] + 0.4), sharey=True, squeeze=False)
+        for panel, ax in zip((panel for row in rows for panel in row), axes.flat, strict=True):
+            _panel(replace(panel, legend=None), ax)
+        for ax in axes[:, 1:].flat:
+            ax.set_ylabel("")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        written = write(figure, path, FORMATS)
+        plt.close(figure)
+    return written
+
+
 def write(figure: Any, path: Path, endings: Sequence[str]) -> list[Path]:
     """Write a figure once per ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,6 +135,7 @@ def _panel(panel: Panel, ax: Any) -> None:
         x = line.traces[0][panel.x]
         values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
         look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": line.width}
+        look |= {"marker": "o", "markersize": 3.0} if line.dots else {}
         ax.plot(x, np.median(values, axis=0), label=line.label, **look)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
@@ -126,10 +146,16 @@ def _panel(panel: Panel, ax: Any) -> None:
         ax.yaxis.set_minor_formatter(lambda value, _: "")
     if panel.log_x:
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        ax.xaxis.set_major_formatter(lambda value, _: _size(value) if panel.x == "bytes" else f"{value:,.0f}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_xlabel(AXES.get(panel.x, panel.x))
     ax.set_ylabel(AXES.get(panel.y, panel.y))
     ax.set_title(panel.title, fontsize=10)
     if len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)
+
+
+def _size(value: float) -> str:
+    """Bytes in a few characters: 300 B, 20 kB, 1 MB."""
+    unit, each = next((u for u in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= u[1]), ("B", 1.0))
+    return f"{value / each:g} {unit}"

@@ -20,6 +20,7 @@ from compfed.federation.questions import Curvature, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem.gradient_mapping import at_point
 from compfed.problem.losses.base import unwarned
+from compfed.problem.regularisers.form import remembering
 from compfed.problem.triangle import upper
 from compfed.solvers.stopping import rounding_level
 from compfed.tools.records import describe
@@ -98,12 +99,14 @@ def asking(
 
     `start` is a point, or what the sites have already said of one; `kept` is the memory of a search with another g.
     """
+    described = task.describe()
+    task = task.with_regulariser(remembering(task.regulariser, task.d))
     g, seen = task.regulariser, start if isinstance(start, Seen) else None
     x0: Any = np.asarray(start if seen is None else seen.x, float)
     state: Any = algorithm.init(x0)[0]._replace(**(kept or {}))
     if seen is not None and seen.H is not None and hasattr(state, "W"):
         state = state._replace(W=seen.W)
-    log, norm = _Log(task, algorithm), np.inf
+    log, norm = _Log(task, algorithm, described), np.inf
     if seen is not None:
         norm = log.add(seen, step)
         if norm <= tol:
@@ -146,8 +149,8 @@ def _covers(seen: Seen, W: np.ndarray | None) -> bool:
 class _Log:
     """Every evaluation of a search, and the best of them."""
 
-    def __init__(self, task: Task, algorithm: Algorithm):
-        self.task, self.algorithm, self.began = task, algorithm, time.perf_counter()
+    def __init__(self, task: Task, algorithm: Algorithm, described: dict[str, Any]):
+        self.task, self.algorithm, self.described, self.began = task, algorithm, described, time.perf_counter()
         self.messages = self.idle = 0
         self.up = self.down = 0.0  # bytes
         self.rows: list[dict[str, float]] = []
@@ -167,13 +170,21 @@ class _Log:
         norm = float(np.linalg.norm(mapping))
         self.rows.append(
             {
-                "round": self.messages, "objective": objective, "gradient_mapping": norm,
-                "nonzeros": int(np.count_nonzero(x)), "vectors_up": self.up / 8 / x.size,
-                "vectors_down": self.down / 8 / x.size, "bytes_up": self.up, "bytes_down": self.down,
-                "gradients": self.messages, "gradient_rows": self.messages * float(np.mean(self.task.sizes)), "client_proxes": 0, "server_proxes": 0,
+                "round": self.messages,
+                "objective": objective,
+                "gradient_mapping": norm,
+                "nonzeros": int(np.count_nonzero(x)),
+                "vectors_up": self.up / 8 / x.size,
+                "vectors_down": self.down / 8 / x.size,
+                "bytes_up": self.up,
+                "bytes_down": self.down,
+                "gradients": self.messages,
+                "gradient_rows": self.messages * float(np.mean(self.task.sizes)),
+                "client_proxes": 0,
+                "server_proxes": 0,
                 "seconds": time.perf_counter() - self.began,
             }
-        )  # fmt: skip
+        )
         rounding = 8 * np.finfo(float).eps * abs(objective)
         lower = objective < self.objective - rounding
         if lower or (objective <= self.objective + rounding and norm < self.norm) or self.best is None:
@@ -205,7 +216,7 @@ class _Log:
         names = self.rows[0]
         columns = {name: np.array([row[name] for row in self.rows]) for name in names}
         provenance = {
-            "engine": "questions", "algorithm": describe(self.algorithm), "problem": self.task.describe(),
+            "engine": "questions", "algorithm": describe(self.algorithm), "problem": self.described,
             "rounds": self.messages, "batch_size": None, "participants": self.task.n, "record_every": 1, "seed": None,
             "reference": None, "dtype": "float64", "device": "cpu", "versions": dict(versions()),
         }  # fmt: skip

@@ -17,7 +17,8 @@ from compfed.problem.regularisers import Regulariser, largest_step
 from compfed.problem.regularisers.form import form_of
 
 BANDWIDTH = 10e6  # bytes a second between a site and the server
-WIDTH = 256  # coordinates whose curvature is asked for at least; all of a model that has no more
+WHOLE = 256  # of a model with no more coefficients, the curvature of all is asked for
+WIDTH = 128  # of a larger one, that of so many coordinates at least
 WIDEST = 3000  # coordinates whose curvature is asked for at most: 36 MB a message
 
 # Rounds that a search typically takes, from the runs behind docs/few-rounds.md
@@ -49,7 +50,7 @@ class Candidate(NamedTuple):
 
 def working_width(g: Regulariser, d: int) -> int:
     """Coordinates whose curvature a second-order search asks for: all, where g couples them."""
-    return d if form_of(g, d) is None else min(d, WIDTH)
+    return d if d <= WHOLE or form_of(g, d) is None else WIDTH
 
 
 class Stated(Protocol):

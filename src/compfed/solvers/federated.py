@@ -58,6 +58,7 @@ class Start:
     seen: Seen | None = None  # what they said of f at x
     kept: dict[str, np.ndarray] | None = None  # what a method remembers of f
     refused: str = ""  # why a site told no curvature
+    rough: bool = False  # are the L_i bounds that are too large for steps?
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def starting(task: Task, search: Search, x: np.ndarray, scale: float | None = No
     W = np.arange(task.d, dtype=np.int32) if curved else None
     refused = ""
     try:
-        (answers,) = yield [Request((Steepness(task.view, x), *questions_at(task, x, W)))]
+        rough = Steepness(task.view, x, roughly=choice.method.by_questions)
+        (answers,) = yield [Request((rough, *questions_at(task, x, W)))]
     except SiteRefusal as refusal:
         (answers,) = refusal.replies
         answers, W, refused = [said[:2] for said in answers], None, str(refusal)
@@ -113,7 +115,8 @@ def starting(task: Task, search: Search, x: np.ndarray, scale: float | None = No
             raise
     seen = read(task, x, W, [said[1:] for said in answers])
     L = np.array([said[0].L for said in answers])
-    return Start(x, L, float(np.linalg.norm(seen.at.gradient)) if scale is None else scale, seen, None, refused)
+    scale = float(np.linalg.norm(seen.at.gradient)) if scale is None else scale
+    return Start(x, L, scale, seen, None, refused, choice.method.by_questions)
 
 
 def asks_questions(task: Task, search: Search) -> bool:
@@ -157,7 +160,8 @@ def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> T
     if search.progress is not None:
         search.progress(reached.messages, reached.messages)
     trace = replace(reached.trace, provenance=reached.trace.provenance | {"choice": choice.why})
-    certificate = Certificate(reached.mapping, start.scale, search.tol)
+    exists = NO_MINIMISER not in reached.notes
+    certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists)
     return Minimum(
         reached.seen.x, certificate, reached.good, reached.messages, algorithm, trace, [*notes, *reached.notes],
         reached.seen.at, reached,
@@ -178,6 +182,9 @@ def _by_rounds(federation: Federation, task: Task, search: Search, start: Start)
     A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
     run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
     """
+    if start.rough:
+        (answers,) = yield [Request((Steepness(task.view, start.x),))]
+        start = replace(start, L=np.array([steep.L for (steep,) in answers]), rough=False)
     guard = _Guard.at_start(task, search, start)
     step = certificate_step(task, start.L)
     tol = search.tol * start.scale

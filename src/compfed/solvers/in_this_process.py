@@ -18,7 +18,7 @@ from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem import Problem
 from compfed.solvers.by_questions import read
-from compfed.solvers.federated import Minimum, Search, Start, minimising, starting
+from compfed.solvers.federated import Minimum, Search, Start, asks_questions, minimising, starting
 from compfed.tools.checks import nonnegative, whole
 
 
@@ -78,8 +78,13 @@ def minimising_from(
         start = yield from starting(task, search, x0, scale)
         return (yield from minimising(federation, task, search, start))
     both = np.stack([x0, task.start])  # where it starts, and where the scale is taken
-    (answers,) = yield [Request((Steepness(task.view, x0), ValueAndGradient(task.view, both)))]
+    rough = asks_questions(task, search)
+    (answers,) = yield [Request((Steepness(task.view, x0, rough), ValueAndGradient(task.view, both)))]
     gradient = task.weights @ np.array([said.gradient[1] for _, said in answers])
     seen = read(task, x0, None, [said[1:] for said in answers])
     L = np.array([steep.L for steep, _ in answers])
-    return (yield from minimising(federation, task, search, Start(x0, L, float(np.linalg.norm(gradient)), seen)))
+    return (
+        yield from minimising(
+            federation, task, search, Start(x0, L, float(np.linalg.norm(gradient)), seen, rough=rough)
+        )
+    )

@@ -19,6 +19,7 @@ class Certificate:
     scale: float  # what it is compared with
     tol: float
     duality_gap: float | None = None  # F(x) - F(x*) is at most this, where a dual point is known
+    minimiser_exists: bool = True  # False where the objective only falls as the model grows without end
 
     @property
     def relative(self) -> float:
@@ -27,7 +28,7 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        return self.relative <= self.tol
+        return self.relative <= self.tol and self.minimiser_exists
 
 
 class Verdict(Enum):

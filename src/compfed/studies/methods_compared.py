@@ -8,7 +8,7 @@ candidates and the choice are in the trace's provenance.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -118,13 +118,15 @@ def _score(trace: Trace) -> float:
     return 1e-10 * first / max(int(trace["round"][-1]), 1)
 
 
-def costs_to(trace: Trace, accuracies: Sequence[float]) -> dict[str, dict[str, float | None]]:
-    """For each accuracy: rounds, bytes up and gradients per client when it is first reached; None if never."""
+def costs_to(
+    trace: Trace, accuracies: Sequence[float], costs: Mapping[str, str] = COSTS
+) -> dict[str, dict[str, float | None]]:
+    """For each accuracy: what was spent per client (`costs`: unit, column) when it is first reached; None if never."""
     found = {}
     for level in accuracies:
         hits = np.flatnonzero(trace["optimality"] <= level)
         found[f"{level:g}"] = {
-            unit: (float(trace[column][hits[0]]) if hits.size else None) for unit, column in COSTS.items()
+            unit: (float(trace[column][hits[0]]) if hits.size else None) for unit, column in costs.items()
         }
     return found
 

@@ -91,6 +91,8 @@ def labels(default: Any = _REQUIRED) -> Any:
     """Static: a sequence of whole numbers, kept as a tuple."""
 
     def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size:
+            return tuple(value.tolist()), None
         listed = value.tolist() if isinstance(value, np.ndarray) else value
         fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_whole, listed))
         return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
@@ -175,6 +177,8 @@ def describe(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.number, jax.Array)):
         return np.asarray(value).tolist()
     if isinstance(value, (tuple, list)):
+        if all(type(item) is int for item in value):  # labels of many coefficients
+            return list(value)
         return [describe(item) for item in value]
     plain = value is None or isinstance(value, (str, bool, int, float, dict))
     return value if plain else getattr(value, "__name__", type(value).__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +12,14 @@ from compfed.problem.curvature import gram, largest_eigenvalue
 from compfed.problem.losses.arrays import Numbers, namespace
 from compfed.problem.losses.labels import one_column
 from compfed.problem.triangle import square, upper
+
+
+class Evaluated(NamedTuple):
+    """Of several models: a weighted sum over rows, its gradient, and how large the terms of that are before they cancel."""
+
+    value: Numbers  # (models,)
+    gradient: Numbers  # (models, d)
+    terms: Numbers  # (models,)
 
 
 class Loss(Protocol):
@@ -60,6 +68,10 @@ class Loss(Protocol):
         """sum_l weight_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
         ...
 
+    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
+        """Value, gradient and the size of its terms of the models in the rows of X; `lengths` are the norms of A's rows."""
+        ...
+
     def steepness(
         self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
@@ -67,6 +79,12 @@ class Loss(Protocol):
 
         Infinite where it overflows.
         """
+        ...
+
+    def curvature_bound(
+        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    ) -> float:
+        """A bound on that which takes one look at the rows; `lengths` are their norms."""
         ...
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
@@ -137,6 +155,12 @@ class OneOutput(SentAsTriangle):
         return (weight * abs(self.slope(A @ x, y))) @ lengths
 
     @unwarned
+    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
+        z, each = A @ X.T, y[:, None]
+        pulled = weight[:, None] * self.slope(z, each)
+        return Evaluated(weight @ self.value(z, each), (A.T @ pulled).T, lengths @ abs(pulled))
+
+    @unwarned
     def steepness(
         self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
@@ -146,6 +170,14 @@ class OneOutput(SentAsTriangle):
         if x is None:
             raise InputError(f"the curvature of {type(self).__name__} has no bound: steepness needs a model x.")
         return largest_eigenvalue([A], [weight * self.weight(A @ x, y)])
+
+    @unwarned
+    def curvature_bound(
+        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    ) -> float:
+        """The trace in place of the largest eigenvalue: sum_l weight_l curvature ||a_l||^2."""
+        curved = self.weight(A @ x, y) if self.curvature is None else self.curvature
+        return float((weight * curved) @ lengths**2)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return one_column(labels, self)
@@ -204,8 +236,26 @@ class ManyOutputs(SentAsTriangle):
         norm = namespace(x, A).linalg.norm
         return (weight * norm(self.slope(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
 
+    @unwarned
+    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
+        found = [self._evaluated(x, A, y, weight, lengths) for x in X]
+        return Evaluated(*(np.array(part) for part in zip(*found, strict=True)))
+
+    def _evaluated(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> tuple[Numbers, ...]:
+        z = self.predictions(x, A)
+        slope = self.slope(z, y)
+        terms = (weight * namespace(x, A).linalg.norm(slope, axis=1)) @ lengths
+        return weight @ self.value(z, y), (A.T @ (slope * weight[:, None])).reshape(-1), terms
+
     def steepness(
         self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
         """curvature * lambda_max(A^T diag(weight) A)."""
         return float(self.curvature) * largest_eigenvalue([A], [weight])
+
+    @unwarned
+    def curvature_bound(
+        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    ) -> float:
+        """curvature * sum_l weight_l ||a_l||^2, the trace in place of the largest eigenvalue."""
+        return float(self.curvature) * float(weight @ lengths**2)

@@ -15,7 +15,7 @@ from jax import Array
 from compfed.errors import InputError
 from compfed.problem.curvature import steepest
 from compfed.problem.losses.arrays import Numbers, is_jax
-from compfed.problem.losses.base import SentAsTriangle
+from compfed.problem.losses.base import Evaluated, SentAsTriangle
 from compfed.tools.precision import precision
 from compfed.tools.records import fixed, nonnegative, record
 
@@ -108,6 +108,11 @@ class FromFunction(SentAsTriangle):
 
         return weight @ jax.lax.map(length, (A, y), batch_size=ROWS_AT_ONCE)
 
+    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
+        value = np.array([weight @ self.values(x, A, y) for x in X])
+        gradient = np.array([self.gradient(x, A, y, weight) for x in X])
+        return Evaluated(value, gradient, np.array([self.gradient_terms(x, A, y, weight) for x in X]))
+
     def steepness(
         self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
@@ -117,6 +122,11 @@ class FromFunction(SentAsTriangle):
         with precision(x.dtype):
             found = float(_steepest(self, x, A, y, weight))
         return found if np.isfinite(found) else np.inf
+
+    def curvature_bound(
+        self, A: np.ndarray, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    ) -> float:
+        return self.steepness(A, weight, x, y)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return labels

@@ -55,6 +55,24 @@ class Form(NamedTuple):
         # kink + (x - kink) may round: a coefficient that nothing moved is x itself
         return np.clip(np.where(u == v, x, self.kink + u), self.lower, self.upper)
 
+    def mapping(self, x: Any, gradient: np.ndarray, t: float) -> np.ndarray:
+        """(x - prox(x - t gradient, t)) / t, written so that no digits are lost where t gradient is small beside x."""
+        x = np.asarray(x, float)
+        v = x - self.kink
+        moved = v - t * gradient
+        sign = np.sign(moved)
+        force = gradient + self.l1 * sign
+        u = sign * np.maximum(np.abs(moved) - t * self.l1, 0.0)  # v - t force, where that is not zero
+        kept, pulled = u, self.l2 * u
+        if not self.separable:
+            kept = u * self._shrinkage(u, t)
+            norms = self._norms(u)
+            pulled = pulled + np.append(self.pull / np.where(norms > 0, norms, 1.0), 0.0)[self.group] * u
+        mapping = np.where(kept != 0, force + pulled / (1.0 + t * self.l2), v / t)
+        new = self.kink + kept / (1.0 + t * self.l2)
+        inside = np.clip(new, self.lower, self.upper)
+        return np.where(new == inside, mapping, (x - inside) / t)
+
     def at(self, W: Any) -> Form:
         """The form of the coefficients W (whole groups, or none of a group), the others being fixed."""
         W = np.asarray(W)
@@ -153,6 +171,26 @@ def form_of(g: Any, d: int) -> Form | None:
     Only what a class itself says counts: a class that inherits its `form` may have changed the value or the prox.
     """
     return g.form(d) if "form" in vars(type(g)) else None
+
+
+def remembering(g: Any, d: int) -> Any:
+    """g with its form worked out once, for a search that asks for it in every step; g itself where it has none."""
+    form = form_of(g, d)
+    return g if form is None else _Remembered(g, form)
+
+
+class _Remembered:
+    def __init__(self, g: Any, known: Form):
+        self.g, self.known = g, known
+
+    def form(self, d: int) -> Form | None:
+        return self.known
+
+    def __call__(self, x: Any) -> Any:
+        return self.g(x)
+
+    def prox(self, x: Any, t: Any) -> Any:
+        return self.g.prox(x, t)
 
 
 def plain(d: int, l1: Any = 0.0, l2: Any = 0.0, lower: Any = -np.inf, upper: Any = np.inf) -> Form:
