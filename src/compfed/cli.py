@@ -41,7 +41,14 @@ def _add_compare(commands: Any) -> None:
         "compare",
         help="compare methods on one problem with a common budget and fair tuning",
         description="Compare methods on one synthetic problem. Every method gets the same number of candidate step "
-        "sizes, each with the whole budget; costs are per client.",
+        "sizes, each with the whole budget; costs are per client. With --few-rounds, compare five methods as they come.",
+    )
+    compare.add_argument(
+        "--few-rounds",
+        action="store_true",
+        help="instead: rounds and bytes of ProximalNewton, ProximalBFGS, AcceleratedDecoupledProx, FISTA and DecoupledProx, "
+        "nothing tuned, on the paper's problem, a table in raw units and a wide one; takes --quick, --rounds (where a "
+        "method is stopped, default: 5000) and --out only",
     )
     compare.add_argument(
         "--methods",
@@ -65,9 +72,7 @@ def _add_compare(commands: Any) -> None:
     compare.add_argument("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
     compare.add_argument("--seed", type=int, default=0, help="of the data and of mini-batches (default: 0)")
     compare.add_argument("--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds")
-    compare.add_argument(
-        "--out", type=Path, default=Path("results/compare"), metavar="DIR", help="default: %(default)s"
-    )
+    compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare, or results/few-rounds")
     compare.set_defaults(run=_compare)
 
 
@@ -120,12 +125,33 @@ def _methods(text: str | None) -> list[str] | None:
     return text.split(",")
 
 
+def _few_rounds(args: argparse.Namespace) -> int:
+    from compfed.studies.few_rounds import few_rounds
+
+    usual = vars(_parser().parse_args(["compare", "--few-rounds"]))
+    taken = ("rounds", "quick", "out")
+    other = [name for name, value in vars(args).items() if name not in taken and value != usual[name]]
+    if other:
+        raise InputError(
+            f"--{other[0].replace('_', '-')} has no meaning with --few-rounds, whose problems and methods are fixed; it "
+            "takes --quick, --rounds and --out."
+        )
+    out = _folder(args.out or Path("results/few-rounds"))
+    rounds = args.rounds if args.rounds is None or args.rounds % 1 else int(args.rounds)
+    print(few_rounds(args.quick, rounds, out))
+    print(f"\nCurves, traces and JSON: {out}")
+    return 0
+
+
 def _compare(args: argparse.Namespace) -> int:
+    if args.few_rounds:
+        return _few_rounds(args)
     from compfed import data
     from compfed.problem import losses, regularisers
     from compfed.problem.problem import Problem
     from compfed.studies.methods_compared import compare_methods
 
+    out = _folder(args.out or Path("results/compare"))
     given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
     samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
     given = given or {"rounds": 100.0 if args.quick else 300.0}
@@ -138,12 +164,12 @@ def _compare(args: argparse.Namespace) -> int:
     compared = compare_methods(
         problem, _methods(args.methods), rounds=given.get("rounds"), bytes=given.get("bytes"),
         gradients=given.get("gradients"), tau=args.tau, candidates=candidates, batch_size=args.batch_size,
-        participants=args.participants, seed=args.seed, out=_folder(args.out),
+        participants=args.participants, seed=args.seed, out=out,
     )  # fmt: skip
     for shown in dict.fromkeys([unit, "rounds", "bytes", "gradients"]):
         print(f"\n{shown} per client to reach an accuracy ||x - x*|| / ||x*||\n")
         print(compared.table(shown))
-    print(f"\nCurves, traces and JSON: {args.out}")
+    print(f"\nCurves, traces and JSON: {out}")
     return 0
 
 

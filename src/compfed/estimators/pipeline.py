@@ -183,13 +183,13 @@ def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:
     sign, with the zero of the line between them. Slopes that are pieces of lines are done once both are on one piece.
     """
     assert labels.mean is not None
+    nothing = np.empty(0)
+    view = replace(task.view, frame=Frame(nothing, nothing, True), columns=nothing.astype(int))
     mean = float(labels.mean[0])
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
     for _ in range(NULL_SEARCH):
-        models = np.zeros((len(points), task.d))
-        models[:, -1] = points
-        (answers,) = yield [Request((ValueAndGradient(task.view, models),))]
+        (answers,) = yield [Request((ValueAndGradient(view, points[:, None]),))]
         slopes = task.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
         terms = task.weights @ np.array([said.terms for (said,) in answers])
         nearest = int(np.abs(slopes).argmin())

@@ -54,4 +54,4 @@ def spread(moments: Sequence[Moments.Answer], centre: np.ndarray, p: np.ndarray)
     variance = p @ np.array([m.square + 2 * m.rest * a + a**2 for m, a in zip(moments, away, strict=True)])
     # values that differ by rounding only: what is far below the size of a column is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(centre)) ** 2
-    return np.where(varies, np.sqrt(variance), 1.0)
+    return np.sqrt(np.where(varies, variance, 1.0))

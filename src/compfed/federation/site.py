@@ -159,7 +159,9 @@ class Site:
 
     def _seen(self, view: View) -> Look:
         dtype = np.dtype(view.dtype)
-        A = self.whole() if view.frame is None else view.frame.features(self.features)
+        A = self.whole() if view.frame is None else self.features
+        A = A if view.columns is None else A[:, view.columns]
+        A = A if view.frame is None else view.frame.features(A)
         labels = self.labels if view.classes is None else self._codes(view.classes)
         try:
             y = view.loss.encode(labels)

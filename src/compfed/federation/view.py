@@ -167,6 +167,7 @@ class View:
     classes: np.ndarray | None = None  # a label is its position among these
     part: Part | None = None
     dtype: str = "float64"
+    columns: np.ndarray | None = None  # of the features only these; none at all for a model of an intercept alone
 
 
 @dataclass(frozen=True, eq=False)

@@ -101,7 +101,7 @@ def moments(A: Any, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     def summed(values: np.ndarray) -> np.ndarray:
         return np.bincount(A.indices, by_row * values, minlength=width)
 
-    zeros = q.sum() - summed(np.ones_like(A.data))  # the weight of the entries that are not there
+    zeros = np.maximum(q.sum() - summed(np.ones_like(A.data)), 0.0)  # the weight of the entries that are not there
     mean = summed(A.data)
     mean = mean + (summed(A.data - mean[A.indices]) - zeros * mean)  # once more, for what was lost in a long sum
     away = A.data - mean[A.indices]

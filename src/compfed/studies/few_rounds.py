@@ -181,9 +181,9 @@ class FewRounds:
     def _panel(self, name: str, x: str) -> Panel:
         of = self.results[name]
         title = f"{name}: {of['rows']:,} rows x {of['columns']:,}, {of['sites']} sites" if x == "round" else ""
-        widths = {"DecoupledProx": 4.0, "FISTA": 2.4}  # where they lie on each other, all show
+        widths = {"DecoupledProx": 3.2, "FISTA": 2.2}  # where they lie on each other, all show
         lines = [
-            Line(method, [_until(trace, FLOOR)], STYLES[method], width=widths.get(method, 1.6), dots=len(trace) < 30)
+            Line(method, [_until(trace, FLOOR)], STYLES[method], width=widths.get(method, 1.6), dots=len(trace) < 15)
             for method, trace in reversed(self.traces[name].items())
         ]
         return Panel(title, lines, x=x, floor=FLOOR, log_x=True)

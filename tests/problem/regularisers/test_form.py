@@ -202,3 +202,26 @@ def test_what_is_refused():
     for g in GroupL2(0.8, GROUPS), OnBlock(L1(0.1), 0, 7), Blocks((L1(0.1), Zero()), (6, 1)):
         with pytest.raises(InputError, match="model"):
             form_of(g, 5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_mapping_is_that_of_the_prox(name):
+    """At points of its domain, for steps of all sizes; zero groups and coefficients at kinks and bounds among them."""
+    found, rng = form(name), np.random.default_rng(7)
+    for t in (1e-3, 0.3, 4.0):
+        for _ in range(20):
+            x, gradient = found.prox(rng.standard_normal(D), 0.5), 2.0 * rng.standard_normal(D)
+            expected = (x - found.prox(x - t * gradient, t)) / t
+            np.testing.assert_allclose(found.mapping(x, gradient, t), expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["L1", "ElasticNet", "GroupL2", "SparseGroup"])
+def test_the_gradient_mapping_loses_no_digits_to_a_short_step(name):
+    """At x with v != 0 it is gradient + g'(x): with a gradient that cancels g' to 1e-11 the difference must show."""
+    found = form(name)
+    x = np.linspace(1.0, 2.0, D) + found.kink
+    slope = (np.array([found.value(x + 1e-6 * e) - found.value(x - 1e-6 * e) for e in np.eye(D)])) / 2e-6
+    exact = found.mapping(x, np.zeros(D), 1e-14)  # g'(x), to a few eps
+    np.testing.assert_allclose(exact, slope, rtol=1e-6)
+    off = 1e-11 * np.arange(1.0, D + 1)
+    np.testing.assert_allclose(found.mapping(x, off - exact, 1e-14), off, rtol=0, atol=1e-13)

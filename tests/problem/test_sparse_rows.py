@@ -1,0 +1,125 @@
+"""Sparse rows give what the same rows written out give: products, columns, moments, steepness, and whole fits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import compfed as cf
+from compfed.estimators import table
+from compfed.federation import InProcess, Moments, ask
+from compfed.federation.site import Site
+from compfed.federation.view import Frame
+from compfed.problem import sparse_rows
+from compfed.problem.curvature import largest_eigenvalue
+
+N, D = 40, 13
+
+
+def matrix(n: int = N, d: int = D, seed: int = 0) -> sp.csr_matrix:
+    rng = np.random.default_rng(seed)
+    A = np.where(rng.random((n, d)) < 0.3, rng.normal(2.0, 1.0, (n, d)), 0.0)
+    A[:, 3], A[:, 4] = 7.1, 0.0  # columns that do not vary
+    return sp.csr_matrix(A)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["intercept", "no intercept"])
+def pair(request):
+    """(sparse rows, the same written out)."""
+    A, rng = matrix(), np.random.default_rng(1)
+    frame = Frame(rng.standard_normal(D), rng.uniform(0.5, 2.0, D), intercept=request.param)
+    return frame.features(A), frame.features(A.toarray())
+
+
+@pytest.mark.parametrize("columns", [None, 3])
+def test_products(pair, columns):
+    Z, dense = pair
+    rng = np.random.default_rng(2)
+    assert isinstance(Z, sparse_rows.SparseRows)
+    assert Z.shape == dense.shape
+    x, r = (rng.standard_normal(size if columns is None else (size, columns)) for size in dense.shape[::-1])
+    np.testing.assert_allclose(Z @ x, dense @ x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(Z.T @ r, dense.T @ r, rtol=1e-12, atol=1e-12)
+    if columns is None:
+        np.testing.assert_allclose(r @ Z, r @ dense, rtol=1e-12, atol=1e-12)
+
+
+def test_columns_and_lengths(pair):
+    Z, dense = pair
+    W = np.array([0, 5, 5, dense.shape[1] - 1, 3])
+    np.testing.assert_allclose(Z[:, W], dense[:, W], rtol=1e-14)
+    np.testing.assert_allclose(Z.lengths(), np.linalg.norm(dense, axis=1), rtol=1e-12)
+    assert Z.largest() >= np.abs(dense).max()
+
+
+def test_the_largest_eigenvalue(pair):
+    Z, dense = pair
+    q = np.random.default_rng(3).random(N)
+    expected = np.linalg.eigvalsh((dense.T * q) @ dense)[-1]
+    np.testing.assert_allclose(largest_eigenvalue([Z], [q]), expected, rtol=1e-10)
+    np.testing.assert_allclose(largest_eigenvalue([Z, dense], [q, q]), 2 * expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(30, 400), (500, 320), (1, 400), (400, 301)])
+def test_the_largest_eigenvalue_of_wide_and_tall_arrays(shape):
+    """Beyond a few hundred columns no Gram matrix is formed; the singular values are those of LAPACK."""
+    rng = np.random.default_rng(4)
+    A, w = rng.standard_normal(shape), rng.random(shape[0])
+    expected = np.linalg.svd(A * np.sqrt(w)[:, None], compute_uv=False)[0] ** 2
+    np.testing.assert_allclose(largest_eigenvalue([A], [w]), expected, rtol=1e-10)
+    np.testing.assert_allclose(largest_eigenvalue([A * 1e150], [w]), expected * 1e300, rtol=1e-10)
+    assert largest_eigenvalue([A * 1e200], [w]) == np.inf
+    assert largest_eigenvalue([A * 0], [w]) == 0
+
+
+def test_moments_are_those_of_the_rows_written_out():
+    A, w = matrix(), np.random.default_rng(5).random(N)
+    sites = [Site(a, np.zeros(N), name="s", index=0, row_weights=w) for a in (A, A.toarray())]
+    sparse, dense = (ask(InProcess([site]), Moments())[0][0] for site in sites)
+    np.testing.assert_allclose(sparse.mean, dense.mean, rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(sparse.square[:3], dense.square[:3], rtol=1e-12)
+    assert sparse.mean[4] == sparse.square[4] == 0.0
+    assert sparse.square[3] <= (1e-15 * 7.1) ** 2  # all entries are there and equal
+
+
+MODELS = {
+    "lasso": (cf.FederatedLasso(alpha=0.02), 1),
+    "lasso through the origin": (cf.FederatedLasso(alpha=0.02, fit_intercept=False), 1),
+    "logistic": (cf.FederatedLogisticRegression(alpha=0.02), 2),
+    "softmax": (cf.FederatedLogisticRegression(alpha=0.02), 3),
+    "multi-task": (cf.FederatedMultiTaskLasso(alpha=0.05), 0),
+    "first-order": (cf.FederatedLasso(alpha=0.1, algorithm="FISTA", tol=1e-9), 1),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_fit_to_sparse_rows(monkeypatch, name):
+    model, kind = MODELS[name]
+    A, rng = matrix(90, 20), np.random.default_rng(6)
+    signal = A @ rng.standard_normal(20)
+    cuts = np.quantile(signal, np.linspace(0, 1, max(kind, 1) + 1)[1:-1])
+    y = {0: np.column_stack([signal, -signal]), 1: signal}.get(kind, np.digitize(signal, cuts))
+    y = y + 0.1 * rng.standard_normal(y.shape) if kind < 2 else y
+    sites = np.arange(90) % 4
+    written = model.fit(A, y, sites=sites).coef_.copy()  # small: written out at once
+    monkeypatch.setattr(table, "SMALL", 0)
+    seen = []
+    original = sparse_rows.SparseRows.__matmul__
+    monkeypatch.setattr(sparse_rows.SparseRows, "__matmul__", lambda self, x: seen.append(1) or original(self, x))
+    sparse = model.fit(A, y, sites=sites).coef_
+    assert seen, "the rows stayed sparse"
+    np.testing.assert_allclose(sparse, written, rtol=1e-7, atol=1e-9)
+    np.testing.assert_array_equal(sparse == 0, written == 0)
+
+
+def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatch):
+    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(sparse_rows, "LARGEST", 1000)
+    A = matrix()
+    model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
+    with pytest.raises(
+        cf.InputError, match=r"site '0': 40 x 13 sparse rows would take 4\.16e-06 GB written out.*'auto'"
+    ):
+        model.fit(A, np.arange(N, dtype=float))
+    cf.FederatedLasso(alpha=0.1).fit(A, np.arange(N, dtype=float))  # needs no more than its working set
