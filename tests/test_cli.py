@@ -29,6 +29,9 @@ from compfed.tools.progress import progress_bar
         (["compare", "--rounds", "0.5"], "must both be at least 1"),
         (["compare", "--gradients", "2", "--methods", "FedDA", "--quick"], "does not buy one round of FedDA"),
         (["compare", "--ridge", "-1"], "ridge must be finite and >= 0"),
+        (["compare", "--few-rounds", "--tau", "3"], "--tau has no meaning with --few-rounds"),
+        (["compare", "--few-rounds", "--methods", "FISTA"], "--methods has no meaning with --few-rounds"),
+        (["compare", "--few-rounds", "--rounds", "1.5"], "rounds=1.5 must be a whole number >= 2"),
         (["reproduce", "--seeds", "0"], "at least one seed"),
     ],
 )

@@ -90,7 +90,15 @@ def python_blocks(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/new-method.md", "docs/estimators.md", "docs/problems.md", "docs/architecture.md"]
+    "page",
+    [
+        "README.md",
+        "docs/new-method.md",
+        "docs/estimators.md",
+        "docs/problems.md",
+        "docs/architecture.md",
+        "docs/few-rounds.md",
+    ],
 )
 def test_documented_code_runs(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

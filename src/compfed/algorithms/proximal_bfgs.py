@@ -79,7 +79,7 @@ class ProximalBFGS(Algorithm[Server, None, Down, Up]):
     def server(self, g, s, mean, share):
         new = Point(s.trial, mean.value + value_of(g, s.trial), mean.gradient)
         accepted = descends(new.F, s.at.F, s.t * s.D)
-        S, Y = remembered(s.S, s.Y, new.x - s.at.x, new.gradient - s.at.gradient)
+        S, Y = remembered(s.S, s.Y, new, s.at)
         at = either(accepted, new, s.at)
         t = either(accepted, s.t * 0 + 1.0, s.t / 2)
         S, Y = either(t < 1e-6, (S * 0, Y * 0), (S, Y))  # what it remembers misleads: begin anew
@@ -96,8 +96,9 @@ class ProximalBFGS(Algorithm[Server, None, Down, Up]):
         return cls(eta=scale / b.L)
 
 
-def remembered(S, Y, s, y):
-    """The pairs with one more, if f curves upwards between its points to more than rounding."""
+def remembered(S, Y, new, old):
+    """The pairs with one more, if its points are apart and f curves upwards between them, both to more than rounding."""
+    s, y = new.x - old.x, new.gradient - old.gradient
     xp, norm = namespace(s), namespace(s).linalg.norm
-    curved = s @ y > 1e-14 * norm(s) * norm(y)
+    curved = (s @ y > 1e-14 * norm(s) * norm(y)) & (norm(s) > 1e-12 * norm(old.x))
     return either(curved, (xp.concatenate([S[1:], s[None]]), xp.concatenate([Y[1:], y[None]])), (S, Y))

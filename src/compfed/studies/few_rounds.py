@@ -212,7 +212,10 @@ def few_rounds(
             "columns": problem.d,
             "sites": problem.n,
             "problem": problem.describe(),
-            "x_star": {"gradient_mapping": best.certificate.relative, "nonzeros": int(np.count_nonzero(best.x))},
+            "x_star": {
+                "relative_gradient_mapping": best.certificate.relative,
+                "nonzeros": int(np.count_nonzero(best.x)),
+            },
             "methods": {method: _result(trace) for method, trace in traces[name].items()},
         }
     steps.finish()
