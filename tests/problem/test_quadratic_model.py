@@ -211,6 +211,23 @@ def test_two_equal_columns(case):
     assert np.abs(u).max() < 100
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "L1",
+        "groups",
+        pytest.param(
+            "no penalty",
+            marks=pytest.mark.xfail(strict=True, reason="0 / 0 where nothing has any size: a warning, and NaN"),
+        ),
+    ],
+)
+def test_a_start_where_all_is_at_rest_is_left_alone(name):
+    """A gradient of exactly zero, as at the end of a search without a penalty; warnings are errors here."""
+    u = minimiser(known(CASES[name].g), np.zeros(D), np.zeros(D), model(0).B)
+    np.testing.assert_array_equal(u, np.zeros(D))
+
+
 # Where curvature is missing, the way along the flat direction is long and ends at a kink. The rows, the labels, the start,
 # and the weights of the L1.
 FLAT: dict[str, tuple[Any, Any, Any, Any]] = {

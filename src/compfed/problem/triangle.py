@@ -22,6 +22,6 @@ def square(triangle: Any, w: int) -> Any:
 def _places(w: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the numbers of a triangle are in the matrix, and those of the matrix in the triangle."""
     rows, columns = np.triu_indices(w)
-    place = np.zeros((w, w), np.intp)
+    place = np.zeros((w, w), np.int32)  # a program in single precision knows no other
     place[rows, columns] = np.arange(len(rows))
-    return rows * w + columns, np.maximum(place, place.T)
+    return (rows * w + columns).astype(np.int32), np.maximum(place, place.T)

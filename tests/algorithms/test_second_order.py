@@ -1,0 +1,370 @@
+"""ProximalNewton and ProximalBFGS: against Newton's method written out, other solvers, and the rounds that are promised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import logistic, quadratic_oracle, quadratics
+
+import compfed as cf
+from compfed.algorithms import ProximalBFGS, ProximalNewton
+from compfed.data import bundled
+from compfed.engines.reference_engine import task_of
+from compfed.engines.simulated_federation import Simulated
+from compfed.federation import InProcess, converse
+from compfed.problem.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
+from compfed.problem.regularisers import L1, GroupL2, OnBlock, Zero
+from compfed.solvers.by_questions import Reached, asking
+from compfed.solvers.federated import Search, minimising, starting
+from compfed.solvers.steps import suggest
+
+SMOOTH = quadratics(g=Zero())
+D = SMOOTH.d
+
+
+@pytest.fixture(scope="module")
+def normal_equations() -> np.ndarray:
+    H, b = quadratic_oracle(SMOOTH)
+    return np.linalg.solve(H.mean(axis=0), b.mean(axis=0))
+
+
+# --- ProximalNewton: what it is where it is simple ---
+
+
+def test_one_step_solves_the_normal_equations(normal_equations):
+    """The first round looks at the start, the second at the minimiser of the model, which is f itself."""
+    start = np.linspace(-2.0, 3.0, D)
+    one, two = (cf.simulate(SMOOTH, ProximalNewton(), rounds, x0=start) for rounds in (1, 2))
+    np.testing.assert_array_equal(one.x, start)
+    np.testing.assert_allclose(two.x, normal_equations, rtol=0, atol=1e-12)
+
+
+def newton(problem: cf.Problem, x: np.ndarray, rounds: int) -> tuple[list[np.ndarray], int]:
+    """Newton's method with halved steps for logistic regression over all rows: x after each evaluation, and halvings."""
+    (A, y), ridge = problem.sites.pooled(), float(problem.loss.ridge)
+
+    def value(x):
+        return np.logaddexp(0.0, -y * (A @ x)).mean() + ridge / 2 * x @ x
+
+    def direction(x):
+        chance = 1.0 / (1.0 + np.exp(y * (A @ x)))  # of the wrong label
+        gradient = -A.T @ (y * chance) / len(y) + ridge * x
+        H = (A.T * (chance * (1 - chance))) @ A / len(y) + ridge * np.eye(len(x))
+        return -np.linalg.solve(H, gradient), gradient
+
+    step, gradient = direction(x)
+    models, t, halvings = [x], 1.0, 0
+    for _ in range(rounds - 1):
+        if value(x + t * step) <= value(x) + 1e-4 * t * (gradient @ step):
+            x, t = x + t * step, 1.0
+            step, gradient = direction(x)
+        else:
+            t, halvings = t / 2, halvings + 1
+        models.append(x)
+    return models, halvings
+
+
+def test_without_a_penalty_it_is_the_method_of_newton():
+    """From a start so far off that whole steps lead uphill."""
+    sites = logistic(samples=[30, 6, 30, 6, 6]).sites
+    problem = cf.Problem(Logistic(ridge=1e-3), Zero(), sites, weights=sites.shares)
+    start = np.array([40.0, -30.0, 0.0, 25.0, 10.0, 0.0, -20.0, 5.0])
+    expected, halvings = newton(problem, start, 20)
+    assert halvings >= 2
+    assert np.linalg.norm(expected[-1] - expected[-2]) < 1e-10 * np.linalg.norm(expected[-1])
+    for rounds in (1, 2, 3, 4, 6, 10, 15, 20):
+        x = cf.simulate(problem, ProximalNewton(), rounds, x0=start).x
+        np.testing.assert_allclose(x, expected[rounds - 1], rtol=0, atol=1e-9 * np.abs(start).max())
+
+
+def test_with_one_site_it_is_the_prox_newton_of_skglm():
+    skglm = pytest.importorskip("skglm")
+    rng = np.random.default_rng(0)
+    A = np.asfortranarray(rng.standard_normal((60, 20)) * np.geomspace(0.3, 3.0, 20))
+    y = np.sign(A @ np.where(np.arange(20) % 4 == 0, 1.0, 0.0) + rng.standard_normal(60))
+    penalty = 0.02 * np.abs(A.T @ y).max() / 60
+    solver = skglm.solvers.ProxNewton(tol=1e-13, max_iter=200, fit_intercept=False)
+    model = skglm.GeneralizedLinearEstimator(skglm.datafits.Logistic(), skglm.penalties.L1(penalty), solver).fit(A, y)
+    problem = cf.Problem(Logistic(), L1(penalty), cf.data.from_arrays([A], [y]))
+    minimum = cf.minimise(problem, "ProximalNewton")
+    assert minimum.converged
+    assert 0 < np.count_nonzero(minimum.x) < 20
+    np.testing.assert_allclose(minimum.x, np.ravel(model.coef_), rtol=0, atol=1e-8)
+    np.testing.assert_array_equal(minimum.x == 0, np.ravel(model.coef_) == 0)
+
+
+# --- what a federation adds: nothing ---
+
+
+@pytest.mark.parametrize(
+    "method", [ProximalNewton(width=5), ProximalBFGS(eta=0.5, memory=5)], ids=lambda m: type(m).__name__
+)
+def test_iterates_do_not_depend_on_the_split(method):
+    """The same rows at one site, at two and at five; everything that is sent is a mean over rows."""
+    A, y = logistic(samples=20).sites.pooled()
+    cuts = ([], [13], [7, 8, 40, 71])
+    traces = []
+    for cut in cuts:
+        sites = cf.data.from_arrays(np.split(A, cut), np.split(y, cut))
+        problem = cf.Problem(Logistic(ridge=1e-3), L1(5e-3), sites, weights=sites.shares)
+        traces.append(cf.minimise(problem, method, x0=np.linspace(-3, 3, 8), max_rounds=7, tol=0.0, scale=1.0).trace)
+    assert np.ptp(traces[0]["nonzeros"]) > 0
+    for other in traces[1:]:
+        np.testing.assert_allclose(other.x, traces[0].x, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(other["objective"], traces[0]["objective"], rtol=1e-10)
+
+
+# a gradient of exactly zero: see test_a_start_where_all_is_at_rest_is_left_alone
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0.0, 1e-3, 0.1]),
+    st.sampled_from([0.0, 1e-6, 1e-2]),
+    st.sampled_from([1e-2, 1.0, 1e2]),
+    st.booleans(),
+)
+def test_no_step_goes_uphill(seed, lam, ridge, size, separable):
+    """Whatever the labels: where two classes can be told apart and nothing is penalised, F falls without a minimum."""
+    rng = np.random.default_rng(seed)
+    A = size * rng.standard_normal((2, 6, 3))
+    y = np.sign(A @ rng.standard_normal(3)) if separable else rng.choice([-1.0, 1.0], (2, 6))
+    problem = cf.Problem(Logistic(ridge=ridge), L1(lam), cf.data.from_arrays(list(A), list(y)))
+    F = cf.simulate(problem, ProximalNewton(), 25, x0=3.0 * rng.standard_normal(3))["objective"]
+    assert np.isfinite(F).all()
+    assert (np.diff(F) <= 1e-13 * np.abs(F[:-1])).all()
+    if lam == 0 and ridge == 0 and separable and size <= 1:  # far out there is no curvature left to follow
+        assert F[-1] < 1e-3
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda problem, method: cf.minimise(problem, method).x,
+        pytest.param(
+            lambda problem, method: cf.simulate(problem, method, 200).x,
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="coordinates off their kinks come first, and once `width` of them are, no other ever",
+            ),
+        ),
+    ],
+    ids=["by questions", "compiled"],
+)
+def test_a_working_set_narrower_than_the_support_arrives_too(run):
+    problem = quadratics(g=L1(0.1))
+    star = cf.solve(problem).x
+    assert np.count_nonzero(star) > 4
+    x = run(problem, ProximalNewton(width=3))
+    np.testing.assert_allclose(x, star, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(x == 0, star == 0)
+
+
+def test_a_group_is_never_cut_inside_a_program():
+    """Where g has groups or couples everything, the working set is everything."""
+    groups = quadratics(g=GroupL2(0.8, (0, 0, 0, 1, 1, 2, 2, 2)))
+    assert ProximalNewton(width=3).prepared(groups, groups.n).width == D
+    assert ProximalNewton(width=3).prepared(SMOOTH, SMOOTH.n).width == 3
+    np.testing.assert_allclose(cf.simulate(groups, ProximalNewton(width=3), 4).x, cf.solve(groups).x, atol=1e-10)
+
+
+def test_bytes_by_hand():
+    """Up: a value, a gradient and a triangle; down: a point and the working set as 4-byte numbers."""
+    for method, w in ((ProximalNewton(), D), (ProximalNewton(width=3), 3)):
+        trace = cf.simulate(SMOOTH, method, 2)
+        assert trace["bytes_up"].tolist() == [8 * (1 + D + w * (w + 1) / 2) * r for r in range(3)]
+        assert trace["bytes_down"].tolist() == [(8 * D + 4 * w) * r for r in range(3)]
+        assert trace["gradients"].tolist() == [0, 1, 2]
+
+
+# --- ProximalBFGS ---
+
+
+def test_bfgs_ends_in_the_minimiser_of_a_quadratic(normal_equations):
+    method = suggest(ProximalBFGS, SMOOTH)
+    trace = cf.simulate(SMOOTH, method, 40)
+    np.testing.assert_allclose(trace.x, normal_equations, rtol=0, atol=1e-10)
+    assert method.memory >= D
+
+
+def test_bfgs_sends_one_vector_and_one_number():
+    trace = cf.simulate(SMOOTH, suggest(ProximalBFGS, SMOOTH), 2)
+    assert trace["vectors_up"].tolist() == trace["vectors_down"].tolist() == [0, 1, 2]
+    assert trace["bytes_up"].tolist() == [0, 8 * (D + 1), 16 * (D + 1)]
+    assert trace["bytes_down"].tolist() == [0, 8 * D, 16 * D]
+
+
+def test_the_first_step_of_bfgs_is_a_proximal_gradient_step():
+    """Without a pair its matrix is I / eta."""
+    problem = quadratics()
+    H, b = (part.mean(axis=0) for part in quadratic_oracle(problem))
+    eta, x = 0.9 / np.linalg.eigvalsh(H)[-1], np.linspace(-1.0, 1.0, D)
+    v = x - eta * (H @ x - b)
+    expected = np.sign(v) * np.maximum(np.abs(v) - eta, 0.0)  # lam is 1
+    np.testing.assert_allclose(cf.simulate(problem, ProximalBFGS(eta=eta), 2, x0=x).x, expected, rtol=0, atol=1e-12)
+
+
+def searched(problem: cf.Problem, lam: float, kept: Any = None) -> Reached:
+    problem = problem.replace(regulariser=L1(lam))
+    method: Any = suggest(ProximalBFGS, problem)
+    given = {"tol": 1e-12, "step": method.eta, "max_rounds": 500}
+    talk = asking(task_of(problem), method, np.zeros(problem.d), kept=kept, **given)
+    return converse(InProcess(problem.sites), talk)[0]
+
+
+def test_memory_kept_along_alphas_does_not_change_where_it_ends():
+    problem = logistic()
+    first = searched(problem, 2e-2)
+    assert set(first.kept) == {"S", "Y"}
+    assert np.abs(first.kept["S"]).sum() > 0
+    with_memory, without = searched(problem, 2e-3, first.kept), searched(problem, 2e-3)
+    expected = cf.solve(problem.replace(regulariser=L1(2e-3))).x
+    for found in (with_memory, without):
+        assert found.good
+        np.testing.assert_allclose(found.seen.x, expected, rtol=0, atol=1e-9)
+        np.testing.assert_array_equal(found.seen.x == 0, expected == 0)
+    assert with_memory.messages < without.messages
+
+
+# --- a search by questions ---
+
+
+@pytest.mark.parametrize("method", [ProximalNewton(width=5), ProximalBFGS(eta=0.5)], ids=lambda m: type(m).__name__)
+def test_by_questions_it_is_the_compiled_method(method):
+    """The same points are evaluated and the same accepted, whether a program runs it or questions do."""
+    problem = quadratics(g=L1(0.3))
+    rounds = 6
+    compiled = cf.simulate(problem, method, rounds)
+    asked = cf.minimise(problem, method, max_rounds=rounds - 1, tol=0.0)  # the start is asked about beforehand
+    lowest = np.minimum.accumulate(asked.trace["objective"])
+    if isinstance(method, ProximalBFGS):  # where shapes are free, a working set may be wider
+        np.testing.assert_allclose(lowest, compiled["objective"][1:], rtol=1e-10)
+        np.testing.assert_allclose(asked.x, compiled.x, rtol=0, atol=1e-9)
+    assert lowest[-1] <= compiled["objective"][-1] * (1 + 1e-12)
+
+
+def test_a_start_that_was_asked_about_is_not_asked_about_again():
+    """With the answers at the start in hand, a quadratic takes one more message."""
+    task, federation = task_of(SMOOTH), Simulated.of(SMOOTH)
+
+    def talk():
+        start = yield from starting(task, Search(), np.zeros(D))
+        return (yield from minimising(federation, task, Search(), start))
+
+    minimum, cost = converse(federation, talk())
+    assert (minimum.rounds, cost.rounds) == (1, 2)
+    assert minimum.trace["round"].tolist() == [0, 1]
+
+
+def test_questions_end_at_max_rounds_and_say_so():
+    minimum = cf.minimise(logistic(), "ProximalBFGS", max_rounds=5)
+    assert (minimum.rounds, minimum.converged) == (5, False)
+    assert minimum.notes == ["stopped at max_rounds=5"]
+    assert minimum.trace["round"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+# --- the matrix of a quadratic model ---
+
+ROWS, WIDTH, OUTPUTS = 7, 4, 3
+
+
+def rows(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(x, A, weights) of a model with several outputs."""
+    rng = np.random.default_rng(seed)
+    weights = rng.random(ROWS)
+    return rng.standard_normal(WIDTH * OUTPUTS), rng.standard_normal((ROWS, WIDTH)), weights / weights.sum()
+
+
+@pytest.mark.parametrize("W", [np.arange(12), np.array([0, 1, 2, 6, 7, 8]), np.array([1, 4, 5, 11])], ids=len)
+@pytest.mark.parametrize("kind", ["softmax", "squares"])
+def test_what_travels_of_several_outputs_is_their_hessian(kind, W):
+    """There and back: sum_l q_l (a a^T) x (diag(p) - p p^T), a Kronecker product for each row; the identity for squares."""
+    x, A, q = rows()
+    rng = np.random.default_rng(1)
+    loss: Any = Softmax(OUTPUTS) if kind == "softmax" else MultiSquared(OUTPUTS)
+    y = rng.integers(0, OUTPUTS, ROWS) if kind == "softmax" else rng.standard_normal((ROWS, OUTPUTS))
+    triangle = loss.model_triangle(x, A, y, q, W)
+    e = np.exp(A @ x.reshape(WIDTH, OUTPUTS))
+    inner = [np.diag(p) - np.outer(p, p) for p in e / e.sum(axis=1, keepdims=True)]
+    if kind == "squares":
+        inner = [np.eye(OUTPUTS)] * ROWS
+    whole = sum(w * np.kron(np.outer(a, a), K) for w, a, K in zip(q, A, inner, strict=True))
+    for found in (loss.model_matrix(triangle, W), loss.hessian(x, A, y, q, W)):
+        np.testing.assert_allclose(found, whole[np.ix_(W, W)], rtol=0, atol=1e-13)
+    if len(W) % OUTPUTS == 0:  # whole features
+        assert len(triangle) == loss.model_numbers(len(W))
+    if kind == "squares":  # one output speaks for all
+        features = len(np.unique(W // OUTPUTS))
+        assert len(triangle) == features * (features + 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "inner"),
+    [(Huber(delta=0.8), (-0.8, 0.8)), (SmoothedQuantile(0.5, 0.4), (-0.2, 0.2)), (SmoothedQuantile(0.8, 0.5), (-0.1, 0.4))],
+    ids=["Huber", "median", "quantile"],
+)  # fmt: skip
+def test_losses_that_are_straight_far_out_are_given_some_curvature(loss, inner):
+    """Between the second derivative and slope / (z - y); where the loss is a parabola these are the same."""
+    r = np.linspace(-5.0, 5.0, 401)  # z - y; 0 is among them
+    y = np.full_like(r, 2.0)
+    weight, given = loss.weight(y + r, y), loss.model_weight(y + r, y)
+    above = loss.slope(y + r, y)[r != 0] / r[r != 0]
+    assert (given >= weight).all() or np.allclose(given, weight, atol=1e-12)
+    assert (given[r != 0] <= above + 1e-12).all()
+    parabola = (r > -inner[1] + 1e-9) & (r < -inner[0] - 1e-9)  # u = -r / smoothing within its bounds
+    np.testing.assert_allclose(given[parabola], weight[parabola], rtol=1e-12)
+    assert (given[~parabola & (np.abs(r) > 1)] > 0).all()
+    assert given[r == 0] == loss.curvature
+
+
+def test_the_hessian_of_a_function_is_that_of_the_formula():
+    x, A, q = rows()
+    x, y = x[:WIDTH], np.sign(A[:, 0])
+    own = from_function(lambda w, a, y: jnp.logaddexp(0.0, -y * (a @ w)), np.zeros(WIDTH))
+    W = np.array([3, 1])
+    np.testing.assert_allclose(own.hessian(x, A, y, q, W), Logistic().hessian(x, A, y, q, W), rtol=0, atol=1e-14)
+    triangle = own.model_triangle(x, A, y, q, W)
+    np.testing.assert_allclose(triangle, Logistic().model_triangle(x, A, y, q, W), rtol=0, atol=1e-14)
+
+
+# --- rounds as promised ---
+
+
+@pytest.fixture(scope="module")
+def paper() -> tuple[cf.Problem, np.ndarray]:
+    sites = cf.data.synthetic(alpha=10, beta=10, clients=30, samples=500, features=60, seed=0)
+    problem = cf.Problem(Logistic(ridge=0.01), L1(1e-4), sites)
+    return problem, cf.solve(problem).x
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("ProximalNewton", 6), ("ProximalBFGS", 20)])
+def test_rounds_on_the_problem_of_the_paper(paper, name, rounds):
+    """Every evaluation counts, the one at the start included."""
+    problem, star = paper
+    x = cf.simulate(problem, suggest(name, problem), rounds, record_every=rounds).x
+    assert np.linalg.norm(x - star) <= 1e-6 * np.linalg.norm(star)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.01, 1e-3])
+@pytest.mark.parametrize(("name", "rounds"), [("ProximalNewton", 15), ("ProximalBFGS", 150)])
+def test_rounds_on_raw_correlated_columns(name, rounds, alpha):
+    """Thirty columns of sizes from 0.004 to 880, as they are, and a free intercept."""
+    table = bundled.breast_cancer()
+    sites = cf.data.from_table(np.column_stack([table.X, np.ones(len(table.y))]), table.y, table.sites)
+    problem = cf.Problem(Logistic(), OnBlock(L1(alpha), 0, 30), sites, weights=sites.shares)
+    minimum = cf.minimise(problem, name, tol=1e-10)
+    assert minimum.certificate.holds
+    assert minimum.rounds <= rounds
+    # the certificate, from the rows: zero coefficients inside, the others and the intercept at rest
+    (A, y), x = sites.pooled(), minimum.x
+    y = np.where(y > 0, 1.0, -1.0)
+    gradient = -A.T @ (y / (1 + np.exp(y * (A @ x)))) / len(y)
+    on = x[:30] != 0
+    start = np.linalg.norm(A.T @ y / 2 / len(y))
+    assert np.abs(np.append(gradient[:30][on] + alpha * np.sign(x[:30][on]), gradient[30])).max() <= 1e-10 * start
+    assert (np.abs(gradient[:30][~on]) <= alpha + 1e-10 * start).all()
