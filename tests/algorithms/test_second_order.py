@@ -121,7 +121,7 @@ def test_iterates_do_not_depend_on_the_split(method):
 
 # a gradient of exactly zero: see test_a_start_where_all_is_at_rest_is_left_alone
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     st.integers(0, 2**32 - 1),
     st.sampled_from([0.0, 1e-3, 0.1]),

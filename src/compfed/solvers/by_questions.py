@@ -131,7 +131,7 @@ def asking(
 @unwarned
 def _after(algorithm: Algorithm, g: Any, state: Any, seen: Seen) -> Any:
     """The server's step on what the sites said."""
-    curved = None if seen.H is None else upper(seen.H)
+    curved = np.empty(0) if seen.H is None else upper(seen.H)
     return algorithm.server(g, state, _Up(seen.at.value, seen.at.gradient, curved), np.ones(()))  # pyright: ignore[reportArgumentType]  # arrays of NumPy
 
 
@@ -143,7 +143,7 @@ class _Up(NamedTuple):
 
 def _covers(seen: Seen, W: np.ndarray | None) -> bool:
     """Is everything known that a method asks for?"""
-    return W is None or (seen.H is not None and seen.W is not None and np.array_equal(seen.W, W))
+    return W is None or not len(W) or (seen.H is not None and seen.W is not None and np.array_equal(seen.W, W))
 
 
 class _Log:
@@ -156,10 +156,11 @@ class _Log:
         self.rows: list[dict[str, float]] = []
         self.best: Seen | None = None
         self.objective = self.norm = np.inf  # of the best
+        self.mark = np.inf  # the norm when something was last gained
 
     def message(self, d: int, w: int) -> None:
         self.messages += 1
-        self.down += 8 * d + 4 * w
+        self.down += 8 * d + (8 * d + 4 * w if w else 0)  # a question about curvature has its own copy of x
         self.up += 8 * (d + 2 + self.task.loss.model_numbers(w))
 
     @unwarned
@@ -188,10 +189,9 @@ class _Log:
         rounding = 8 * np.finfo(float).eps * abs(objective)
         lower = objective < self.objective - rounding
         if lower or (objective <= self.objective + rounding and norm < self.norm) or self.best is None:
-            self.idle = 0 if lower or norm < 0.9 * self.norm else self.idle + 1
             self.best, self.objective, self.norm = seen, objective, norm
-        else:
-            self.idle += 1
+        gained = lower or norm < 0.9 * self.mark
+        self.idle, self.mark = (0, min(norm, self.mark)) if gained else (self.idle + 1, self.mark)
         return norm
 
     def reason_to_end(self, max_rounds: int, L: float) -> tuple[bool, str] | None:
