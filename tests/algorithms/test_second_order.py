@@ -20,7 +20,8 @@ from compfed.federation import InProcess, converse
 from compfed.problem.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.problem.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.solvers.by_questions import Reached, asking
-from compfed.solvers.federated import Search, minimising, starting
+from compfed.solvers.federated import minimising, starting
+from compfed.solvers.search import Search
 from compfed.solvers.steps import suggest
 
 SMOOTH = quadratics(g=Zero())

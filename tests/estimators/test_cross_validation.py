@@ -202,17 +202,18 @@ def test_given_alphas_fall_whatever_their_order():
     assert (np.diff(np.abs(path.coefs).sum(axis=1)) > 0).all()  # the l1 norm grows as alpha falls
 
 
-def test_rounds_of_a_path_are_shared():
+@pytest.mark.parametrize("algorithm", ["FISTA", "auto"])
+def test_rounds_of_a_path_are_shared(algorithm):
     """Alphas side by side need as many rounds as the slowest, and so do folds."""
     table = bundled.diabetes()
     alphas = np.geomspace(1.0, 0.01, 10)
-    alone = cf.FederatedLasso(alpha=0.01, algorithm="FISTA").fit(table.X, table.y, sites=table.sites)
-    first_order = cf.FederatedLasso(algorithm="FISTA")
-    path = cf.regularisation_path(first_order, table.X, table.y, table.sites, alphas=alphas)
+    alone = cf.FederatedLasso(alpha=0.01, algorithm=algorithm).fit(table.X, table.y, sites=table.sites)
+    lasso = cf.FederatedLasso(algorithm=algorithm)
+    path = cf.regularisation_path(lasso, table.X, table.y, table.sites, alphas=alphas)
     assert 0.5 * alone.n_rounds_ <= path.rounds <= 1.5 * alone.n_rounds_
-    model = cf.FederatedLassoCV(alphas, cv=4, algorithm="FISTA").fit(table.X, table.y, sites=table.sites)
+    model = cf.FederatedLassoCV(alphas, cv=4, algorithm=algorithm).fit(table.X, table.y, sites=table.sites)
     assert 0.5 * path.rounds <= model.n_rounds_ <= 2 * path.rounds
-    assert 15 < model.communication_.models_per_message < 50
+    assert 6 < model.communication_.models_per_message < 50
     assert (model.n_fits_, model.n_fits_not_converged_) == (50, 0)
 
 
@@ -266,9 +267,11 @@ def test_fits_that_stop_short_are_counted():
     with pytest.warns(
         ConvergenceWarning, match=r"FederatedLassoCV: [1-8] of 8 fits stopped at max_rounds=10 or before"
     ):
-        cf.FederatedLassoCV([5.0, 1e-4], cv=3, max_rounds=10).fit(X, y)
+        cf.FederatedLassoCV([5.0, 1e-4], cv=3, algorithm="FISTA", max_rounds=10).fit(X, y)
     with pytest.warns(ConvergenceWarning, match=r"regularisation_path: 1 of 2 fits stopped"):
-        cf.regularisation_path(cf.FederatedLasso(max_rounds=10), X, y, alphas=[5.0, 1e-4])
+        cf.regularisation_path(cf.FederatedLasso(algorithm="FISTA", max_rounds=10), X, y, alphas=[5.0, 1e-4])
+    with pytest.warns(ConvergenceWarning, match=r"regularisation_path: 1 of 2 fits stopped at max_rounds=2"):
+        cf.regularisation_path(cf.FederatedLogisticRegression(max_rounds=2), X, y > 0, alphas=[5.0, 1e-3])
 
 
 def test_a_class_must_be_there_to_learn_from():
@@ -279,15 +282,16 @@ def test_a_class_must_be_there_to_learn_from():
         cf.FederatedLogisticRegressionCV([0.1], cv="leave-one-site-out").fit(table.X, only_old, sites=table.sites)
 
 
-def test_path_against_scikit_learn():
+@pytest.mark.parametrize("algorithm", ["auto", "FISTA"])
+def test_path_against_scikit_learn(algorithm):
     table = bundled.diabetes()
-    path = cf.regularisation_path(cf.FederatedLasso(), table.X, table.y, table.sites, n_alphas=30)
+    path = cf.regularisation_path(cf.FederatedLasso(algorithm=algorithm), table.X, table.y, table.sites, n_alphas=30)
     n = len(table.y)
     # at alpha_max all are zero, just below one is not: alpha_max = max |X^T (y - mean)| / n
     np.testing.assert_allclose(path.alphas[0], np.abs(table.X.T @ (table.y - table.y.mean())).max() / n, rtol=1e-12)
     assert not path.coefs[0].any()
     assert path.coefs[1].any()
-    for i in (1, 7, 20, 28, 29):  # the last ones are in the second block, started from the first
+    for i in (1, 7, 8, 20, 28, 29):  # coarse and fine ones; by blocks, the last ones start from the end of the first
         expected = Lasso(path.alphas[i], **EXACT).fit(table.X, table.y)
         np.testing.assert_allclose(path.coefs[i], expected.coef_, rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(path.coefs[i] != 0, expected.coef_ != 0)
@@ -295,13 +299,43 @@ def test_path_against_scikit_learn():
     assert path.converged
 
 
-def test_a_path_is_one_compiled_program():
+def test_a_path_by_rounds_is_one_compiled_program():
     table = bundled.diabetes()
-    model = cf.FederatedLasso()
+    model = cf.FederatedLasso(algorithm="FISTA")
     cf.regularisation_path(model, table.X, table.y, table.sites, n_alphas=25)
     before = programs_compiled()
     cf.regularisation_path(model, table.X, table.y, table.sites, alphas=np.geomspace(1.0, 0.01, 50))
     assert programs_compiled() == before
+
+
+def test_a_path_by_questions_compiles_nothing():
+    table = bundled.diabetes()
+    before = programs_compiled()
+    path = cf.regularisation_path(cf.FederatedGroupLasso(groups=[0] * 5 + [1] * 5), table.X, table.y, table.sites)
+    assert path.converged
+    assert programs_compiled() == before
+
+
+def test_fifty_alphas_and_five_folds_in_few_messages():
+    """Raw columns of breast cancer. The oracle is skglm, fold by fold and alpha by alpha; three digits of a loss are enough."""
+    skglm = pytest.importorskip("skglm")
+    table = bundled.breast_cancer()
+    model = cf.FederatedLogisticRegressionCV(n_alphas=50, cv=5).fit(table.X, table.y, sites=table.sites)
+    assert (len(model.alphas_), model.n_fits_, model.n_fits_not_converged_) == (50, 300, 0)
+    assert model.n_rounds_ <= 40
+    sign = np.where(table.y == model.classes_[1], 1.0, -1.0)
+    loss = np.empty((50, 5))
+    for k in range(5):
+        kept = model.fold_ != k
+        Z = table.X - table.X[kept].mean(axis=0)  # the intercept makes this no change
+        one = skglm.SparseLogisticRegression(tol=1e-5, max_iter=1000, warm_start=True)
+        for i, alpha in enumerate(model.alphas_):
+            one.alpha = alpha
+            one.fit(np.asfortranarray(Z[kept]), sign[kept])
+            z = Z[~kept] @ np.ravel(one.coef_) + one.intercept_
+            loss[i, k] = np.logaddexp(0.0, -sign[~kept] * z).mean()
+    np.testing.assert_allclose(model.cv_loss_, loss, rtol=1e-3)
+    assert model.alpha_ == model.alphas_[loss.mean(axis=1).argmin()]
 
 
 @pytest.mark.parametrize(

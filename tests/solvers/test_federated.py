@@ -24,7 +24,8 @@ from compfed.engines.reference_engine import task_of
 from compfed.engines.runners import Answered, Order, Segment, looked
 from compfed.federation import InProcess, converse
 from compfed.solvers.choice_of_method import of_first_order
-from compfed.solvers.federated import Search, Start, minimising
+from compfed.solvers.federated import minimising
+from compfed.solvers.search import Search, Start
 from compfed.solvers.steps import bounds, suggest
 
 # one problem for all, so that a method compiles once

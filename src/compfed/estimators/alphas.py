@@ -14,7 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from compfed.errors import InputError
 from compfed.estimators.pipeline import Prepared
 from compfed.federation.conversation import Federation, Talk, in_parallel
-from compfed.solvers.federated import Minimum, Search, Start, asks_questions, minimising, minimising_all
+from compfed.solvers.by_rounds import minimising_all
+from compfed.solvers.federated import asks_questions, minimising
+from compfed.solvers.search import Minimum, Search, Start
 from compfed.tools.checks import is_number, whole
 
 STRIDES = (8, 1)  # every eighth alpha first, then the rest

@@ -19,7 +19,7 @@ from compfed.federation.task import Task
 from compfed.federation.view import Frame
 from compfed.problem.gradient_mapping import at_point
 from compfed.problem.regularisers import ElasticNet, OnBlock
-from compfed.solvers.federated import Minimum
+from compfed.solvers.search import Minimum
 
 
 def duality_gap(task: Task, frame: Frame, minimum: Minimum) -> Talk[float | None]:

@@ -21,7 +21,7 @@ from compfed.estimators.table import Table, tabulated
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
 from compfed.solvers.by_questions import NO_MINIMISER
-from compfed.solvers.federated import Minimum, Search
+from compfed.solvers.search import Minimum, Search
 from compfed.tools.checks import is_number, whole
 from compfed.tools.progress import progress_bar
 from compfed.trace import Trace

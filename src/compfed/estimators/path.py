@@ -13,7 +13,7 @@ from compfed.estimators.model import FederatedModel
 from compfed.estimators.pipeline import Prepared, prepared_of
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, Talk, converse
-from compfed.solvers.federated import Minimum
+from compfed.solvers.search import Minimum
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from compfed.federation.scaling import pooled_mean, spread
 from compfed.federation.task import Task
 from compfed.federation.view import Frame, Part, View
 from compfed.problem.regularisers import OnBlock, Regulariser, Zero
-from compfed.solvers.federated import Minimum, Search, Start, minimising, starting
+from compfed.solvers.federated import minimising, starting
+from compfed.solvers.search import Minimum, Search, Start
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 

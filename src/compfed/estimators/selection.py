@@ -18,7 +18,7 @@ from compfed.estimators.folds import Parts, parts_of
 from compfed.estimators.pipeline import Fitted, Gathered, Plan, Prepared, certified, gathering, preparing, site_weights
 from compfed.federation.conversation import Federation, Request, Talk, in_parallel
 from compfed.federation.questions import HeldOut
-from compfed.solvers.federated import Minimum
+from compfed.solvers.search import Minimum
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from compfed.federation.questions import (
     Steepness,
     ValueAndGradient,
 )
-from compfed.federation.site import Refusals, Site
+from compfed.federation.refusals import Refusals
+from compfed.federation.site import Site
 
 __all__ = [
     "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",

@@ -11,7 +11,8 @@ from typing import Any
 from compfed.data import Sites
 from compfed.errors import InputError
 from compfed.federation.questions import Question
-from compfed.federation.site import Refusals, Site
+from compfed.federation.refusals import Refusals
+from compfed.federation.site import Site
 
 
 class InProcess:

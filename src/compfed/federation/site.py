@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +15,8 @@ from compfed.algorithms.base import Algorithm
 from compfed.algorithms.shapes import Shapes, message_shapes
 from compfed.errors import InputError
 from compfed.federation.messages import digest, named, unnamed
-from compfed.federation.questions import QUESTIONS, Curvature, Question, Refused, Round
+from compfed.federation.questions import Question, Refused
+from compfed.federation.refusals import Refusals
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SparseRows, written_out
@@ -30,48 +30,6 @@ SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of t
 
 class StateLost(InputError):
     """A site was asked to go on with a job it does not remember."""
-
-
-@dataclass(frozen=True)
-class Refusals:
-    """What a site does not answer.
-
-    - `least_rows`: nothing at all, with fewer rows than this.
-    - `curvature_share`: no second derivative on more coordinates than this share of the rows.
-    - `questions`: names of questions that are never answered, such as "Curvature".
-    """
-
-    least_rows: int = 1
-    curvature_share: float = np.inf
-    questions: Collection[str] = ()
-
-    def reason(self, question: Question, rows: int) -> str | None:
-        """Why a site with so many rows does not answer; None if it does."""
-        name = type(question).__name__
-        if type(question) not in QUESTIONS:  # a closed list: a subclass is another question
-            return f"{name} is not a question it knows"
-        if name in self.questions:
-            return f"it does not answer {name}"
-        if rows < self.least_rows:
-            return f"it has {rows} rows and answers nothing below {self.least_rows}"
-        curved = _coordinates(question)
-        if curved and "Curvature" in self.questions:
-            return "it does not answer Curvature, and a round of this method asks for it"
-        if curved > self.curvature_share * rows:
-            return (
-                f"{curved} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
-                "many says too much about single rows"
-            )
-        return None
-
-
-def _coordinates(question: Question) -> int:
-    """On how many coordinates a question, or a round of a second-order method, asks for curvature."""
-    if isinstance(question, Curvature):
-        return len(question.W)
-    if isinstance(question, Round) and question.job.algorithm.by_questions:
-        return len(question.d.get("W", ()))
-    return 0
 
 
 class Look(NamedTuple):

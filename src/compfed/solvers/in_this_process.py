@@ -18,7 +18,8 @@ from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem import Problem
 from compfed.solvers.by_questions import read
-from compfed.solvers.federated import Minimum, Search, Start, asks_questions, minimising, starting
+from compfed.solvers.federated import asks_questions, minimising, starting
+from compfed.solvers.search import Minimum, Search, Start
 from compfed.tools.checks import nonnegative, whole
 
 

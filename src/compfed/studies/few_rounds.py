@@ -32,8 +32,9 @@ from compfed.problem.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import L1, OnBlock, Zero
 from compfed.report.figures import Line, Panel, draw_rows, pyplot
-from compfed.solvers.federated import Search, starting
+from compfed.solvers.federated import starting
 from compfed.solvers.in_this_process import minimise
+from compfed.solvers.search import Search
 from compfed.solvers.steps import suggest
 from compfed.studies.methods_compared import costs_to
 from compfed.studies.paper.setting import paper_problem

@@ -1,0 +1,52 @@
+"""What a site does not answer, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from compfed.federation.questions import QUESTIONS, Curvature, Question, Round
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """What a site does not answer.
+
+    - `least_rows`: nothing at all, with fewer rows than this.
+    - `curvature_share`: no second derivative on more coordinates than this share of the rows.
+    - `questions`: names of questions that are never answered, such as "Curvature".
+    """
+
+    least_rows: int = 1
+    curvature_share: float = np.inf
+    questions: Collection[str] = ()
+
+    def reason(self, question: Question, rows: int) -> str | None:
+        """Why a site with so many rows does not answer; None if it does."""
+        name = type(question).__name__
+        if type(question) not in QUESTIONS:  # a closed list: a subclass is another question
+            return f"{name} is not a question it knows"
+        if name in self.questions:
+            return f"it does not answer {name}"
+        if rows < self.least_rows:
+            return f"it has {rows} rows and answers nothing below {self.least_rows}"
+        curved = _coordinates(question)
+        if curved and "Curvature" in self.questions:
+            return "it does not answer Curvature, and a round of this method asks for it"
+        if curved > self.curvature_share * rows:
+            return (
+                f"{curved} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
+                "many says too much about single rows"
+            )
+        return None
+
+
+def _coordinates(question: Question) -> int:
+    """On how many coordinates a question, or a round of a second-order method, asks for curvature."""
+    if isinstance(question, Curvature):
+        return len(question.W)
+    if isinstance(question, Round) and question.job.algorithm.by_questions:
+        return len(question.d.get("W", ()))
+    return 0
