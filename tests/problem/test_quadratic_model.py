@@ -377,7 +377,7 @@ def test_columns_in_other_units_have_their_matrix_in_other_units():
 
 
 WIDE = 150  # more than the search over a compact matrix starts with
-WIDE_GROUPS = tuple(np.arange(WIDE) // 4)
+WIDE_GROUPS = tuple((np.arange(WIDE) // 4).tolist())
 
 
 @pytest.mark.parametrize(
