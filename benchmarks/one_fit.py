@@ -45,7 +45,7 @@ class Table:
         self.alpha = 0.1 * self._critical()
 
     @staticmethod
-    def _rows(problem: str, rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+    def _rows(problem: str, rng: np.random.Generator) -> Any:
         if problem == "cancer":
             return load_breast_cancer(return_X_y=True)
         if problem == "digits":
