@@ -17,7 +17,7 @@ from compfed.algorithms import ProximalBFGS, ProximalNewton
 from compfed.data import bundled
 from compfed.engines.reference_engine import task_of
 from compfed.engines.simulated_federation import Simulated
-from compfed.federation import InProcess, converse
+from compfed.federation import InProcess, ValueAndGradient, converse
 from compfed.problem.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.problem.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.solvers.by_questions import Reached, asking
@@ -261,6 +261,34 @@ def test_a_start_that_was_asked_about_is_not_asked_about_again():
     minimum, cost = converse(federation, talk())
     assert (minimum.rounds, cost.rounds) == (1, 2)
     assert minimum.trace["round"].tolist() == [0, 1]
+
+
+class Listening(InProcess):
+    """Writes down the points it is asked about."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.points: list[np.ndarray] = []
+
+    def send(self, messages):
+        self.points += [question.x[0] for question in messages[0] if isinstance(question, ValueAndGradient)]
+        return super().send(messages)
+
+
+def test_what_was_said_of_a_wide_model_serves_the_next_penalty():
+    """A search that begins where another ended, with the curvature told there, asks nothing about that point again."""
+    problem = quadratics(d=20, g=L1(1.3))
+    method, given = ProximalNewton(width=3), {"tol": 1e-10, "step": 1.0 / problem.lipschitz, "max_rounds": 100}
+    federation = Listening(problem.sites)
+    first = converse(federation, asking(task_of(problem), method, np.zeros(20), **given))[0]
+    assert first.seen.W is not None
+    assert 3 <= len(first.seen.W) < 20
+    federation.points.clear()
+    weaker = problem.replace(regulariser=L1(1.0))
+    second = converse(federation, asking(task_of(weaker), method, first.seen, **given))[0]
+    assert second.messages == len(federation.points) > 0
+    assert not any(np.array_equal(x, first.seen.x) for x in federation.points)
+    np.testing.assert_allclose(second.seen.x, cf.solve(weaker).x, rtol=0, atol=1e-9)
 
 
 def test_questions_end_at_max_rounds_and_say_so():
