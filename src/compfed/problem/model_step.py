@@ -87,7 +87,7 @@ def next_working_set(g: Regulariser, x: Numbers, gradient: Numbers, width: int) 
         return working_set(form, x, gradient, width).astype(np.int32)
 
     def first(x: np.ndarray, gradient: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
-        return ranked(Form(*numbers, group=form.group), x, gradient)[:width]
+        return ranked(Form(*numbers, group=form.group), x, gradient, width)
 
     return hosted(first, width, x, gradient, *form[:-1]).astype(np.int32)
 

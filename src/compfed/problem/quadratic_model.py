@@ -115,18 +115,23 @@ def margin(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.where(grouped & np.isfinite(over), np.where(force > 0, force, over) - form.pull[member], over)
 
 
-def ranked(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """All coordinates: first those at no kink, the least settled ahead; then those nearest to leaving theirs."""
-    ahead = margin(form, x, r)
+def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
+    """`width` coordinates: first those at no kink, then those nearest to leaving theirs.
+
+    Where so many or more are at no kink, those that are furthest from where they should be, whoever they are.
+    """
+    ahead, force = margin(form, x, r), np.abs(subgradient(form, x, r))
     away = np.isinf(ahead)
-    return np.lexsort((np.where(away, -np.abs(subgradient(form, x, r)), -ahead), ~away))
+    if away.sum() >= width:
+        return np.argsort(-force, kind="stable")[:width]
+    return np.lexsort((np.where(away, -force, -ahead), ~away))[:width]
 
 
 def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
     """Everything that is at no kink, then those nearest to leaving theirs: at least so many, whole groups."""
     wanted = max(least, int(1.5 * np.sum(~settled(form, x))))
     taken = np.zeros(len(x), bool)
-    taken[ranked(form, x, r)[:wanted]] = True
+    taken[ranked(form, x, r, wanted)] = True
     if not form.separable:
         some = np.unique(form.group[taken])
         taken |= np.isin(form.group, some[some >= 0])
@@ -181,7 +186,8 @@ class _Search:
         """How far from the minimum, as a multiple of what rounding allows."""
         size = np.abs(self.gradient) + np.abs(self.B) @ np.abs(self.u - self.x) + self.form.l1
         size = size + self.form.l2 * np.abs(self.u - self.form.kink)
-        return float(np.max(np.abs(subgradient(self.form, self.u, self.r)) / _rounding(size), initial=0.0))
+        force = np.abs(subgradient(self.form, self.u, self.r))
+        return float(np.max(force / np.maximum(_rounding(size), np.finfo(float).tiny), initial=0.0))
 
     # --- coordinate descent ---
 
@@ -212,7 +218,9 @@ class _Search:
         if k not in self.steep:
             self.steep[k] = float(np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1])
         L = self.steep[k]
-        if L <= 0:
+        if L <= 0:  # flat: at the kink, if the pull is stronger than the slope
+            held = float(np.linalg.norm(self.r[G])) <= form.pull[k]
+            self._move(G, form.kink[G] - self.u[G] if held else np.zeros(len(G)))
             return
         v = self.u[G] - form.kink[G] - self.r[G] / L
         v = np.sign(v) * np.maximum(np.abs(v) - form.l1[G] / L, 0.0)
@@ -249,8 +257,12 @@ class _Search:
         form, u, before = self.form, self.u, self._value(self.u, self.r)
         bound = np.where(step > 0, form.upper[free], form.lower[free])
         ahead = ((form.kink[free] - u[free]) * step > 0) & (form.l1[free] > 0) & ~resting
-        stops = np.where(ahead, form.kink[free], bound)
-        for share in 0.5 ** np.arange(SHARES):
+        stops = np.clip(np.where(ahead, form.kink[free], bound), form.lower[free], form.upper[free])
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            reached = np.where(step != 0, (stops - u[free]) / step, np.inf)
+        first = float(np.min(reached, where=reached > 0, initial=1.0))
+        # up to the first stop the model falls: along a flat direction a step may be far too long for any halving
+        for share in sorted({*(0.5 ** np.arange(SHARES)).tolist(), first}, reverse=True):
             new = u.copy()
             new[free] += share * step
             passed = np.where(step > 0, new[free] > stops, (step < 0) & (new[free] < stops))

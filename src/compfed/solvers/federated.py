@@ -81,7 +81,7 @@ def _choice(task: Task, search: Search, start: Start | None = None) -> Choice:
 
 def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> Talk[Minimum]:
     """A second-order search. Where a site refuses curvature, "auto" goes on without."""
-    step, notes = certificate_step(task, start.L), list[str]()
+    step, notes = certificate_step(task, start.L), [start.refused] if start.refused else []
     algorithm = search.algorithm
     if not isinstance(algorithm, Algorithm):
         algorithm = choice.method.suggested(bounds_of(task, search, start), 1.0)
@@ -109,5 +109,4 @@ def minimising_without_curvature(task: Task, search: Search, start: Start, refus
     """The same after a refusal."""
     told = replace(start, refused=refused, seen=None if start.seen is None else start.seen.without_curvature())
     choice = automatic(task, search.seconds_per_round, refused=refused)
-    found = yield from _by_questions(task, search, told, choice)
-    return replace(found, notes=[refused, *found.notes])
+    return (yield from _by_questions(task, search, told, choice))

@@ -13,10 +13,10 @@ from compfed.tools.records import nonnegative, positive, record
 
 
 def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
-    """0.9 of the second derivative and 0.1 of slope / (z - y), the curvature of a parabola that lies above the loss.
+    """0.9 of the second derivative and 0.1 of slope / (z - y), the curvature of the parabola around y that touches at z.
 
-    Far out these losses are straight: most rows have no curvature at all, and Newton's steps would be wild. The shares
-    were found by trial.
+    Far out these losses are straight: most rows have no curvature at all, and Newton's steps would be wild. For Huber's loss
+    that parabola lies above it. The shares were found by trial.
     """
     r = z - y
     away = r != 0
