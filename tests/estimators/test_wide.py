@@ -22,7 +22,8 @@ def test_wide_problems(tmp_path, n, d):
     found = np.load(out)
     assert found["certified"].all()
     assert found["rounds"].max() <= 25
-    assert found["gigabytes"] < 2  # one array of 20,000 x 20,000 would be 3.2
+    if np.isfinite(found["gigabytes"]):  # where the system tells
+        assert 0.1 < found["gigabytes"] < 2  # one array of 20,000 x 20,000 would be 3
     X, y, _, largest = wide(n, d)
     for share, coef in zip(SHARES, found["coefs"], strict=True):
         other = SparseLogisticRegression(share * largest, tol=1e-9 * largest, max_iter=500, max_epochs=100_000).fit(
