@@ -129,7 +129,8 @@ def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
 
 def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
     """Everything that is at no kink, then those nearest to leaving theirs: at least so many, whole groups."""
-    wanted = max(least, int(1.5 * np.sum(~settled(form, x))) + 1)
+    away = int(np.sum(~settled(form, x)))
+    wanted = max(least, away + 1, int(1.5 * away))
     taken = np.zeros(len(x), bool)
     taken[ranked(form, x, r, wanted)] = True
     if not form.separable:
