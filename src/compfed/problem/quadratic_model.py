@@ -9,6 +9,7 @@ at once where g is piecewise quadratic. Every other g is known by its prox alone
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from compfed.problem.regularisers.form import Form
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
 EPS = float(np.finfo(float).eps)
 _solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
-SHARES = 30  # halvings of a Newton step
+SHARES = 10  # halvings of a Newton step
 ROOM = 64  # coordinates a search over many starts with
 
 
@@ -181,7 +182,7 @@ class _Search:
     def __init__(self, form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
         self.form, self.x, self.gradient, self.B = form, x, gradient, B
         self.u, self.r = x.copy(), gradient.copy()
-        self.steep: dict[int, float] = {}  # the largest eigenvalue of a group's block, once it is needed
+        self.groups: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}  # members, their columns of B, steepness
 
     def left(self) -> float:
         """How far from the minimum, as a multiple of what rounding allows."""
@@ -206,7 +207,9 @@ class _Search:
                 continue
             z, at = B[j, j] * (u[j] - form.kink[j]) - r[j], form.l1[j]
             new = form.kink[j] + (z - at if z > at else z + at if z < -at else 0.0) / curve
-            self._move(j, min(max(new, form.lower[j]), form.upper[j]) - u[j])
+            change = min(max(new, form.lower[j]), form.upper[j]) - u[j]
+            u[j] += change
+            r += change * B[j]
         astir = form.group[(form.group >= 0) & (subgradient(form, u, self.r) != 0)]
         due = (sizes == 0) | (_norms(form, u - form.kink) < 0.5 * sizes) | (share < 1)
         for k in np.unique(astir).tolist():
@@ -215,24 +218,21 @@ class _Search:
 
     def _shrink(self, k: int) -> None:
         """A prox step on a group, as long as the curvature within it allows."""
-        form, G = self.form, np.flatnonzero(self.form.group == k)
-        if k not in self.steep:
-            self.steep[k] = float(np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1])
-        L = self.steep[k]
-        if L <= 0:  # flat: at the kink, if the pull is stronger than the slope
-            held = float(np.linalg.norm(self.r[G])) <= form.pull[k]
-            self._move(G, form.kink[G] - self.u[G] if held else np.zeros(len(G)))
-            return
-        v = self.u[G] - form.kink[G] - self.r[G] / L
-        v = np.sign(v) * np.maximum(np.abs(v) - form.l1[G] / L, 0.0)
-        size = float(np.linalg.norm(v))
-        v = v * (max(0.0, 1.0 - form.pull[k] / (L * size)) if size > 0 else 0.0) / (1.0 + form.l2[G] / L)
-        self._move(G, form.kink[G] + v - self.u[G])
-
-    def _move(self, where: Any, change: Any) -> None:
-        if np.any(change):
-            self.u[where] += change
-            self.r += self.B[:, where] * change if np.ndim(change) == 0 else self.B[:, where] @ change
+        form = self.form
+        if k not in self.groups:
+            G = np.flatnonzero(form.group == k)
+            self.groups[k] = G, self.B[:, G], float(np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1])
+        G, columns, L = self.groups[k]
+        v = self.u[G] - form.kink[G]
+        if L > 0:
+            new = v - self.r[G] / L
+            new = np.sign(new) * np.maximum(np.abs(new) - form.l1[G] / L, 0.0)
+            size = math.sqrt(new @ new)
+            new *= (max(0.0, 1.0 - form.pull[k] / (L * size)) if size > 0 else 0.0) / (1.0 + form.l2[G] / L)
+        else:  # flat: at the kink, if the pull is stronger than the slope
+            new = v * (np.linalg.norm(self.r[G]) > form.pull[k])
+        self.u[G] = form.kink[G] + new
+        self.r += columns @ (new - v)
 
     # --- all that can move freely, together ---
 
