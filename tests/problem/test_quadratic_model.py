@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
-from compfed.problem.quadratic_model import Compact, minimiser, ranked, solved, working_set
+from compfed.problem.quadratic_model import minimiser, ranked, solved, working_set
 from compfed.problem.regularisers import (
     L1,
     Box,

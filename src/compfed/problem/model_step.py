@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.losses.arrays import Numbers, is_jax, namespace
-from compfed.problem.quadratic_model import Compact, minimiser, ranked, working_set
+from compfed.problem.quadratic_model import minimiser, ranked, working_set
 from compfed.problem.regularisers import Regulariser
 from compfed.problem.regularisers.form import Form, form_of
 from compfed.tools.host import hosted

@@ -25,7 +25,7 @@ def minimising(federation: Federation, task: Task, search: Search, start: Start)
     """Rounds until the certificate holds, with the method asked for or, for "auto", the one expected to cost the least."""
     choice = _choice(task, search, start)
     if not choice.method.by_questions:
-        return (yield from minimising_by_rounds(federation, task, search, start))
+        return _explained((yield from minimising_by_rounds(federation, task, search, start)), choice)
     found = yield from _by_questions(task, search, start, choice)
     if (
         found.converged
@@ -37,7 +37,16 @@ def minimising(federation: Federation, task: Task, search: Search, start: Start)
     rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
     later = yield from minimising_by_rounds(federation, task, rest, replace(start, x=found.x))
     notes = [*found.notes, f"going on with {type(later.algorithm).__name__}", *later.notes]
-    return replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
+    whole = replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
+    return _explained(whole, choice)
+
+
+def _explained(minimum: Minimum, choice: Choice) -> Minimum:
+    """The minimum, whose trace says why the method was chosen, where there was a choice."""
+    if not choice.why:
+        return minimum
+    trace = minimum.trace
+    return replace(minimum, trace=replace(trace, provenance=trace.provenance | {"choice": choice.why}))
 
 
 def starting(task: Task, search: Search, x: np.ndarray, scale: float | None = None) -> Talk[Start]:
@@ -96,13 +105,13 @@ def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> T
         return (yield from minimising_without_curvature(task, search, start, str(refusal)))
     if search.progress is not None:
         search.progress(reached.messages, reached.messages)
-    trace = replace(reached.trace, provenance=reached.trace.provenance | {"choice": choice.why})
     exists = NO_MINIMISER not in reached.notes
     certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists)
-    return Minimum(
-        reached.seen.x, certificate, reached.good, reached.messages, algorithm, trace, [*notes, *reached.notes],
-        reached.seen.at, reached,
+    found = Minimum(
+        reached.seen.x, certificate, reached.good, reached.messages, algorithm, reached.trace,
+        [*notes, *reached.notes], reached.seen.at, reached,
     )  # fmt: skip
+    return _explained(found, choice)
 
 
 def minimising_without_curvature(task: Task, search: Search, start: Start, refused: str) -> Talk[Minimum]:
