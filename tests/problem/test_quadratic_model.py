@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
-from compfed.problem.quadratic_model import minimiser, ranked, solved, working_set
+from compfed.problem.quadratic_model import _pulled, minimiser, solved
 from compfed.problem.regularisers import (
     L1,
     Box,
@@ -32,7 +32,9 @@ from compfed.problem.regularisers import (
     Zero,
 )
 from compfed.problem.regularisers.form import Form, form_of, plain
+from compfed.problem.regularisers.turned import turned
 from compfed.problem.triangle import square, upper
+from compfed.problem.working_set import ranked, working_set
 from compfed.tools.host import hosted, on_host
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -556,6 +558,55 @@ def test_the_model_step_inside_a_program_is_that_outside():
     for g in (L1(0.3), GroupL2(0.4, GROUPS)):
         outside = on_working_set(g, x, m.gradient(x), m.B, W)
         np.testing.assert_array_equal(step(g, *map(jnp.asarray, (x, m.gradient(x), m.B))), outside)
+
+
+# --- regularisers of singular values, in few dimensions ---
+
+
+@pytest.mark.parametrize("free", [0, 3])
+def test_a_tall_matrix_is_searched_in_the_span_of_its_columns(free):
+    rng = np.random.default_rng(free)
+    size = 80 + free
+    x, gradient, s = rng.standard_normal((3, size))
+    y = rng.uniform(1, 3, size) * s
+
+    def lifted(lam):
+        return OnBlock(Nuclear(lam, columns=2), 0, 80) if free else Nuclear(lam, columns=2)
+
+    # without a pair the matrix is a multiple of one: a prox step, whatever the basis
+    S = Y = np.zeros((2, size))
+    plain_step = lifted(0.7).prox(x - gradient / 2.0, 1 / 2.0)
+    few = turned(lifted(0.7), np.concatenate([x[None], gradient[None], S, Y]))
+    assert few is not None
+    assert few.given.shape[1] == 2 * 12 + free
+    np.testing.assert_allclose(in_metric(lifted(0.7), x, gradient, S, Y, 2.0), plain_step, atol=1e-12)
+    step = jax.jit(lambda *given: in_metric(lifted(0.7), *given, 2.0))
+    np.testing.assert_allclose(step(*map(jnp.asarray, (x, gradient, S, Y))), plain_step, atol=1e-12)
+    # B s = y: where the gradient is y and nothing is penalised, the step is -s
+    S, Y = np.stack([0 * s, s]), np.stack([0 * y, y])
+    np.testing.assert_allclose(in_metric(lifted(0.0), x, y, S, Y, 2.0), x - s, atol=1e-3)
+
+
+def test_a_short_matrix_stays_as_it_is():
+    rng = np.random.default_rng(0)
+    assert turned(Nuclear(0.5, columns=2), rng.standard_normal((6, 24))) is None
+    assert turned(OnBlock(Nuclear(0.5, columns=2), 1, 25), rng.standard_normal((6, 25))) is None
+    assert turned(L1(0.5), rng.standard_normal((2, 80))) is None
+
+
+@given(st.integers(1, 4), st.integers(0, 10_000), st.floats(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_the_minimum_of_a_group_is_found_at_once(size, seed, pull):
+    rng = np.random.default_rng(seed)
+    curves, b = 10.0 ** rng.uniform(-6, 3, size), rng.standard_normal(size)
+    curves.sort()
+    w = _pulled(curves, b, pull)
+    length = np.linalg.norm(w)
+    if length == 0:
+        assert np.linalg.norm(b) <= pull
+    else:
+        left = curves * w - b + pull * w / length
+        assert np.abs(left).max() <= 1e-12 * (np.abs(b).max() + pull)
 
 
 # --- whether to take a trial ---

@@ -13,12 +13,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.sparse.linalg import eigsh
 
 from compfed.problem.bfgs_matrix import Compact
+from compfed.problem.curvature import GRAM_WIDTH
 from compfed.problem.losses.arrays import Numbers, is_jax, namespace
-from compfed.problem.quadratic_model import minimiser, ranked, working_set
+from compfed.problem.quadratic_model import minimiser
 from compfed.problem.regularisers import Regulariser
 from compfed.problem.regularisers.form import Form, form_of
+from compfed.problem.regularisers.turned import turned
+from compfed.problem.working_set import ranked, working_set
 from compfed.tools.host import hosted
 from compfed.tools.precision import precision
 
@@ -93,7 +97,9 @@ def next_working_set(g: Regulariser, x: Numbers, gradient: Numbers, width: int) 
     return hosted(first, width, x, gradient, *form[:-1]).astype(np.int32)
 
 
-def in_metric(g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numbers, first: Numbers) -> Numbers:
+def in_metric(
+    g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numbers, first: Numbers, even: bool = False
+) -> Numbers:
     """u over all coordinates, with the matrix of limited-memory BFGS of the pairs (S, Y), which is never formed."""
     form = form_of(g, x.size)
     if form is not None:
@@ -102,9 +108,13 @@ def in_metric(g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numb
             return minimiser(Form(*numbers, group=form.group), x, gradient, Compact.of_pairs(S, Y, first))
 
         return hosted(search, x.size, x, gradient, S, Y, first, *form[:-1])
+    few = turned(g, namespace(x, gradient, S, Y).concatenate([x[None], gradient[None], S, Y]))
+    if few is not None:
+        x, gradient, S, Y = few.given[0], few.given[1], few.given[2 : len(S) + 2], few.given[len(S) + 2 :]
+        return few.back(in_metric(few.g, x, gradient, S, Y, first, even=True))  # in a basis no axis means anything
     size, columns = x.size, 2 * len(S)
     found = hosted(
-        lambda *given: np.concatenate([part.ravel() for part in Compact.of_pairs(*given)]),
+        lambda *given: np.concatenate([part.ravel() for part in Compact.of_pairs(*given, even=even)]),
         size * (1 + columns) + columns,
         S,
         Y,
@@ -116,8 +126,12 @@ def in_metric(g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numb
 
 
 def top(B: Numbers) -> Numbers:
-    """The largest eigenvalue of a symmetric matrix."""
-    return namespace(B).linalg.eigvalsh(B)[-1]
+    """The largest eigenvalue of a symmetric matrix; of a large one a little more, and never much less."""
+    if is_jax(B) or len(B) <= GRAM_WIDTH:
+        return namespace(B).linalg.eigvalsh(B)[-1]
+    rough: Any = {"tol": 1e-3}
+    start = np.random.default_rng(0).standard_normal(len(B))
+    return 1.001 * float(eigsh(B, k=1, which="LA", v0=start, return_eigenvectors=False, **rough)[0])
 
 
 def by_prox(g: Regulariser, x: Numbers, gradient: Numbers, B: Any, L: Numbers, share: float = 0.0) -> Numbers:

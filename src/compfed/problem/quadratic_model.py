@@ -17,92 +17,13 @@ from scipy.linalg import get_lapack_funcs
 
 from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.regularisers.form import Form
+from compfed.problem.working_set import norms, settled, subgradient, working_set
 
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
 EPS = float(np.finfo(float).eps)
 _solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
 SHARES = 10  # halvings of a Newton step
 ROOM = 64  # coordinates a search over many starts with
-
-
-# --- which coordinates ask for attention ---
-
-
-def settled(form: Form, x: np.ndarray) -> np.ndarray:
-    """Which coordinates sit at their kink (for a group: all of it) or at a bound."""
-    return at_kink(form, x) | (x <= form.lower) | (x >= form.upper)
-
-
-def at_kink(form: Form, x: np.ndarray) -> np.ndarray:
-    there = (x == form.kink) & (form.l1 > 0)
-    if form.separable:
-        return there
-    grouped, member = form.group >= 0, np.maximum(form.group, 0)
-    away = np.bincount(member[grouped], x[grouped] != form.kink[grouped], minlength=len(form.pull)) > 0
-    return there | (grouped & ~away[member] & (form.pull[member] > 0))
-
-
-def subgradient(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """The element of least size of r + subdifferential of g at x; where none is zero, going against it is descent."""
-    v = x - form.kink
-    smooth = r + form.l2 * v + form.l1 * np.sign(v)
-    least = np.where((v == 0) & (form.l1 > 0), np.sign(r) * np.maximum(np.abs(r) - form.l1, 0.0), smooth)
-    if not form.separable:
-        least = _with_groups(form, v, least)
-    outward = ((x <= form.lower) & (least > 0)) | ((x >= form.upper) & (least < 0))
-    return np.where(outward, 0.0, least)
-
-
-def _with_groups(form: Form, v: np.ndarray, least: np.ndarray) -> np.ndarray:
-    """The pull of the groups: against v, or, at a kink, as far as it can hold the rest."""
-    grouped, member = form.group >= 0, np.maximum(form.group, 0)
-    size = _norms(form, v)[member]
-    force = _norms(form, least)[member]
-    pull = np.where(grouped, form.pull[member], 0.0)
-    held = np.where(force > pull, 1.0 - pull / np.where(force > 0, force, 1.0), 0.0)
-    pulled = least + pull * v / np.where(size > 0, size, 1.0)
-    # within a group that is not zero, a coordinate at the kink of its own |.| feels no pull of the group
-    return np.where(grouped & (size == 0), least * held, np.where(grouped & (v != 0), pulled, least))
-
-
-def _norms(form: Form, v: np.ndarray) -> np.ndarray:
-    grouped = form.group >= 0
-    return np.sqrt(np.bincount(form.group[grouped], v[grouped] ** 2, minlength=len(form.pull)))
-
-
-def margin(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
-    """How far a coordinate at its kink is from leaving it: negative while it is held, positive where it will go."""
-    held = ((x <= form.lower) & (r > 0)) | ((x >= form.upper) & (r < 0))
-    over = np.where(settled(form, x), np.where(held, -np.abs(r), np.abs(r)) - form.l1, np.inf)
-    if form.separable:
-        return over
-    grouped, member = form.group >= 0, np.maximum(form.group, 0)
-    force = _norms(form, np.maximum(np.abs(r) - form.l1, 0.0))[member]
-    return np.where(grouped & np.isfinite(over), np.where(force > 0, force, over) - form.pull[member], over)
-
-
-def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
-    """`width` coordinates: first those at no kink, then those nearest to leaving theirs.
-
-    Where so many or more are at no kink, those that are furthest from where they should be, whoever they are.
-    """
-    ahead, force = margin(form, x, r), np.abs(subgradient(form, x, r))
-    away = np.isinf(ahead)
-    if away.sum() >= width:
-        return np.argsort(-force, kind="stable")[:width]
-    return np.lexsort((np.where(away, -force, -ahead), ~away))[:width]
-
-
-def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
-    """Everything that is at no kink, then those nearest to leaving theirs: at least so many, whole groups."""
-    away = int(np.sum(~settled(form, x)))
-    wanted = max(least, away + 1, int(1.5 * away))
-    taken = np.zeros(len(x), bool)
-    taken[ranked(form, x, r, wanted)] = True
-    if not form.separable:
-        some = np.unique(form.group[taken])
-        taken |= np.isin(form.group, some[some >= 0])
-    return np.flatnonzero(taken)
 
 
 # --- the minimiser ---
@@ -147,7 +68,7 @@ class _Search:
     def __init__(self, form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
         self.form, self.x, self.gradient, self.B = form, x, gradient, B
         self.u, self.r = x.copy(), gradient.copy()
-        self.groups: dict[int, tuple[np.ndarray, np.ndarray, float]] = {}  # members, their columns of B, steepness
+        self.groups: dict[int, tuple[np.ndarray, ...]] = {}  # members, their columns of B, eigenvalues and -vectors
 
     def left(self) -> float:
         """How far from the minimum, as a multiple of what rounding allows."""
@@ -176,20 +97,22 @@ class _Search:
             u[j] += change
             r += change * B[j]
         astir = form.group[(form.group >= 0) & (subgradient(form, u, self.r) != 0)]
-        due = (sizes == 0) | (_norms(form, u - form.kink) < 0.5 * sizes) | (share < 1)
+        due = (sizes == 0) | (norms(form, u - form.kink) < 0.5 * sizes) | (share < 1)
         for k in np.unique(astir).tolist():
             if due[k]:
                 self._shrink(k)
 
     def _shrink(self, k: int) -> None:
-        """A prox step on a group, as long as the curvature within it allows."""
+        """A group to its minimum; to that of a prox step, as long as the curvature allows, if |.| acts on it too."""
         form = self.form
         if k not in self.groups:
             G = np.flatnonzero(form.group == k)
-            self.groups[k] = G, self.B[:, G], float(np.linalg.eigvalsh(self.B[np.ix_(G, G)])[-1])
-        G, columns, L = self.groups[k]
-        v = self.u[G] - form.kink[G]
-        if L > 0:
+            self.groups[k] = G, self.B[:, G], *np.linalg.eigh(self.B[np.ix_(G, G)] + np.diag(form.l2[G]))
+        G, columns, curves, axes = self.groups[k]
+        v, L = self.u[G] - form.kink[G], curves[-1]
+        if L > 0 and not form.l1[G].any():
+            new = axes @ _pulled(curves, curves * (v @ axes) - (self.r[G] + form.l2[G] * v) @ axes, form.pull[k])
+        elif L > 0:
             new = v - self.r[G] / L
             new = np.sign(new) * np.maximum(np.abs(new) - form.l1[G] / L, 0.0)
             size = math.sqrt(new @ new)
@@ -206,7 +129,7 @@ class _Search:
 
         The share of the step that brought the model lower, and how large the groups were before.
         """
-        form, u, sizes = self.form, self.u, _norms(self.form, self.u - self.form.kink)
+        form, u, sizes = self.form, self.u, norms(self.form, self.u - self.form.kink)
         least = subgradient(form, u, self.r)
         resting = settled(form, u)
         free = np.flatnonzero(~resting | ((least != 0) & (form.group < 0)))
@@ -233,12 +156,22 @@ class _Search:
             new[free] += share * step
             passed = np.where(step > 0, new[free] > stops, (step < 0) & (new[free] < stops))
             new[free[passed]] = stops[passed]
+            if not form.separable:
+                self._stopped(new)
             r = self.gradient + self.B @ (new - self.x)
             whole = share == 1 and form.separable and not passed.any()  # the minimum of a quadratic
             if whole or self._value(new, r) < before:
                 self.u, self.r = new, r
                 return float(share)
         return 0.0
+
+    def _stopped(self, new: np.ndarray) -> None:
+        """Groups that would pass zero stop there."""
+        form, grouped = self.form, self.form.group >= 0
+        ahead = ((new - form.kink) * (self.u - form.kink))[grouped]
+        gone = np.bincount(form.group[grouped], ahead, minlength=len(form.pull)) <= 0
+        gone = grouped & gone[form.group]
+        new[gone] = form.kink[gone]
 
     def _value(self, u: np.ndarray, r: np.ndarray) -> float:
         return float(0.5 * (self.gradient + r) @ (u - self.x)) + self.form.value(u)
@@ -249,11 +182,31 @@ class _Search:
             return 0.0
         form, group = self.form, self.form.group[free]
         v = (self.u - form.kink)[free]
-        size = np.append(_norms(form, self.u - form.kink), 0.0)[group]
+        size = np.append(norms(form, self.u - form.kink), 0.0)[group]
         there = (group >= 0) & (size > 0)
         strength = np.where(there, np.append(form.pull, 0.0)[group] / np.where(there, size, 1.0), 0.0)
         ahead = v / np.where(there, size, 1.0)
         return np.diag(strength) - (group[:, None] == group) * np.outer(strength * ahead, ahead)
+
+
+def _pulled(curves: np.ndarray, b: np.ndarray, pull: float) -> np.ndarray:
+    """argmin of sum_j curves_j w_j^2 / 2 - b_j w_j + pull |w|: zero, or w_j = b_j / (curves_j + pull / size) with size = |w|.
+
+    The size is where h(size) = |b / (curves size + pull)| is 1. 1 / h is concave, so that Newton's method from the left
+    never goes too far; the largest curvature gives such a start.
+    """
+    force = math.sqrt(b @ b)
+    if force <= pull:
+        return np.zeros_like(b)
+    size = (force - pull) / curves[-1]
+    for _ in range(50):
+        part = b / (curves * size + pull)
+        h = math.sqrt(part @ part)
+        step = (h - 1.0) * h * h / (curves @ (part**2 / (curves * size + pull)))
+        size += step
+        if not step > 4 * EPS * size:
+            break
+    return b * size / (curves * size + pull)
 
 
 def solved(K: np.ndarray, b: np.ndarray) -> np.ndarray:
