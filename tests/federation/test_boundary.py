@@ -277,9 +277,9 @@ def test_bytes_are_those_of_the_numbers_sent():
     assert cost.by_question["Moments"] == MOMENTS
     words = np.array(["ill", "well"]).nbytes
     assert cost.by_question["Steepness"] == (1, STEEPNESS[1] + words, STEEPNESS[2])
-    # the last asks for a dual value as well: two numbers down, one up
+    # the last asks for a dual value as well: four numbers down, one up
     gradients = steps + 1
-    assert cost.by_question["ValueAndGradient"] == (gradients, gradients * d * 8 + 16, gradients * (d + 2) * 8 + 8)
+    assert cost.by_question["ValueAndGradient"] == (gradients, gradients * d * 8 + 32, gradients * (d + 2) * 8 + 8)
     assert cost.by_question["Curvature"] == (steps, steps * (d * 8 + d * 4), steps * d * (d + 1) / 2 * 8)
     for place, total in ((1, cost.bytes_down), (2, cost.bytes_up)):
         assert total == sum(counted[place] for counted in cost.by_question.values())
@@ -295,7 +295,7 @@ def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
     assert cost.by_question["Moments"] == MOMENTS
     assert cost.by_question["Steepness"] == STEEPNESS
     looks, down, up = cost.by_question["ValueAndGradient"]
-    assert (down, up) == (looks * d * 8 + 16, looks * (d + 2) * 8 + 8)
+    assert (down, up) == (looks * d * 8 + 32, looks * (d + 2) * 8 + 8)
     assert cost.bytes_up == sum(up for _, _, up in cost.by_question.values())
 
 

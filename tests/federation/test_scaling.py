@@ -68,7 +68,7 @@ def test_a_large_mean_costs_no_digits():
     np.testing.assert_allclose(far.mean - 1e8, near.mean, rtol=0, atol=2e-8)  # two units in the last place of 1e8
 
 
-@pytest.mark.parametrize("value", [0.0, 0.1, 3.7, -1e8 - 0.1, 1e-200])
+@pytest.mark.parametrize("value", [0.0, 0.1, 3.7, -1e8 - 0.1, 1e-60])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_constant_column_has_scale_one(value, weighted):
     """Also at sites of many rows, whose mean by plain summation would be off by more than a rounding error."""

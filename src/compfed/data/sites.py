@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
+from compfed.tools.sizes import check_sizes, check_weights
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,8 @@ def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np
         raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
     _finite(x, f"features of site {name!r}")
     _finite(y, f"labels of site {name!r}")
+    check_sizes(x, f"features of site {name!r}")
+    check_sizes(y, f"labels of site {name!r}")
     return x, y
 
 
@@ -191,6 +194,7 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
                 f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
                 f"the largest {w.max():g}. Leave out a site that should not count."
             )
+        check_weights(w, name)
         checked.append(w)
     return tuple(checked)
 

@@ -21,7 +21,7 @@ from compfed.trace import COLUMNS, State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 Measure = Callable[[np.ndarray], Mapping[str, np.ndarray]]  # columns of the models in the rows of an array
-# A model this much larger than where it started (or than the reference) has diverged, even if still finite.
+# A model this much larger than where it started (or than the reference) has diverged, unless its objective is lower.
 BLOW_UP = 1e10
 
 
@@ -110,8 +110,7 @@ class Recorder:
         """Record `models` after `rounds`, worked out in `seconds`; stops recording at the first that blew up."""
         if self.blown or not len(rounds):
             return
-        with np.errstate(over="ignore", invalid="ignore"):
-            good = np.linalg.norm(models.astype(float), axis=1) < BLOW_UP * self.size  # False for NaN
+        good = self._good(models, seen)
         keep = len(rounds) if good.all() else int(good.argmin())
         if keep < len(rounds):
             self.blown = int(rounds[keep])
@@ -126,6 +125,22 @@ class Recorder:
             self.blocks.append(block)
             self.x = models[keep - 1]
         self.seconds += seconds
+
+    def _good(self, models: np.ndarray, seen: dict[str, np.ndarray]) -> np.ndarray:
+        """Which models have not blown up: those of a usual size, and larger ones with an objective below the first."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            sizes = np.linalg.norm(models.astype(float), axis=1)
+            good = sizes < BLOW_UP * self.size  # False for NaN
+            large = ~good & np.isfinite(sizes)
+            if not large.any() or not self.blocks:
+                return good
+            objective = seen.get("objective")
+            if objective is None and self.measure is not None:
+                objective = self.measure(models).get("objective")
+            first = self.blocks[0].get("objective")
+            if objective is None or first is None:
+                return good
+            return good | (large & (objective <= first[0]))
 
     def _described(self, X: np.ndarray, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The columns of models: what the engine knows of them, and what is left to measure."""

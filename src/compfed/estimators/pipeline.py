@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,11 @@ from compfed.federation.questions import Describe, Moments, ValueAndGradient
 from compfed.federation.scaling import pooled_mean, spread
 from compfed.federation.task import Task
 from compfed.federation.view import Frame, Part, View
+from compfed.problem.gradient_mapping import length
 from compfed.problem.regularisers import OnBlock, Regulariser, Zero
 from compfed.solvers.federated import minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
+from compfed.solvers.stopping import Certificate
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -218,8 +219,15 @@ class Fitted:
     gap: float | None
 
     @property
-    def certificate(self) -> Any:
-        return replace(self.minimum.certificate, duality_gap=self.gap)
+    def certificate(self) -> Certificate:
+        """Of the model as it is published, with what is lost on the way from the coordinates it was worked out in."""
+        found, prepared = self.minimum.certificate, self.prepared
+        coef, intercept = prepared.frame.coefficients(self.minimum.x)
+        sizes = np.abs(prepared.frame.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
+        curved = prepared.task.loss.curvature
+        steep = float(prepared.task.weights @ prepared.null.L) if curved is None else float(curved)
+        lost = 0.5 * np.finfo(float).eps * steep * length(sizes)
+        return replace(found, duality_gap=self.gap, rounding=found.rounding + lost)
 
 
 def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
@@ -237,5 +245,5 @@ def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None 
 
 def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
     """The minimum with its duality gap, where one is known."""
-    gap = yield from duality_gap(prepared.at(alpha), prepared.frame, minimum)
+    gap = yield from duality_gap(prepared.at(alpha), prepared.frame, minimum, prepared.null)
     return Fitted(prepared, minimum, gap)

@@ -139,13 +139,14 @@ class Steepness:
 class ValueAndGradient:
     """f_i and grad f_i at every row of x, and `terms`: how large the terms of the gradient are before they cancel.
 
-    With `dual` = (shift, stretch), one pair per model, also sum_l q_l loss*(stretch (slope_l - shift), y_l), the
-    conjugate of the loss at a dual point, which bounds how far F(x) is from its minimum.
+    With `dual` = (shift, stretch, mix, z), one row per model, also the conjugate of the loss at a dual point, which bounds
+    how far F(x) is from its minimum: sum_l q_l loss*(theta_l, y_l), where theta is made of the slopes at x and of those at
+    the constant prediction z, theta_l = stretch ((1 - mix) (slope_l(x) - shift) + mix slope_l(z)).
     """
 
     view: View
     x: np.ndarray  # (models, d)
-    dual: np.ndarray | None = None  # (models, 2)
+    dual: np.ndarray | None = None  # (models, 4)
 
     class Answer(NamedTuple):
         value: np.ndarray  # (models,)
@@ -165,9 +166,12 @@ class ValueAndGradient:
             conjugate = np.array([self._conjugate(seen, v, *at) for v, at in zip(x, self.dual, strict=True)])
         return self.Answer(value, gradient, terms, conjugate)
 
-    def _conjugate(self, seen: Look, x: np.ndarray, shift: float, stretch: float) -> float:
+    def _conjugate(self, seen: Look, x: np.ndarray, shift: float, stretch: float, mix: float, z: float) -> float:
         loss: Any = self.view.loss  # the server asks this only of a loss with a conjugate
-        theta = stretch * (loss.slope(seen.A @ x, seen.y) - shift)
+        theta = (1 - mix) * (loss.slope(seen.A @ x, seen.y) - shift)
+        if mix > 0:
+            theta = theta + mix * loss.slope(np.full(len(theta), z), seen.y)
+        theta = stretch * theta
         return float(seen.q @ loss.conjugate(theta, seen.y))
 
 

@@ -22,6 +22,7 @@ from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SparseRows, written_out
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, run_key
+from compfed.tools.sizes import check_sizes, check_weights
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 JOBS_KEPT = 4096
@@ -68,7 +69,7 @@ class Site:
     ):
         features = features.tocsr() if issparse(features) else np.asarray(features)
         labels = np.asarray(labels)
-        _check_rows(name, features, labels, row_weights)
+        _check_rows(name, features, labels, row_weights, columns)
         self.features, self.labels, self.name, self.index = features, labels, name, index
         self.number = index if number is None else number  # of its random draws: a site keeps them when others come
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
@@ -228,13 +229,15 @@ class Site:
         return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
 
 
-def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None) -> None:
+def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, columns: Sequence[str] | None) -> None:
     """A site checks its own rows, before anybody asks about them."""
     if A.ndim != 2 or y.ndim not in (1, 2) or A.shape[0] != len(y):
         raise InputError(f"site {name!r}: features of shape {A.shape} and labels of shape {y.shape} do not match.")
     for what, values in (("features", A.data if issparse(A) else A), ("labels", y)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")
+    check_sizes(A, f"features of site {name!r}", columns)
+    check_sizes(y, f"labels of site {name!r}")
     if weights is None:
         return
     if (
@@ -243,6 +246,7 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None) ->
         or not np.any(weights)
     ):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
+    check_weights(weights, name)
 
 
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:

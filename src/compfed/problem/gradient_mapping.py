@@ -8,11 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.linalg import get_blas_funcs
 
 from compfed.errors import InputError
 from compfed.problem.regularisers import Regulariser, largest_step
 from compfed.problem.regularisers.form import form_of
 from compfed.tools.precision import precision
+
+(_norm,) = get_blas_funcs(("nrm2",), dtype=np.float64)
+
+
+def length(v: np.ndarray) -> float:
+    """||v||, also where its square would be too large or too small for a number."""
+    return float(_norm(np.ravel(np.asarray(v, float)))) if np.size(v) else 0.0
 
 
 class AtPoint(NamedTuple):
@@ -23,7 +31,7 @@ class AtPoint(NamedTuple):
 
     @property
     def norm(self) -> float:
-        return float(np.linalg.norm(self.mapping))
+        return length(self.mapping)
 
 
 def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, step: float) -> AtPoint:

@@ -167,8 +167,8 @@ class _Log:
     def add(self, seen: Seen, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
         x, g = seen.x, self.task.regulariser
-        objective, mapping = at_point(g, x, seen.at.value, seen.at.gradient, step)
-        norm = float(np.linalg.norm(mapping))
+        point = at_point(g, x, seen.at.value, seen.at.gradient, step)
+        objective, norm = point.objective, point.norm
         self.rows.append(
             {
                 "round": self.messages,
@@ -207,7 +207,7 @@ class _Log:
         """A point whose certificate holds, unless the loss is all but gone and the model still grows."""
         assert self.best is not None
         gone = self.best.at.value <= 1e-6 * self.rows[0]["objective"]
-        if gone and step > GROWING * np.linalg.norm(self.best.x):
+        if gone and not getattr(self.task.loss, "attained", False) and step > GROWING * np.linalg.norm(self.best.x):
             return False, NO_MINIMISER
         return True, ""
 

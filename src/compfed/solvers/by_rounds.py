@@ -18,7 +18,7 @@ from compfed.federation.questions import Steepness
 from compfed.federation.task import Task
 from compfed.solvers.choice_of_method import certificate_step, named, of_first_order
 from compfed.solvers.search import FIRST_ORDER, Minimum, Search, Start, bounds_of
-from compfed.solvers.stopping import Certificate, Verdict, at_rounding_level, judged
+from compfed.solvers.stopping import Certificate, Verdict, at_rounding_level, hidden, judged
 from compfed.tools.records import has_leaf, with_leaf
 from compfed.trace import Trace
 
@@ -47,7 +47,7 @@ def minimising_by_rounds(federation: Federation, task: Task, search: Search, sta
         allowed = min(guard.patience(done), search.max_rounds - done)
         (segment,) = yield from run.advance(allowed)
         before, done = done, spent + int(segment.trace["round"][-1])
-        certificate = Certificate(float(segment.trace["gradient_mapping"][-1]), start.scale, search.tol)
+        certificate = _certificate(task, search, start, segment, step)
         verdict = judged(segment, allowed, done - before, certificate)
         rounding = at_rounding_level(segment, 1.0 / step)
         if verdict is Verdict.ARRIVED or done >= search.max_rounds or (verdict.is_trouble and rounding):
@@ -87,13 +87,22 @@ def _or_alone(
 ) -> Talk[Minimum]:
     """The minimum of a segment that arrived, or the search that goes on from it."""
     trace, done = segment.trace, int(segment.trace["round"][-1])
-    certificate = Certificate(float(trace["gradient_mapping"][-1]), start.scale, search.tol)
+    certificate = _certificate(task, search, start, segment, certificate_step(task, start.L))
     if certificate.holds or done >= search.max_rounds:
         return Minimum(trace.x.astype(float), certificate, certificate.holds, done, algorithm, trace, at=segment.at)
     x = start.x if segment.at is None else trace.x
     rest = replace(search, max_rounds=search.max_rounds - done)
     alone = yield from minimising_by_rounds(federation, task, rest, replace(start, x=x))
     return replace(alone, rounds=done + alone.rounds, trace=trace.then(alone.trace))
+
+
+def _certificate(task: Task, search: Search, start: Start, segment: Segment, step: float) -> Certificate:
+    """Of the last model of a segment."""
+    norm = float(segment.trace["gradient_mapping"][-1])
+    if segment.at is None:
+        return Certificate(norm, start.scale, search.tol)
+    hides = hidden(segment.trace.x, 1.0 / step, segment.at.terms, float(np.sum(task.sizes)))
+    return Certificate(norm, start.scale, search.tol, rounding=hides)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, ProximalNewt
 from compfed.federation.conversation import Federation, Request, Talk
 from compfed.federation.questions import Refused, SiteRefusal, Steepness
 from compfed.federation.task import Task
+from compfed.problem.gradient_mapping import length
 from compfed.solvers.by_questions import NO_MINIMISER, asking, questions_at, read
 from compfed.solvers.by_rounds import minimising_by_rounds
 from compfed.solvers.choice_of_method import Choice, automatic, certificate_step, named, of_first_order, working_width
 from compfed.solvers.search import FIRST_ORDER, Minimum, Search, Start, bounds_of
-from compfed.solvers.stopping import Certificate
+from compfed.solvers.stopping import OUT_OF_REACH, Certificate, hidden
 
 
 def minimising(federation: Federation, task: Task, search: Search, start: Start) -> Talk[Minimum]:
@@ -34,6 +35,8 @@ def minimising(federation: Federation, task: Task, search: Search, start: Start)
         or found.rounds >= search.max_rounds
     ):
         return found
+    if not found.certificate.within_reach:  # whatever the method
+        return replace(found, notes=[*found.notes, OUT_OF_REACH])
     rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
     later = yield from minimising_by_rounds(federation, task, rest, replace(start, x=found.x))
     notes = [*found.notes, f"going on with {type(later.algorithm).__name__}", *later.notes]
@@ -65,7 +68,7 @@ def starting(task: Task, search: Search, x: np.ndarray, scale: float | None = No
             raise
     seen = read(task, x, W, [said[1:] for said in answers])
     L = np.array([said[0].L for said in answers])
-    scale = float(np.linalg.norm(seen.at.gradient)) if scale is None else scale
+    scale = length(seen.at.gradient) if scale is None else scale
     return Start(x, L, scale, seen, None, refused, choice.method.by_questions)
 
 
@@ -106,7 +109,8 @@ def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> T
     if search.progress is not None:
         search.progress(reached.messages, reached.messages)
     exists = NO_MINIMISER not in reached.notes
-    certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists)
+    hides = hidden(reached.seen.x, 1.0 / step, reached.seen.at.terms, float(np.sum(task.sizes)))
+    certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists, rounding=hides)
     found = Minimum(
         reached.seen.x, certificate, reached.good, reached.messages, algorithm, reached.trace,
         [*notes, *reached.notes], reached.seen.at, reached,

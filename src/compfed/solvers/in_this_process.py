@@ -17,6 +17,7 @@ from compfed.federation.conversation import Federation, Request, Talk, converse
 from compfed.federation.questions import Steepness, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem import Problem
+from compfed.problem.gradient_mapping import length
 from compfed.solvers.by_questions import read
 from compfed.solvers.federated import asks_questions, minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
@@ -44,6 +45,7 @@ def minimise(
     - `scale`: the norm of grad f at the start of the problem, unless given.
     - `federation`: who answers, if not the sites of the problem in this process, compiled.
 
+    Always in double precision, whatever the problem's own: in single precision a gradient mapping of zero proves little.
     A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
     run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
 
@@ -61,6 +63,7 @@ def minimise(
         algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, progress,
         nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
+    problem = problem.astype("float64")
     start = problem.start if x0 is None else problem.point(x0, "x0")
     federation = Simulated.of(problem) if federation is None else federation
     if len(federation.names) != problem.n:
@@ -84,8 +87,4 @@ def minimising_from(
     gradient = task.weights @ np.array([said.gradient[1] for _, said in answers])
     seen = read(task, x0, None, [said[1:] for said in answers])
     L = np.array([steep.L for steep, _ in answers])
-    return (
-        yield from minimising(
-            federation, task, search, Start(x0, L, float(np.linalg.norm(gradient)), seen, rough=rough)
-        )
-    )
+    return (yield from minimising(federation, task, search, Start(x0, L, length(gradient), seen, rough=rough)))

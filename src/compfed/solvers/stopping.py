@@ -10,6 +10,11 @@ import numpy as np
 from compfed.engines.runners import CHECK, Segment
 from compfed.trace import Trace
 
+OUT_OF_REACH = (
+    "rounding hides what is left: columns or labels are far larger than they vary, or columns nearly the same. Subtract "
+    "what they have in common, leave one of them out, or ask for less with a larger tol"
+)
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -20,15 +25,24 @@ class Certificate:
     tol: float
     duality_gap: float | None = None  # F(x) - F(x*) is at most this, where a dual point is known
     minimiser_exists: bool = True  # False where the objective only falls as the model grows without end
+    rounding: float = 0.0  # what rounding may hide of the gradient mapping, about
 
     @property
     def relative(self) -> float:
         """The gradient mapping as a share of `scale`."""
+        if not (np.isfinite(self.gradient_mapping) and np.isfinite(self.scale)):
+            return float("nan")
         return self.gradient_mapping / self.scale if self.scale > 0 else self.gradient_mapping
 
     @property
     def holds(self) -> bool:
-        return self.relative <= self.tol and self.minimiser_exists
+        """Is the gradient mapping at most tol * scale, is there a minimiser, and could rounding hide no more than that?"""
+        return self.relative <= self.tol and self.minimiser_exists and self.within_reach
+
+    @property
+    def within_reach(self) -> bool:
+        """Can the numbers be told apart that finely?"""
+        return bool(self.rounding <= self.tol * self.scale)
 
 
 class Verdict(Enum):
@@ -52,6 +66,13 @@ def judged(segment: Segment, rounds: int, done: int, certificate: Certificate) -
     if certificate.holds or done == 0:
         return Verdict.ARRIVED
     return Verdict.STALLED if _stalled(segment.trace, rounds) else Verdict.GOING_ON
+
+
+def hidden(x: np.ndarray, L: float, terms: float, rows: float) -> float:
+    """What rounding may hide of a gradient mapping, about: errors of u L ||x|| from each row's prediction, of random sign,
+    and of u times the gradient's terms from their sum, with u the rounding of one number."""
+    unit = 0.5 * float(np.finfo(float).eps)
+    return unit * (float(L) * float(np.linalg.norm(x)) / float(np.sqrt(max(rows, 1.0))) + terms)
 
 
 def rounding_level(x: np.ndarray, L: float, terms: float) -> float:

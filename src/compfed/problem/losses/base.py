@@ -115,6 +115,9 @@ class OneOutput(SentAsTriangle):
     """A linear model with one prediction z = a^T x."""
 
     convex = True
+    attained = (
+        False  # has the sum over any rows a minimiser? Not where classes that can be told apart drive x to infinity
+    )
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     slope: Callable[[Numbers, Numbers], Numbers]  # its derivative in z
     weight: Callable[[Numbers, Numbers], Numbers]  # its second derivative in z
@@ -187,6 +190,7 @@ class ManyOutputs(SentAsTriangle):
     """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
 
     convex = True
+    attained = False
     outputs: int
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     slope: Callable[[Numbers, Numbers], Numbers]  # its gradient in z

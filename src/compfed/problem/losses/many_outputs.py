@@ -45,6 +45,8 @@ class Softmax(ManyOutputs):
 class MultiSquared(ManyOutputs):
     """loss(z, y) = ||z - y||^2 / 2 with `outputs` outcomes per row."""
 
+    attained = True
+
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
 

@@ -28,6 +28,8 @@ def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
 class Squared(OneOutput):
     """loss(z, y) = (z - y)^2 / 2."""
 
+    attained = True
+
     ridge: float = nonnegative(default=0.0)
 
     @property
@@ -46,6 +48,10 @@ class Squared(OneOutput):
     def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """max_z theta z - loss(z, y) = theta^2 / 2 + y theta."""
         return theta**2 / 2 + y * theta
+
+    def room(self, z: float) -> float:
+        """How far the slopes at z are from the end of where the conjugate is finite, whatever the label."""
+        return np.inf
 
 
 @record
@@ -73,6 +79,9 @@ class Logistic(OneOutput):
         s = np.where(inside, -y * theta, 0.5)
         return np.where(inside, xlogy(s, s) + xlogy(1 - s, 1 - s), np.inf)
 
+    def room(self, z: float) -> float:
+        return float(sigmoid(-abs(z)))
+
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return two_classes(labels, self)
 
@@ -80,6 +89,8 @@ class Logistic(OneOutput):
 @record
 class SquaredHinge(OneOutput):
     """loss(z, y) = max(0, 1 - y z)^2, labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
+
+    attained = True
 
     ridge: float = nonnegative(default=0.0)
 
@@ -103,6 +114,8 @@ class SquaredHinge(OneOutput):
 @record
 class Huber(OneOutput):
     """loss(z, y) = r^2 / 2 if |r| <= delta else delta |r| - delta^2 / 2, with r = z - y."""
+
+    attained = True
 
     delta: float = positive(default=1.35)
     ridge: float = nonnegative(default=0.0)
@@ -131,6 +144,8 @@ class SmoothedQuantile(OneOutput):
 
     For smoothing -> 0 this is the pinball loss max(quantile r, (quantile - 1) r), whose minimiser is the quantile.
     """
+
+    attained = True
 
     quantile: float = positive(default=0.5)
     smoothing: float = positive(default=0.1)
