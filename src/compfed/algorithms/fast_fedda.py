@@ -86,6 +86,7 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     composite = True
     exact = False
     sampling = "observed"
+    schemes = ("proportional", "ratio")  # not "uniform": sums are sent, not changes of them
 
     mu: float = positive()
     schedule: Constant | Linear | Quadratic = part()

@@ -38,6 +38,7 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -43,6 +43,7 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     composite = True
     exact = False
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

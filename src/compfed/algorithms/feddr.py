@@ -60,6 +60,7 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     composite = True
     exact = True
     sampling = "proved"
+    schemes = ("uniform", "ratio")  # the same: only share * mean is used
 
     eta: float = positive()
     lam: float = positive()

@@ -45,6 +45,7 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     composite = True
     exact = False
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

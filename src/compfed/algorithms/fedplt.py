@@ -55,6 +55,7 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     composite = True
     exact = True
     sampling = "proved"
+    schemes = ("uniform", "ratio")  # the same: only share * mean is used
 
     eta: float = positive()
     rho: float = positive()

@@ -45,6 +45,7 @@ class FedProx(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     mu: float = nonnegative()

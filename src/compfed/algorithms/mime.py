@@ -78,6 +78,7 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     composite = False
     exact = True
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -48,6 +48,7 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "proved"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

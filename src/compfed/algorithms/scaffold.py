@@ -55,6 +55,7 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
     composite = False
     exact = True
     sampling = "proved"
+    schemes = ("ratio", "uniform")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -54,6 +54,7 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Up]):
     composite = True
     exact = True
     sampling = "observed"
+    schemes = ("ratio",)  # any other would move sum_i p_i c_i away from zero
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
