@@ -51,18 +51,30 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a method comes from. `reconstructed`: its pseudo-code was not at hand."""
+    """Where a method comes from: the paper it is the method of, or the one that ours is made after.
 
-    authors: str  # "Zhang, Hu, Johansson", or "ours"
+    `ours`: another method than the paper's. `reconstructed`: meant to be the paper's, whose pseudo-code was not at hand.
+    Both are ours after theirs, and say so.
+    """
+
+    authors: str  # "Zhang, Hu, Johansson"
     year: int | None = None
     title: str = ""
     where: str = ""  # venue or identifier
     reconstructed: bool = False
+    ours: bool = False
 
     @property
     def short(self) -> str:
-        first = f"{self.authors.split(',')[0]} {self.year or ''}".strip()
-        return first + (" (reconstruction)" if self.reconstructed else "")
+        return self._theirs(f"{self.authors.split(',')[0]} {self.year or ''}".strip())
+
+    def __str__(self) -> str:
+        """All of it: authors, title, where, year."""
+        said = [self.authors, f'"{self.title}"' if self.title else "", self.where, str(self.year or "")]
+        return self._theirs(", ".join(part for part in said if part))
+
+    def _theirs(self, what: str) -> str:
+        return f"ours, after {what}" if self.ours or self.reconstructed else what
 
 
 class Task(Protocol):
@@ -90,8 +102,11 @@ class Algorithm(Generic[S, C, D, U]):
     reference: ClassVar[Reference | None] = None
     # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
     composite: ClassVar[bool | None] = None  # does it handle a non-smooth g?
-    exact: ClassVar[bool | None] = None  # with full gradients and constant steps, is its limit the minimiser?
+    exact: ClassVar[bool | None] = None  # with full gradients of all clients, is its limit the minimiser?
+    slow: ClassVar[bool] = False  # exact, but with an error that falls only like 1/t
+    exact_sampled: ClassVar[bool | None] = None  # is it, when some of the clients take part?
     sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
+    proof: ClassVar[str] = ""  # of "proved": paper and theorem; its assumptions stand in the docstring of the file
     # How a sample stands for all clients where weights differ: what suits the server's step, the default first.
     schemes: ClassVar[tuple[Scheme, ...]] = ()
     rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length

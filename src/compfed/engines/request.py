@@ -90,7 +90,9 @@ def _checked_participants(problem: Problem, participants: Any) -> int:
 def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray, k: int) -> Scheme | None:
     """How a sample of k clients stands for all: as asked for, or as the method prefers; None where all take part."""
     if sampling is not None and sampling not in SCHEMES:
-        raise InputError(f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own.")
+        raise InputError(
+            f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own."
+        )
     if k == len(weights):
         return None
     own, name = method.schemes, method.__name__

@@ -57,7 +57,7 @@ class ServerLoop:
     ):
         self.job, self.task = job, task
         self.participants = task.n if participants is None else participants
-        self.scheme = scheme_in_use(sampling, task.weights, self.participants)
+        self.scheme: Scheme = scheme_in_use(sampling, task.weights, self.participants)
         self.odds = odds(task.weights, self.participants) if self.scheme == "proportional" else None
         self.checkpoint = checkpoint
         self.shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)

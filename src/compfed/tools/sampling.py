@@ -26,7 +26,9 @@ from compfed.tools.randomness import participation_scores, participation_start
 
 Scheme = Literal["proportional", "uniform", "ratio"]
 SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "ratio")
-_UNIT = 2**32  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
+_UNIT = (
+    2**32
+)  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
 
 
 class Odds(NamedTuple):
@@ -65,7 +67,7 @@ def drawn(given: Odds, order: Array, start: Array) -> Array:
     The chances lie end to end in `order`; who has one of the points start, start + 1, start + 2, ... is drawn. Numbers are
     whole and modulo 1 (2^32 units), so nothing is rounded.
     """
-    chance = given.chance[order]
+    chance = jnp.asarray(given.chance)[order]
     before = jnp.cumsum(chance, dtype=jnp.uint32) - chance
     return given.always | jnp.zeros(len(order), bool).at[order].set(start - before < chance)
 
