@@ -58,7 +58,7 @@ class Up(NamedTuple):
 
 
 class MeanGradient:
-    """The first exchange: c = sum_S p_i grad f_i(x) / sum_S p_i, over all rows."""
+    """The first exchange: c = the mean of grad f_i(x) over the participants, over all rows."""
 
     def down(self, g, s: Server):
         return Model(x=s.x)
