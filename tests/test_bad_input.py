@@ -16,6 +16,7 @@ from compfed.algorithms import DecoupledProx, FedDA
 from compfed.data import from_arrays, from_table, synthetic
 from compfed.problem.losses import Logistic, Squared
 from compfed.problem.regularisers import L1, Box, ElasticNet, L2Ball, Zero
+from compfed.tools.records import record
 from compfed.trace import State
 
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
@@ -27,6 +28,13 @@ def spoiled(array: np.ndarray, at: Any, value: float) -> np.ndarray:
     out = np.array(array, float)
     out[at] = value
     return out
+
+
+@record
+class Sampled(FedDA):
+    """A method of one's own that allows sampling and says no more."""
+
+    schemes = ()
 
 
 def problem(**changes: Any) -> cf.Problem:
@@ -257,6 +265,18 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "too many participants": (lambda: run(participants=3), r"participants=3 is more than the 2 clients there are"),
     "no participants": (lambda: run(participants=0), r"participants=0 must be a whole number >= 1"),
+    "an unknown scheme of sampling": (
+        lambda: run(participants=1, sampling="weighted"),
+        r"sampling='weighted' must be one of 'proportional', 'uniform', 'ratio', or None",
+    ),
+    "a scheme that does not suit the method": (
+        lambda: run(problem=problem(weights=[0.7, 0.3]), participants=1, sampling="proportional"),
+        r"sampling='proportional' does not suit DecoupledProx.*'ratio'\. Leave sampling out for 'ratio'",
+    ),
+    "unequal weights, and a method that names no scheme": (
+        lambda: run(problem=problem(weights=[0.7, 0.3]), algorithm=Sampled(eta=1.0), participants=1),
+        r"Sampled does not say how .* unequal weights.*'proportional', 'ratio'.*share \* mean.*For this run alone: sampling=",
+    ),
     "x0 of the wrong shape": (
         lambda: run(x0=np.zeros((2, 1))),
         r"x0 has shape \(2, 1\); this problem has 2 coefficients",

@@ -165,6 +165,18 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
     # 60 rows and ten mini-batches of 20, five mini-batches, five times 60 rows
     assert all(rows in page for rows in (": 260 rows read at a client", " 100 for Algorithm 1", " 300 with full"))
     assert all(c["id"] in page for c in found)
+    # the report says in plain words, with its numbers, how little Theorem 1 says on the paper's own problem
+    theorem = next(c for c in found if c["id"] == "theorem-1")["measured"]
+    first, last = theorem["theorem 1: the paper's problem"]["lyapunov_first_last"]
+    assert 0.95 * first < last < first
+    note = theorem["note"]
+    assert "nearly vacuous on the paper&#x27;s own problem" in page
+    assert f"from {first:.3g} to {last:.3g} in 500 rounds" in note
+    trace = cf.Trace.load(out / "traces" / "theorem-1-the-paper-s-problem-0")
+    mu, L = 0.01, trace.provenance["theorem"]["L"]
+    assert (
+        f"{3 * np.log(2) * 150 * L**2 / mu**2:,.0f} rounds to halve it" in note
+    )  # ln 2 / (mu eta~ / 3), eta~ = mu / (150 L^2)
     trace = cf.Trace.load(out / "traces" / "full-decoupledprox-0")
     assert trace["round"][-1] == 60
 

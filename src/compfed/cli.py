@@ -78,7 +78,7 @@ def _add_compare(commands: Any) -> None:
 
 def _add_list(commands: Any) -> None:
     listing = commands.add_parser("list", help="list what there is")
-    listing.add_argument("what", choices=["algorithms"])
+    listing.add_argument("what", choices=["algorithms", "references"])
     listing.add_argument("--methods", metavar="A,B,...", help="names, or module:Class (default: all)")
     listing.add_argument("--markdown", action="store_true", help="as the README has it")
     listing.set_defaults(run=_list)
@@ -175,12 +175,16 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     from compfed.algorithms import find
-    from compfed.studies.method_table import HEADER, entries
+    from compfed.studies.method_table import HEADER, entries, references
     from compfed.tools.text import markdown_table, text_table
 
     names = _methods(args.methods)
     table = markdown_table if args.markdown else text_table
-    print(table(HEADER, [e.cells() for e in entries(None if names is None else map(find, names))]))
+    methods = None if names is None else [find(name) for name in names]
+    if args.what == "references":
+        print(table(["method", "reference"], references(methods)))
+    else:
+        print(table(HEADER, [e.cells() for e in entries(methods)]))
     return 0
 
 

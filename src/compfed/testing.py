@@ -161,6 +161,12 @@ class _Case:
         errors = self.run(simulate, which, ROUNDS, reference=solve(self.problems[which]))["optimality"]
         last, reached = float(errors[-1]), bool(errors[-1] <= REACHED)
         settled = abs(errors[-1] - errors[-4]) <= 1e-2 * errors[-1]
+        halved = 0.35 < errors[-1] / errors[len(errors) // 2] < 0.65  # over the second half of the rounds
+        if self.cls.slow and not reached:
+            found = (
+                f"error {last:.1e} after {ROUNDS} rounds, {'falling like 1/t' if halved else 'not falling like 1/t'}"
+            )
+            return ("holds" if self.cls.exact and halved else "fails"), found
         if reached:
             found = f"exact: reaches {REACHED:.0e} ({last:.0e} after {ROUNDS} rounds)"
         elif settled:

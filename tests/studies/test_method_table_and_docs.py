@@ -15,7 +15,7 @@ from places import ROOT
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.studies.method_table import HEADER, entries
+from compfed.studies.method_table import HEADER, entries, references
 from compfed.tools.text import markdown_table
 
 
@@ -80,9 +80,34 @@ def test_the_reference_in_the_class_is_that_of_the_docstring(name):
     credited = document[document.index("Reference:") :]
     assert reference.authors.split(",")[0] in credited
     assert ("Reconstruction:" in document) == reference.reconstructed
-    if reference.authors != "ours":
-        assert str(reference.year) in credited
-        assert name == "FISTA" or reference.title in credited  # the docstring names FISTA's paper by its journal
+    assert str(reference.year) in credited
+    assert reference.title in credited
+    # nothing of a citation is missing, and none of it is lost on the way to a reader
+    assert all(part and part in str(reference) for part in (reference.authors, reference.title, reference.where))
+    assert str(reference).endswith(str(reference.year))
+    assert reference.short.endswith(f"{reference.authors.split(',')[0]} {reference.year}")
+    if reference.ours:  # and what is ours says so first, in the docstring too
+        assert reference.short.startswith("ours, after ")
+        assert credited.startswith("Reference: ours")
+
+
+def test_what_is_proved_names_its_theorem_and_its_assumptions():
+    """Of sampling the table says *proved* only where a theorem covers how we run it; everything else is observed."""
+    proved = {name: cls for name, cls in ALGORITHMS.items() if cls.sampling == "proved"}
+    assert set(proved) == {"FedAvg", "Scaffold"}
+    for name, cls in ALGORITHMS.items():
+        assert (cls.proof != "") == (cls.sampling == "proved"), name
+        assert (cls.schemes != ()) == (cls.sampling != "no"), name
+        assert (cls.exact_sampled is not None) == bool(cls.sampling != "no" and cls.exact), name
+    for cls in proved.values():
+        document = " ".join((inspect.getmodule(cls).__doc__ or "").split())  # pyright: ignore[reportOptionalMemberAccess]
+        assert cls.proof.split(", ")[1] in document
+        assert "equal weights" in document
+
+
+def test_the_citations_in_the_documentation_are_current():
+    table = markdown_table(["method", "reference"], references(ALGORITHMS.values()))
+    assert table in (ROOT / "docs" / "sampling-and-sources.md").read_text(), "run: compfed list references --markdown"
 
 
 def python_blocks(path: Path) -> list[str]:
@@ -98,6 +123,7 @@ def python_blocks(path: Path) -> list[str]:
         "docs/problems.md",
         "docs/architecture.md",
         "docs/few-rounds.md",
+        "docs/sampling-and-sources.md",
     ],
 )
 def test_documented_code_runs(page, monkeypatch, tmp_path):

@@ -16,7 +16,8 @@ The correction needs x and the next round needs q+. With `down_vectors` "two" bo
 client repeats the server's recursion on its own p, s, q. Uploads are q - eta S with the client's own q, so a restart
 that rounding decides differently at server and clients does no harm.
 
-Reference: ours; DecoupledProx with the momentum and the restart of `FISTA`.
+Reference: ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024 (DecoupledProx),
+with the momentum and the restart of `FISTA`.
 Deviations: none. There is no theory; with L of the worst client, eta <= 4 / (L tau) was stable on the problems tried,
 and eta = 10 / (L tau) was not.
 """
@@ -63,7 +64,13 @@ class Up(NamedTuple):
 
 @record
 class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
-    reference = Reference("ours")
+    reference = Reference(
+        authors="Zhang, Hu, Johansson",
+        year=2024,
+        title="Composite federated learning with heterogeneous data",
+        where="ICASSP",
+        ours=True,
+    )
     composite = True
     exact = True
 

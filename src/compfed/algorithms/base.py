@@ -5,9 +5,19 @@ what they remember; it does no mathematics. One round is
 
     d = down(g, s)                           the server sends d
     u_i, c_i, z_i = client(f_i, g, d, c_i)   each participant works and answers u_i; z_i is its local model, to look at
-    s = server(g, s, mean, share)            mean = sum_S p_i u_i / sum_S p_i,  share = sum_S p_i
+    s = server(g, s, mean, share)            mean of the u_i, weighted; share of the weights that took part
 
-S and C are what server and client remember; D and U are what travels. For methods that need more:
+S and C are what server and client remember; D and U are what travels. With all clients mean = sum_i p_i u_i and share = 1.
+How a sample S of k of the n clients stands for all is one of three schemes (`compfed.tools.sampling`):
+
+    "proportional"   mean = sum_S (p_i / pi_i) u_i, pi_i ~ p_i the chance to be drawn    share = sum_S p_i     unbiased
+    "uniform"        mean = (n/k) sum_S p_i u_i                                          share = k/n           unbiased
+    "ratio"          mean = sum_S p_i u_i / sum_S p_i                                    share = sum_S p_i     biased
+
+Under the last two share * mean = sum_S p_i u_i, on which a server that keeps sum_i p_i of something relies: such a method
+cannot be run with the first. A class lists in `schemes` what its server's step is right with, its default first.
+
+For methods that need more:
 
 - `close(g, d, c)`: a participant hears the result of its round (the message that opens the next one). With all
   clients in every round that message is sent anyway; with sampling it is counted on its own.
@@ -27,6 +37,7 @@ from jax import Array
 from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
 from compfed.problem.regularisers import Regulariser, Zero
+from compfed.tools.sampling import Scheme
 
 if TYPE_CHECKING:
     from compfed.problem.local_loss import LocalLoss
@@ -40,18 +51,30 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Reference:
-    """Where a method comes from. `reconstructed`: its pseudo-code was not at hand."""
+    """Where a method comes from: the paper it is the method of, or the one that ours is made after.
 
-    authors: str  # "Zhang, Hu, Johansson", or "ours"
+    `ours`: another method than the paper's. `reconstructed`: meant to be the paper's, whose pseudo-code was not at hand.
+    Both are ours after theirs, and say so.
+    """
+
+    authors: str  # "Zhang, Hu, Johansson"
     year: int | None = None
     title: str = ""
     where: str = ""  # venue or identifier
     reconstructed: bool = False
+    ours: bool = False
 
     @property
     def short(self) -> str:
-        first = f"{self.authors.split(',')[0]} {self.year or ''}".strip()
-        return first + (" (reconstruction)" if self.reconstructed else "")
+        return self._theirs(f"{self.authors.split(',')[0]} {self.year or ''}".strip())
+
+    def __str__(self) -> str:
+        """All of it: authors, title, where, year."""
+        said = [self.authors, f'"{self.title}"' if self.title else "", self.where, str(self.year or "")]
+        return self._theirs(", ".join(part for part in said if part))
+
+    def _theirs(self, what: str) -> str:
+        return f"ours, after {what}" if self.ours or self.reconstructed else what
 
 
 class Task(Protocol):
@@ -79,8 +102,13 @@ class Algorithm(Generic[S, C, D, U]):
     reference: ClassVar[Reference | None] = None
     # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
     composite: ClassVar[bool | None] = None  # does it handle a non-smooth g?
-    exact: ClassVar[bool | None] = None  # with full gradients and constant steps, is its limit the minimiser?
+    exact: ClassVar[bool | None] = None  # with full gradients of all clients, is its limit the minimiser?
+    slow: ClassVar[bool] = False  # exact, but with an error that falls only like 1/t
+    exact_sampled: ClassVar[bool | None] = None  # is it, when some of the clients take part?
     sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
+    proof: ClassVar[str] = ""  # of "proved": paper and theorem; its assumptions stand in the docstring of the file
+    # How a sample stands for all clients where weights differ: what suits the server's step, the default first.
+    schemes: ClassVar[tuple[Scheme, ...]] = ()
     rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
     # A method whose clients only evaluate f where they are told: it may be run by plain questions (`solvers.by_questions`).
     # D then has x (and W), U has value and gradient (and H), and the server's state has a `trial`.

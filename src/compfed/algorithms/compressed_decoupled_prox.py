@@ -15,9 +15,11 @@ In both, c+ = (p - x+) / eta~ - S / tau; keep = d makes both DecoupledProx.
 
     x   pre-proximal global model   p   prox_{eta~ g}(x)   c   correction, sum_i p_i c_i = 0 in the limit
 
-Reference: Qiu, Ouyang, Xiong, You, Liu, Shi, 2026, arXiv 2603.07654 (FedCEF), for error feedback on DecoupledProx.
-Reconstruction: its pseudo-code was not at hand. The memory is that of Richtarik, Sokolov, Fatkhullin, "EF21", NeurIPS
-2021; the plain error feedback that of Seide et al., Interspeech 2014.
+Reference: ours, after Qiu, Ouyang, Xiong, You, Liu, Shi, "Compressed Proximal Federated Learning for Non-Convex Composite
+Optimization on Heterogeneous Data", 2026, arXiv 2603.07654 (FedCEF), for error feedback on DecoupledProx; its pseudo-code was
+not at hand. The memory is that of Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+Faster Error Feedback", NeurIPS 2021; the plain error feedback that of Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient
+Descent and its Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
 Deviations: "EF14" is scaled by -1 / (eta tau), which top-k does not notice.
 """
 
@@ -60,8 +62,9 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     reference = Reference(
         authors="Qiu, Ouyang, Xiong, You, Liu, Shi",
         year=2026,
-        where="arXiv 2603.07654 (FedCEF)",
-        reconstructed=True,
+        title="Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
+        where="arXiv 2603.07654",
+        ours=True,
     )
     composite = True
     exact = True

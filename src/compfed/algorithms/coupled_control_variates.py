@@ -10,7 +10,8 @@ of sparse points is not sparse until the clients agree.
 
     x   global model    c   drift correction, sum_i p_i c_i = 0    S   sum of the client's tau gradients
 
-Reference: ours; the repair of `NaiveCoupled`, with the control variates of SCAFFOLD.
+Reference: ours, the repair of `NaiveCoupled`, after the control variates of Karimireddy, Kale, Mohri, Reddi, Stich, Suresh,
+"SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
 Deviations: none.
 """
 
@@ -43,7 +44,13 @@ class Up(NamedTuple):
 
 @record
 class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
-    reference = Reference("ours")
+    reference = Reference(
+        authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+        year=2020,
+        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        where="ICML",
+        ours=True,
+    )
     composite = True
     exact = True
 

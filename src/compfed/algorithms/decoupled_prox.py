@@ -18,6 +18,8 @@ Upload "auto" takes the second with all clients and the first otherwise.
 
 Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, Algorithm 1.
 Deviations: the upload above; weights p_i instead of 1/n; sampling of clients, which the theory does not cover.
+Under the ratio sum_S p_i z_i / sum_S p_i the corrections go on cancelling, sum_i p_i c_i = 0, whatever the sample and the
+weights; it is biased on the way and exact at rest, where all clients agree. No unbiased scheme keeps that sum.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
     )
     composite = True
     exact = True
+    exact_sampled = True
     sampling = "observed"
+    schemes = ("ratio",)  # any other would move sum_i p_i c_i away from zero
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -6,7 +6,8 @@ alpha_t, A_t = alpha_0 + ... + alpha_t, G_t = sum alpha_j grad_j and W_t = sum a
     <G_t, w> + (mu/4) sum_j alpha_j ||w - w_j||^2 + (gamma_t/2) ||w - w_0||^2 + A_t g(w)
 
 that is w = prox_{(A_t/q) g}(((mu/2) W_t + gamma_t w_0 - G_t) / q) with q = (mu/2) A_t + gamma_t. The effective step
-decays like 1/t, and so does the error.
+decays like 1/t, and so does the error: there is no floor, however far the clients are apart. With some of the clients the
+noise of the draws falls like 1/sqrt(t).
 
 Reference: Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated Learning",
 ICML 2022. Deviations: public implementations disagree on alpha_t and gamma_t, so the schedule is a parameter; each
@@ -84,8 +85,11 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
         where="ICML",
     )
     composite = True
-    exact = False
+    exact = True
+    slow = True
+    exact_sampled = True
     sampling = "observed"
+    schemes = ("proportional", "ratio")  # not "uniform": sums are sent, not changes of them
 
     mu: float = positive()
     schedule: Constant | Linear | Quadratic = part()

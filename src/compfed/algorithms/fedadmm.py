@@ -16,7 +16,8 @@ The minimisation is tau gradient steps started at the client's previous x_i, eta
 Reference: Wang, Marella, Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation", IEEE
 CDC 2022. Not the smooth methods of the same name. Reconstruction: only the abstract and a summary were at hand; the
 identity with FedDR is what fixes the equations. Deviations: no preparatory round, x_i = xhat_i = xtilde = x^0 and
-z_i = 0 at the start; tau steps instead of an accuracy that grows with the rounds; weights p_i instead of 1/n.
+z_i = 0 at the start; tau steps instead of an accuracy that grows with the rounds, so that sampling is observed, not proved;
+weights p_i instead of 1/n.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
     )
     composite = True
     exact = True
-    sampling = "proved"
+    exact_sampled = True
+    sampling = "observed"
+    schemes = ("uniform", "ratio")  # the same: only share * mean is used
 
     eta: float = positive()
     rho: float = positive()

@@ -5,7 +5,11 @@ Solves min_x sum_i p_i f_i(x) (smooth only). With tau > 1 and different f_i it s
     w   global model      z   local model
 
 Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
-Deviations: a server step eta_g (1 in the paper).
+Deviations: a server step eta_g (1 in the paper); with some of the clients and unequal weights these are drawn in
+proportion to p_i, where the paper draws uniformly and takes the ratio sum_S p_i u_i / sum_S p_i: that is biased, and with
+tau = 1 and one client a round it minimises the mean of the f_i in which all count alike. sampling="ratio" runs it.
+Sampling: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD", ICML 2020, Theorem I, for equal weights, uniform draws,
+gradients of bounded dissimilarity and small steps: to a neighbourhood that shrinks with the steps. Unequal weights: observed.
 """
 
 from __future__ import annotations
@@ -38,6 +42,8 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "proved"
+    proof = "Karimireddy 2020, Theorem I"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

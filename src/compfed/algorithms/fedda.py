@@ -8,7 +8,8 @@ drift leaves a floor.
 
 Reference: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 2.
 Deviations: none (Euclidean mirror map, last iterate as output, as in the authors' code). Rounds and steps count from 0,
-so the first prox parameter of a run is 0.
+so the first prox parameter of a run is 0. Some of the clients: observed; the paper's listing samples clients, and no
+theorem known to us covers that. Of unequal weight, they are drawn in proportion to it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     )
     composite = True
     exact = False
-    sampling = "proved"
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -18,7 +18,9 @@ The proximal step of the loss is tau gradient steps on f_i(u) + ||u - y_i||^2 / 
 Reference: Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex
 Federated Composite Optimization", NeurIPS 2021. Lines carry no numbers: written from the authors' code.
 Deviations: no preparatory round, x_i = y_i = xhat_i = xtilde = x^0 at the start; tau steps instead of an accuracy that
-grows with the rounds; weights p_i instead of 1/n; alpha = 2 is allowed, for the identity with FedSplit.
+grows with the rounds, which the theorem about some of the clients asks for: with tau fixed, sampling is observed; weights p_i
+instead of 1/n (every k clients equally likely, sum_S p_i delta_i: right for all weights); alpha = 2 is allowed, for the
+identity with FedSplit.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     )
     composite = True
     exact = True
-    sampling = "proved"
+    exact_sampled = True
+    sampling = "observed"
+    schemes = ("uniform", "ratio")  # the same: only share * mean is used
 
     eta: float = positive()
     lam: float = positive()

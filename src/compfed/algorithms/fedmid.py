@@ -12,7 +12,8 @@ Three readings of the server's prox exist and give different limits:
 - "none": no server prox, the one-line description in Zhang, Hu, Johansson (ICASSP 2024).
 
 Reference: Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML 2021, Algorithm 1.
-Deviations: none with server_prox="full" (Euclidean mirror map).
+Deviations: none with server_prox="full" (Euclidean mirror map). Some of the clients: observed; the paper's listing samples
+clients, and no theorem known to us covers that. Of unequal weight, they are drawn in proportion to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     )
     composite = True
     exact = False
-    sampling = "proved"
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -13,7 +13,8 @@ limit exact for every tau, 1 included. Stable for eta <= 1 / (L + 1/rho).
 Reference: Bastianello, Liu, Johansson, "Enhancing Privacy in Federated Learning through Local Training",
 2024, arXiv 2403.17572. Written from the abstract and from public code of the smooth case.
 Deviations: f is the weighted mean of the f_i rather than their sum, so the server's prox parameter is rho, not rho/n;
-clients send z+ - z, which lets the others keep their share of the mean; no noise for privacy.
+clients send z+ - z, which lets the others keep their share of the mean; no noise for privacy. Some of the clients: the paper
+claims it, for draws that we could not check ours against; observed here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     )
     composite = True
     exact = True
-    sampling = "proved"
+    exact_sampled = True
+    sampling = "observed"
+    schemes = ("uniform", "ratio")  # the same: only share * mean is used
 
     eta: float = positive()
     rho: float = positive()

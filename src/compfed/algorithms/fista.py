@@ -8,8 +8,9 @@ The momentum beta is a choice:
 - `StronglyConvex(q)`: beta = (1 - sqrt(q)) / (1 + sqrt(q)), q = mu / L; rate 1 - sqrt(mu / L).
 - `Restart`: as Plain, but t+ = 1, beta = 0 whenever <y - x+, x+ - x> > 0; needs no mu.
 
-Reference: Beck, Teboulle, SIAM J. Imaging Sciences 2009; O'Donoghue, Candes, "Adaptive Restart for Accelerated
-Gradient Schemes", 2015 (the gradient test). Deviations: none.
+Reference: Beck, Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems", SIAM J. Imaging
+Sciences 2009; O'Donoghue, Candes, "Adaptive Restart for Accelerated Gradient Schemes", Foundations of Computational
+Mathematics 2015 (the gradient test). Deviations: none.
 """
 
 from __future__ import annotations

@@ -6,13 +6,16 @@ gradient at x, and the server forms the mean c. In the second they take tau step
     y+ = y - eta ((1 - beta) v + beta m),      v = G_i(y; B) - G_i(x; B) + c
 
 with the same mini-batch B in both gradients and the momentum m frozen, so that one client's steps cannot bias it.
-Then m+ = (1 - beta) c + beta m. With all clients and full gradients it is exact.
+Then m+ = (1 - beta) c + beta m. With all clients and full gradients it is exact. With some of them c is their mean only, and
+the noise of the draws stays: it moves about the minimiser at a distance that falls with eta.
 
     x   global model      y   local model      m   momentum      c   mean gradient at x
 
 Reference: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms
 in Federated Learning", 2020 (arXiv 2008.03606), with momentum SGD as base method. Written from public code: the
-paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g.
+paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g; unequal weights. These are
+averaged without bias in each exchange; with tau > 1 the two means of a round are over one sample, which leaves a bias
+of the order of eta^2 in x, with equal weights too.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class Up(NamedTuple):
 
 
 class MeanGradient:
-    """The first exchange: c = sum_S p_i grad f_i(x) / sum_S p_i, over all rows."""
+    """The first exchange: c = the mean of grad f_i(x) over the participants, over all rows."""
 
     def down(self, g, s: Server):
         return Model(x=s.x)
@@ -77,7 +80,9 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     )
     composite = False
     exact = True
-    sampling = "proved"
+    exact_sampled = False
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

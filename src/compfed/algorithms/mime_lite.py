@@ -12,7 +12,8 @@ With beta = 0 it is FedAvg.
 
 Reference: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms
 in Federated Learning", 2020 (arXiv 2008.03606), with momentum SGD as base method. Written from public code: the
-paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g.
+paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g; clients of unequal weight
+are drawn in proportion to it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     )
     composite = False
     exact = False
-    sampling = "proved"
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "ratio")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -12,7 +12,7 @@ It is here to show why the paper decouples. `CoupledControlVariates` repairs it,
     x   pre-proximal global model   p   prox_{eta~ g}(x), eta~ = eta eta_g tau
     c   correction; sum_i p_i c_i should be zero and is not      S   sum of the client's tau gradients
 
-Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, a remark.
+Reference: ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024, a remark.
 Deviations: the remark has no pseudo-code; everything it leaves open is as in the paper's Algorithm 1.
 """
 
@@ -49,6 +49,7 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
         year=2024,
         title="Composite federated learning with heterogeneous data",
         where="ICASSP, a remark",
+        ours=True,
     )
     composite = True
     exact = False

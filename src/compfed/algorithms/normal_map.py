@@ -14,7 +14,8 @@ Exact for every tau, at z* = x* - gamma grad f(x*). Stable for eta up to about 1
 
     z   pre-proximal global model    c   drift correction, sum_i p_i c_i = 0
 
-Reference: Huang, Pu, Johansson, 2026, arXiv 2602.03357 (FedNMap); the map itself is Robinson's.
+Reference: Huang, Pu, Johansson, "Achieving Linear Speedup for Composite Federated Learning", 2026, arXiv 2602.03357 (FedNMap);
+the map itself is that of Robinson, "Normal Maps Induced by Linear Transformations", Mathematics of Operations Research 1992.
 Reconstruction: the pseudo-code of the reference was not at hand; this is SCAFFOLD (option II) on the N_i.
 Deviations: clients send z - eta N instead of u_tau. The mean is the same, since the corrections cancel, and rounding
 errors in c do not add up.
@@ -51,7 +52,8 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
     reference = Reference(
         authors="Huang, Pu, Johansson",
         year=2026,
-        where="arXiv 2602.03357 (FedNMap)",
+        title="Achieving Linear Speedup for Composite Federated Learning",
+        where="arXiv 2602.03357",
         reconstructed=True,
     )
     composite = True

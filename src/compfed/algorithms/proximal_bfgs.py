@@ -12,8 +12,8 @@ few vectors, so that no d x d array exists. Then, as in ProximalNewton,
 with t halved while F(trial) > F(x) + t D / 10^4. Before the first pair B is I / eta.
 
 Reference: ours in this form. Relatives: Nocedal, Wright, "Numerical Optimization", Springer 2006, section 7.2 (limited
-memory, unrolled); Lee, Sun, Saunders, SIAM J. Optimization 2014 (proximal quasi-Newton). Deviations: the diagonal that
-the updates start from, pairs from refused trials, federated.
+memory, unrolled); Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM J. Optimization
+2014 (proximal quasi-Newton). Deviations: the diagonal that the updates start from, pairs from refused trials, federated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,13 @@ class Up(NamedTuple):
 
 @record
 class ProximalBFGS(Algorithm[Server, None, Down, Up]):
-    reference = Reference(authors="ours", title="after Lee, Sun, Saunders 2014")
+    reference = Reference(
+        authors="Lee, Sun, Saunders",
+        year=2014,
+        title="Proximal Newton-type methods for minimizing composite functions",
+        where="SIAM J. Optimization",
+        ours=True,
+    )
     composite = True
     exact = True
     by_questions = True

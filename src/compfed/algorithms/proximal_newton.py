@@ -75,7 +75,10 @@ class Up(NamedTuple):
 class ProximalNewton(Algorithm[Server, None, Down, Up]):
     """`width`: coordinates in the working set, all of a model that has no more; 512 unless given."""
 
-    reference = Reference(authors="ours", title="after Lee, Sun, Saunders 2014 and FedNL (Safaryan et al. 2022)")
+    reference = Reference(
+        "Lee, Sun, Saunders", 2014, "Proximal Newton-type methods for minimizing composite functions", "SIAM J. Optimization",
+        ours=True,
+    )  # fmt: skip
     composite = True
     exact = True
     by_questions = True

@@ -16,6 +16,10 @@ renewed in one of two ways; both are exact with full gradients, on different pat
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning", ICML 2020. Written from public implementations: the paper's own listing was not at hand, so lines
 carry no numbers. Deviations: weights p_i instead of 1/n; c_i = c = 0 at the start.
+Sampling: Theorem III, for equal weights, uniform draws and steps up to 1/(81 L tau eta_g); longer steps and unequal weights
+are observed. With unequal weights the mean of dy is the ratio sum_S p_i dy_i / sum_S p_i, biased on the way but not at rest,
+where all dy_i are 0; "uniform" is unbiased, with steps up to n max p_i times as long. c is right under both: its change is
+share * mean.dc = sum_S p_i dc_i.
 """
 
 from __future__ import annotations
@@ -55,6 +59,9 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
     composite = False
     exact = True
     sampling = "proved"
+    proof = "Karimireddy 2020, Theorem III"
+    exact_sampled = True
+    schemes = ("ratio", "uniform")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -10,9 +10,9 @@ subgradient that would remove the floor is `Scaffnew(steps=Fixed(tau))`.
 
     x   pre-proximal global model   p   post-proximal   c   correction, sum_i p_i c_i = 0   S   sum of tau gradients
 
-Reference: Zhou, Zhong, Shi, Wen, Yu, 2025, arXiv 2504.11903 (FedCanon), for the idea of one prox per round.
-Reconstruction: its pseudo-code was not at hand; this is the plainest member of that family, DecoupledProx without its
-local prox, and no statement about FedCanon itself.
+Reference: ours, after Zhou, Zhong, Shi, Wen, Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal
+Operation on Heterogeneous Data", 2025, arXiv 2504.11903, for the idea of one prox per round. It is the plainest member of that
+family, DecoupledProx without its local prox, and no statement about FedCanon itself.
 Deviations: x is sent before the prox, because the client also needs the mean gradient; so the one prox of a round is
 evaluated by the server and again by each client.
 """
@@ -48,8 +48,9 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
     reference = Reference(
         authors="Zhou, Zhong, Shi, Wen, Yu",
         year=2025,
-        where="arXiv 2504.11903 (FedCanon)",
-        reconstructed=True,
+        title="FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
+        where="arXiv 2504.11903",
+        ours=True,
     )
     composite = True
     exact = False

@@ -14,9 +14,9 @@ DecoupledProx with full gradients.
     c   drift correction of a client; sum_i p_i c_i = 0      S   sum of the client's tau corrected gradients
 
 Upload "auto" sends p - eta S with all clients, where errors in c heal, and zhat_tau ("model") when clients are sampled,
-where their corrections do not cancel in the mean; see `decoupled_prox`.
+where their corrections do not cancel in the mean; see `decoupled_prox`, also for why a sample is averaged by the ratio.
 
-Reference: ours; DecoupledProx with the variance reduction of Johnson, Zhang, "Accelerating stochastic gradient descent
+Reference: ours, DecoupledProx after the variance reduction of Johnson, Zhang, "Accelerating stochastic gradient descent
 using predictive variance reduction", NeurIPS 2013.
 Deviations: none. There is no theory.
 """
@@ -50,10 +50,18 @@ class Up(NamedTuple):
 
 @record
 class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Up]):
-    reference = Reference("ours")
+    reference = Reference(
+        authors="Johnson, Zhang",
+        year=2013,
+        title="Accelerating stochastic gradient descent using predictive variance reduction",
+        where="NeurIPS",
+        ours=True,
+    )
     composite = True
     exact = True
+    exact_sampled = True
     sampling = "observed"
+    schemes = ("ratio",)  # any other would move sum_i p_i c_i away from zero
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)

@@ -15,13 +15,14 @@ from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import checked
-from compfed.engines.simulator import clients_at_once, drive, finished, first_carry, program_for, rows_of
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
+from compfed.engines.simulator import drive, finished, first_carry, planned, program_for, rows_of
+from compfed.engines.xla_round import Carry, Measure, Setting, Stop
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.tools.records import has_leaf, leaf_names, with_leaf
+from compfed.tools.sampling import Scheme
 from compfed.trace import Trace
 
 
@@ -33,6 +34,7 @@ def grid(
     *,
     batch_size: int | None = None,
     participants: int | None = None,
+    sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
@@ -69,7 +71,7 @@ def grid(
         runs.append(
             checked(
                 p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
-                x0=x0, reference=x_star, resume=None,
+                x0=x0, reference=x_star, resume=None, sampling=sampling,
             )
         )  # fmt: skip
     return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
@@ -88,11 +90,11 @@ def side_by_side(
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
         )
-    problem, batch_size = rows_of(runs[0]), runs[0].batch_size
-    plan = Plan(runs[0].participants, batch_size, clients_at_once(problem, batch_size), measure)
+    problem = rows_of(runs[0])
+    plan, odds = planned(runs[0], measure)
     recorders = [Recorder(run, "simulate", partial(measured, rows_of(run))) for run in runs]
     with precision(problem.dtype):
-        parts = [(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop) for r in runs]
+        parts = [(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop, odds) for r in runs]
         settings = [Setting(*part) for part in parts]
         setting, varies = _stacked(settings)
 

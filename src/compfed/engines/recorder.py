@@ -16,6 +16,7 @@ from compfed.errors import Divergence
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
+from compfed.tools.sampling import Scheme
 from compfed.tools.versions import versions
 from compfed.trace import COLUMNS, State, Trace
 
@@ -55,6 +56,7 @@ class Run:
     x0: np.ndarray
     reference: np.ndarray | None
     resume: Trace | None
+    sampling: Scheme | None = None  # how a sample stands for all; None where all take part
 
     @property
     def start(self) -> int:
@@ -187,6 +189,7 @@ class Recorder:
             "rounds": self.last_round,
             "batch_size": run.batch_size,
             "participants": run.participants,
+            "sampling": run.sampling,
             "record_every": run.record_every,
             "seed": run.seed,
             "reference": None

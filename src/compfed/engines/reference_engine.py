@@ -24,6 +24,7 @@ from compfed.federation.task import Task
 from compfed.federation.view import Job, View
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
+from compfed.tools.sampling import Scheme
 from compfed.trace import Trace
 
 
@@ -34,6 +35,7 @@ def reference(
     *,
     batch_size: int | None = None,
     participants: int | None = None,
+    sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
@@ -47,7 +49,7 @@ def reference(
     """
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, reference=reference, resume=resume,
+        seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
     engine = _Engine(run)
     with precision(problem.dtype):
@@ -67,7 +69,7 @@ class _Engine:
             0, run.algorithm, problem.regulariser, View(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,
             run.batch_size, int(problem.sites.sizes.max()), run.participants == problem.n,
         )  # fmt: skip
-        self.loop = ServerLoop(job, task_of(problem), run.participants)
+        self.loop = ServerLoop(job, task_of(problem), run.participants, sampling=run.sampling)
         if run.resume is not None and run.resume.state is not None:
             self.loop.restore(run.resume.state)
             with precision(problem.dtype):

@@ -12,6 +12,7 @@ from compfed.engines.recorder import Run
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.checks import whole
+from compfed.tools.sampling import SCHEMES, Scheme
 from compfed.trace import Trace
 
 
@@ -27,6 +28,7 @@ def checked(
     x0: Any,
     reference: Any,
     resume: Trace | None,
+    sampling: Scheme | None = None,
 ) -> Run:
     """The request, or one clear error before any work is done."""
     if not isinstance(problem, Problem):
@@ -41,9 +43,10 @@ def checked(
     batch_size, k = _checked_batch(problem, batch_size), _checked_participants(problem, participants)
     if resume is not None:
         _check_resume(resume, problem, algorithm, x0)
+    prepared = ready(algorithm, problem, k)
     return Run(
         problem=problem,
-        algorithm=ready(algorithm, problem, k),
+        algorithm=prepared,
         rounds=rounds,
         batch_size=batch_size,
         participants=k,
@@ -52,6 +55,7 @@ def checked(
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
         reference=None if reference is None else problem.point(reference, "reference"),
         resume=resume,
+        sampling=checked_sampling(sampling, type(prepared), problem.weights, k),
     )
 
 
@@ -81,6 +85,30 @@ def _checked_participants(problem: Problem, participants: Any) -> int:
             "sites only. Leave the site out."
         )
     return k
+
+
+def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray, k: int) -> Scheme | None:
+    """How a sample of k clients stands for all: as asked for, or as the method prefers; None where all take part."""
+    if sampling is not None and sampling not in SCHEMES:
+        raise InputError(
+            f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own."
+        )
+    if k == len(weights):
+        return None
+    own, name = method.schemes, method.__name__
+    equal = np.ptp(weights) == 0  # then all schemes are the same
+    if not own and sampling is None and not equal:
+        raise InputError(
+            f"{name} does not say how a sample of clients with unequal weights stands for all. Its server uses `mean` alone: "
+            f"schemes = ('proportional', 'ratio') in the class, and 'uniform' too if answers are changes. It uses share * mean: "
+            f"schemes = ('ratio',). For this run alone: sampling='proportional', 'uniform' or 'ratio'."
+        )
+    if own and sampling is not None and sampling not in own and not equal:
+        raise InputError(
+            f"sampling={sampling!r} does not suit {name}, whose weights or memory would no longer add up; it can run with "
+            f"{' or '.join(map(repr, own))}. Leave sampling out for {own[0]!r}."
+        )
+    return sampling or (own[0] if own else "ratio")
 
 
 def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any) -> None:

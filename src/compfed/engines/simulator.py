@@ -24,6 +24,7 @@ from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
+from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
 BUFFER = 64  # recorded rounds a program holds before it hands them back
@@ -179,6 +180,7 @@ def simulate(
     *,
     batch_size: int | None = None,
     participants: int | None = None,
+    sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
@@ -191,7 +193,9 @@ def simulate(
     """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
 
     - `batch_size`: rows per local gradient, drawn without replacement; None for full gradients.
-    - `participants`: clients per round, drawn uniformly without replacement; None for all.
+    - `participants`: clients per round, drawn anew for each; None for all.
+    - `sampling`: how a sample stands for all where weights differ: "proportional", "uniform" or "ratio" (see
+      `compfed.tools.sampling`); None for the first of the method's own `schemes`.
     - `record_every`: measure every k-th round (and the last).
     - `seed`: of mini-batches and participation; the data has its own.
     - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
@@ -205,7 +209,7 @@ def simulate(
     """
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, reference=reference, resume=resume,
+        seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     return simulated(run, stop, progress=progress, measure=measure)
@@ -216,10 +220,10 @@ def simulated(
 ) -> Trace:
     """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
-    plan = Plan(run.participants, run.batch_size, clients_at_once(problem, run.batch_size), measure)
+    plan, odds = planned(run, measure)
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
-        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop)
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
             return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
@@ -229,6 +233,18 @@ def simulated(
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
     return trace
+
+
+def planned(run: Run, measure: Measure | None) -> tuple[Plan, Odds | None]:
+    """The shape of a run's program, and the odds of its clients to be drawn, where these are not all the same."""
+    problem, k = rows_of(run), run.participants
+    scheme = scheme_in_use(run.sampling, problem.weights, k)
+    plan = Plan(k, run.batch_size, clients_at_once(problem, run.batch_size), measure, scheme)
+    if scheme != "proportional":
+        return plan, None
+    found = odds(problem.weights, k)
+    weight = found.weight.astype(problem.dtype)
+    return plan, Odds(*(each[problem.order] for each in found._replace(weight=weight)))
 
 
 def rows_of(run: Run) -> Problem:

@@ -15,7 +15,8 @@ from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
 from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
-from compfed.tools.randomness import client_key, participation_scores
+from compfed.tools.randomness import client_key
+from compfed.tools.sampling import Odds, Scheme, averaging, participants
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
 Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
@@ -28,6 +29,7 @@ class Plan(NamedTuple):
     batch_size: int | None
     at_once: int | None  # full gradients: clients worked on side by side; None for all
     measure: Measure | None
+    scheme: Scheme  # of sampling
 
 
 class Stop(NamedTuple):
@@ -45,6 +47,7 @@ class Setting(NamedTuple):
     g: Regulariser
     run: Array  # key
     stop: Stop | None = None
+    odds: Odds | None = None  # of clients to be drawn, in the order of the store
 
 
 class Carry(NamedTuple):
@@ -56,12 +59,6 @@ class Carry(NamedTuple):
 
 
 # --- one round ---
-
-
-def _participants(setting: Setting, data: Store, k: int, r: Array) -> Array:
-    """Positions of the participants of round r, in the order of the store."""
-    scores = participation_scores(setting.run, r, data.ids)
-    return jnp.sort(jnp.argsort(scores, stable=True)[:k])
 
 
 def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
@@ -116,10 +113,11 @@ def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     n, size = len(data.weight), setting.loss.size(data.A.shape[1])
     everyone = plan.participants == n
-    who = jnp.arange(n) if everyone else _participants(setting, data, plan.participants, r)
-    weight = data.weight[who]
-    share = weight.sum()
-    weight = weight / share
+    who = jnp.arange(n)
+    if not everyone:
+        who = participants(plan.scheme, setting.odds, setting.run, r, data.ids, plan.participants)
+    weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
+    share = jnp.asarray(share, weight.dtype)
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
 
     def work_of(exchange: Exchange, d: Any) -> Work:
@@ -138,7 +136,8 @@ def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
         work = work_of(exchange, exchange.down(g, server))
         u, c, z = visit(setting, data, plan, work, clients, who, r)
         server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
-    drift = weight @ jnp.linalg.norm(z - weight @ z, axis=1)
+    p = data.weight[who] / data.weight[who].sum()
+    drift = p @ jnp.linalg.norm(z - p @ z, axis=1)
     if a.closes():
         result = a.exchanges[0].down(g, server)
         clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))

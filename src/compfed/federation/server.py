@@ -21,7 +21,8 @@ from compfed.federation.questions import Result, Round
 from compfed.federation.task import Task
 from compfed.federation.view import Job
 from compfed.tools.precision import precision
-from compfed.tools.randomness import participation_scores, run_key
+from compfed.tools.randomness import run_key
+from compfed.tools.sampling import Scheme, averaging, odds, participants, scheme_in_use
 from compfed.trace import State
 
 # Each stage of a round at the server, compiled on its own.
@@ -52,9 +53,12 @@ class ServerLoop:
         task: Task,
         participants: int | None = None,
         checkpoint: Callable[[State], None] | None = None,
+        sampling: Scheme | None = None,
     ):
         self.job, self.task = job, task
         self.participants = task.n if participants is None else participants
+        self.scheme: Scheme = scheme_in_use(sampling, task.weights, self.participants)
+        self.odds = odds(task.weights, self.participants) if self.scheme == "proportional" else None
         self.checkpoint = checkpoint
         self.shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
         self.r = 0  # rounds done
@@ -76,16 +80,17 @@ class ServerLoop:
     def chosen(self, r: int) -> list[int]:
         """Who takes part in round r, in the order of the sites."""
         with precision(self.task.dtype):
-            scores = participation_scores(run_key(self.job.seed), r, jnp.asarray(self.task.numbers))
-        return sorted(int(i) for i in np.argsort(np.asarray(scores), kind="stable")[: self.participants])
+            numbers = jnp.asarray(self.task.numbers)
+            who = participants(self.scheme, self.odds, run_key(self.job.seed), r, numbers, self.participants)
+        return [int(i) for i in who]
 
     def round(self, beside: Sequence[Request] = ()) -> Talk[list[Any]]:
         """One round. What is asked `beside` it travels in its first message; those answers are returned."""
         a, g, task, r = self.job.algorithm, self.job.regulariser, self.task, self.r
         everyone = self.participants == task.n
         who = list(range(task.n)) if everyone else self.chosen(r)
-        total = task.weights[who].sum()
-        weight, of = task.weights[who] / total, None if everyone else tuple(who)
+        weight, share = averaging(self.scheme, self.odds, task.weights, who)
+        of = None if everyone else tuple(who)
         others: list[Any] = []
         for k, _ in enumerate(a.exchanges):
             question = Round(self.job, r, k, self._message(k))
@@ -94,7 +99,7 @@ class ServerLoop:
             ups = [self._checked(answer, i, k) for i, (answer,) in zip(who, answers, strict=True)]
             with precision(task.dtype):
                 mean = weighted_mean(weight, [_dense(u, task.d) for u in ups])
-                self.state = _server(a, g, self.state, mean, jnp.asarray(total, task.dtype), k)
+                self.state = _server(a, g, self.state, mean, jnp.asarray(share, task.dtype), k)
                 if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
                     raise NotFinite(r + 1, ", stage server")
         if a.closes() and not everyone:  # else they hear the result with the message that opens the next round

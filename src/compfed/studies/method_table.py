@@ -41,6 +41,7 @@ class Entry:
     cost: Cost | None  # None: it has no rule for its steps, so it cannot be built to be counted
     sampling: str
     exact: bool | None
+    limit: str  # `exact` in words
     verified_by: str
 
     def cells(self) -> list[str]:
@@ -52,7 +53,7 @@ class Entry:
             proxes = f"{self.cost.client_proxes:.3g} / {self.cost.server_proxes:.3g}"
         return [
             self.name, self.paper, self.file, said[self.composite], up_down, gradients, proxes, self.sampling,
-            said[self.exact], self.verified_by,
+            self.limit, self.verified_by,
         ]  # fmt: skip
 
 
@@ -74,10 +75,32 @@ def _entry(cls: type[Algorithm], problem: Problem, verified: dict[str, list[int]
         file=Path(inspect.getfile(cls)).name,
         composite=cls.composite,
         cost=cost,
-        sampling=cls.sampling,
+        sampling=_sampling(cls),
         exact=cls.exact,
+        limit=_limit(cls),
         verified_by=_verified(verified.get(cls.__name__, []), cls),
     )
+
+
+def _sampling(cls: type[Algorithm]) -> str:
+    """Who says that a sample of clients will do, and how it stands for all."""
+    said = f"proved ({cls.proof or 'nowhere named'})" if cls.sampling == "proved" else cls.sampling
+    return said if cls.sampling == "no" else ", ".join([said, *cls.schemes[:1]])
+
+
+def _limit(cls: type[Algorithm]) -> str:
+    if cls.exact is None:
+        return "unknown"
+    if cls.exact and cls.sampling != "no" and cls.exact_sampled is False:
+        return "all clients only"
+    return "as 1/t" if cls.exact and cls.slow else "yes" if cls.exact else "no"
+
+
+def references(methods: Iterable[type[Algorithm]] | None = None) -> list[list[str]]:
+    """Name and whole citation of the given methods, or of all that are known."""
+    return [
+        [cls.__name__, str(cls.reference or "unknown")] for cls in (known().values() if methods is None else methods)
+    ]
 
 
 def _unit_problem() -> Problem:
@@ -90,4 +113,4 @@ def _verified(rows: list[int], cls: type[Algorithm]) -> str:
     if not cls.__module__.startswith("compfed."):
         return "not by us; compfed.testing.check(...)"
     identities = "identities " + ", ".join(map(str, rows)) + "; " if rows else ""
-    return identities + ("minimiser" if cls.exact else "floor")
+    return identities + ("rate" if cls.slow else "minimiser" if cls.exact else "floor")

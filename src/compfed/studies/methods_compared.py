@@ -18,6 +18,7 @@ import numpy as np
 import compfed.algorithms as alg
 from compfed.engines import grid
 from compfed.engines.costs import cost_of_a_round
+from compfed.engines.request import checked_sampling
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Zero
@@ -26,6 +27,7 @@ from compfed.solvers.pooled import solve
 from compfed.solvers.steps import suggest
 from compfed.tools.checks import whole
 from compfed.tools.progress import Steps
+from compfed.tools.sampling import Scheme
 from compfed.tools.text import text_table
 from compfed.trace import Trace
 
@@ -85,6 +87,7 @@ def tuned(
     candidates: int = 7,
     batch_size: int | None = None,
     participants: int | None = None,
+    sampling: Scheme | None = None,
     seed: int = 0,
     progress: Any = None,
 ) -> Trace:
@@ -94,8 +97,8 @@ def tuned(
     k = problem.n if participants is None else participants
     rounds = budget.rounds(kinds[0].prepared(problem, k), problem, k)
     traces = grid(
-        problem, kinds, rounds, batch_size=batch_size, participants=participants, seed=seed, reference=x_star,
-        record_every=max(1, rounds // 1000), progress=progress,
+        problem, kinds, rounds, batch_size=batch_size, participants=participants, sampling=sampling, seed=seed,
+        reference=x_star, record_every=max(1, rounds // 1000), progress=progress,
     )  # fmt: skip
     final = [np.inf if "diverged" in t.provenance else _score(t) for t in traces]
     best = int(np.argmin(final))
@@ -173,6 +176,7 @@ def compare_methods(
     candidates: int = 7,
     batch_size: int | None = None,
     participants: int | None = None,
+    sampling: Scheme | None = None,
     seed: int = 0,
     accuracies: Sequence[float] = ACCURACIES,
     out: str | Path | None = None,
@@ -183,6 +187,7 @@ def compare_methods(
     - `methods`: names or classes, registered or not; None for all that the problem allows.
     - `rounds`, `bytes` or `gradients`: the budget of every candidate, per client (300 rounds unless given).
     - `candidates`: step sizes tried per method, powers of two around the suggested one.
+    - `sampling`: one scheme for all methods (see `simulate`); None for each method's own.
     - `out`: a folder for traces, JSON and curves; nothing is written without it.
 
     >>> import compfed as cf
@@ -200,12 +205,13 @@ def compare_methods(
     k = problem.n if participants is None else participants
     for method in chosen:  # refuse what cannot run, or cannot be paid for, before anything has run
         budget.rounds(suggest(method, problem, tau).prepared(problem, k), problem, k)
+        checked_sampling(sampling, method, problem.weights, k)
     x_star = solve(problem)
     steps = Steps(len(chosen), stream)
     traces = {
         method.__name__: tuned(
             problem, method, budget, x_star, tau=tau, candidates=candidates, batch_size=batch_size,
-            participants=participants, seed=seed, progress=steps.start(method.__name__),
+            participants=participants, sampling=sampling, seed=seed, progress=steps.start(method.__name__),
         )
         for method in chosen
     }  # fmt: skip

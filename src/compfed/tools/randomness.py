@@ -8,6 +8,7 @@ from jax import Array
 
 # Separate streams, so that who takes part never depends on what the participants draw.
 _BATCHES, _PARTICIPATION, _SERVER = 0, 1, 2
+_START = 7
 
 
 def run_key(seed: Array | int) -> Array:
@@ -24,6 +25,11 @@ def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:
     """One uniform number per client; the k smallest take part in round r."""
     key = jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r)
     return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), dtype=jnp.float32))(clients)
+
+
+def participation_start(run: Array, r: Array | int) -> Array:
+    """Where systematic sampling starts in round r: one of 2^32 places, uniformly."""
+    return jax.random.bits(jax.random.fold_in(jax.random.fold_in(run, _START), r), dtype=jnp.uint32)
 
 
 def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Array:

@@ -14,12 +14,14 @@ from compfed.studies.paper.keys import (
     FAST_FEDDA,
     FAST_FEDDAS,
     ONE_WORKER,
+    PAPERS_PROBLEM,
     UPLOAD_ZHAT,
     Group,
     Key,
     Traces,
     keys,
 )
+from compfed.studies.paper.theorem import in_words
 from compfed.trace import Trace
 
 
@@ -267,7 +269,10 @@ def within_bound(traces: Traces, group: Group) -> tuple[dict[str, Any], bool]:
 
 @_claim("theorem-1", "Theorem 1's bound holds at every round with its own step sizes", "Theorem 1")
 def _(traces):
-    return within_bound(traces, Group.THEOREM)
+    measured, holds = within_bound(traces, Group.THEOREM)
+    if PAPERS_PROBLEM in traces:
+        measured["note"] = in_words(traces[PAPERS_PROBLEM])
+    return measured, holds
 
 
 @_claim("corollary-1", "Corollary 1: for an indicator g the B_g term drops", "Corollary 1")

@@ -45,6 +45,7 @@ Traces = dict[Key, list[Trace]]  # one trace per seed
 
 ALGORITHM_1 = Key(Group.FULL, "DecoupledProx")
 RIDGE_1, RIDGE_1_BATCHES = Key(Group.THEOREM, "ridge 1"), Key(Group.THEOREM, "ridge 1, b = 20")
+PAPERS_PROBLEM = Key(Group.THEOREM, "the paper's problem")
 VARIANCE_REDUCED = Key(Group.WITHOUT_FLOOR, "VarianceReducedDecoupledProx")
 UPLOAD_ZHAT = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
 ONE_WORKER = Key(Group.FIXED_POINT, "n = 1, tau = 2")  # the appendix

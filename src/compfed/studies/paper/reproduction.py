@@ -64,11 +64,13 @@ def claims_table(claims: list[Claim]) -> str:
         measured = "; ".join(
             f"{k}: {short(v)}" for k, v in c.measured.items() if not isinstance(v, dict) and k != "note"
         )
-        measured = measured or "; ".join(f"{k}: {short(next(iter(v.values())))}" for k, v in c.measured.items())
+        nested = {k: v for k, v in c.measured.items() if isinstance(v, dict)}
+        measured = measured or "; ".join(f"{k}: {short(next(iter(v.values())))}" for k, v in nested.items())
         rows.append(
             [("holds" if c.holds else "FAILS"), c.id, measured if len(measured) < 92 else measured[:89] + "..."]
         )
-    return text_table(["", "claim", "measured"], rows)
+    notes = [f"{c.id}: {c.measured['note']}" for c in claims if "note" in c.measured]
+    return "\n\n".join([text_table(["", "claim", "measured"], rows), *notes])
 
 
 def _slug(name: str) -> str:
