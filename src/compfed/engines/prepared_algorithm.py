@@ -30,9 +30,8 @@ def ready(algorithm: Any, problem: Described, participants: int, seed: int = 0) 
             "enlarge its gamma."
         )
     if problem.dtype == np.float32 and prepared.integrates_rounding():
-        warnings.warn(
-            _drifts(type(algorithm).__name__, participants < problem.n), RunWarning, stacklevel=4
-        )  # simulate(...)
+        said = _drifts(type(algorithm).__name__, participants < problem.n)
+        warnings.warn(said, RunWarning, stacklevel=4)  # where simulate was called
     return prepared
 
 
