@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,89 @@ def test_load_says_what_is_wrong(tmp_path):
     for name in ("other", "text", "empty", "array"):
         with pytest.raises(cf.InputError, match=rf"{name}\.npz is not a trace"):
             cf.Trace.load(tmp_path / name)
+
+
+def rewritten(path: Path, target: Path, change: Callable[[dict[str, Any], dict[str, np.ndarray]], Any]) -> Path:
+    """A saved trace with its head and arrays changed."""
+    with np.load(path) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    head = json.loads(str(arrays.pop("head")))
+    text = change(head, arrays)
+    arrays["head"] = np.array(text if isinstance(text, str) else json.dumps(head))
+    np.savez(target, allow_pickle=False, **arrays)
+    return target
+
+
+DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, np.ndarray]], Any], str]] = {
+    "a head that is no JSON": (lambda head, _: '{"columns": [', r"Expecting value"),
+    "a head that is no table": (lambda head, _: "[1, 2]", r"head is no table"),
+    "no provenance": (lambda head, _: head.pop("provenance") and None, r"'provenance' is missing"),
+    "a column that is not there": (lambda _, a: a.pop("column/drift"), r"'column/drift' is missing"),
+    "columns of different lengths": (
+        lambda _, a: a.update({"column/drift": np.zeros(2)}), r"columns are of different lengths",
+    ),
+    "no model": (lambda _, a: a.pop("x"), r"'x' is missing"),
+    "no memory of the clients": (lambda _, a: a.pop("clients/002"), r"'clients/002' is missing"),
+    "clients of an earlier version with a gap": (
+        lambda head, a: (head.pop("leaves"), a.pop("clients/001")), r"'clients/001' is missing",
+    ),
+    "clients of different numbers": (
+        lambda _, a: a.update({"clients/001": a["clients/001"][:3]}), r"of different numbers of clients",
+    ),
+    "sites without weights": (lambda _, a: a.pop("members/weights"), r"'members/weights' is missing"),
+    "sites of different numbers": (lambda _, a: a.update({"members/rows": np.ones(2)}), r"sites are of different"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_trace_is_one_clear_error(trace, tmp_path, damage):
+    change, message = DAMAGE[damage]
+    path = rewritten(trace.save(tmp_path / "whole"), tmp_path / "bad.npz", change)
+    with pytest.raises(cf.InputError, match=rf"bad\.npz is a damaged trace .*{message}"):
+        cf.Trace.load(path)
+
+
+def test_every_cut_and_every_changed_byte_is_noticed_or_harmless(trace, tmp_path):
+    raw, bad, rng = trace.save(tmp_path / "whole").read_bytes(), tmp_path / "bad.npz", np.random.default_rng(0)
+    cuts = [raw[: int(end)] for end in np.linspace(0, len(raw) - 1, 60)]
+    for kind in range(200):
+        changed = bytearray(raw)
+        changed[rng.integers(len(raw))] ^= 1 << (kind % 8)
+        cuts.append(bytes(changed))
+    refused = 0
+    for content in cuts:
+        bad.write_bytes(content)
+        try:
+            back = cf.Trace.load(bad)
+        except cf.InputError:
+            refused += 1
+        else:  # a bit of the archive's own book-keeping
+            assert_same_arrays(trace.columns, back.columns)
+            assert_same_state(trace.state, back.state)
+    assert refused > 200
+
+
+def test_a_folder_in_the_place_of_a_trace(tmp_path):
+    (tmp_path / "run.npz").mkdir()
+    with pytest.raises(cf.InputError, match=r"run\.npz cannot be read: Is a directory"):
+        cf.Trace.load(tmp_path / "run")
+
+
+def test_a_trace_knows_its_sites_also_from_a_file(problem, trace, tmp_path):
+    for known in (trace, cf.Trace.load(trace.save(tmp_path / "run"))):
+        assert known.state is not None
+        members = known.state.members
+        assert members is not None
+        assert members.names == problem.sites.names
+        assert members.rows.tolist() == [20] * 5
+        np.testing.assert_array_equal(members.weights, problem.weights)
+        # one sum over the rows of a site, and no row: w = cos(1), cos(2), ... for the columns, then the label
+        w = np.cos(np.arange(1, 10))
+        by_hand = [
+            (A @ w[:8] + y * w[8]).mean() for A, y in zip(problem.sites.features, problem.sites.labels, strict=True)
+        ]
+        assert members.marks is not None
+        np.testing.assert_allclose(members.marks, by_hand, rtol=0, atol=1e-12)
 
 
 # --- looking at it ---

@@ -23,6 +23,10 @@ class StepSizeWarning(UserWarning):
     """A step proved too long and was halved; the run went on."""
 
 
+class RunWarning(UserWarning):
+    """A run is prepared that may not be what was meant; the message says why, and the way out."""
+
+
 class Divergence(ArithmeticError):
     """A run produced a model that is not finite. `trace` holds every round recorded before that."""
 

@@ -50,12 +50,28 @@ COUNTED = frozenset(
 
 
 @dataclass(frozen=True)
+class Members:
+    """The sites of a run, in their order: what tells whether another run has the same ones."""
+
+    names: tuple[str, ...]
+    rows: np.ndarray
+    weights: np.ndarray  # p_i
+    marks: np.ndarray | None = None  # one sum over the rows of each; None where the rows were elsewhere
+
+    def __getitem__(self, order: list[int]) -> Members:
+        """The same ones in another order."""
+        names = tuple(self.names[i] for i in order)
+        return Members(names, self.rows[order], self.weights[order], None if self.marks is None else self.marks[order])
+
+
+@dataclass(frozen=True)
 class State:
     """Everything a run needs to go on: rounds done, and the leaves of the server's and the clients' memory."""
 
     rounds: int
     server: list[np.ndarray]
     clients: list[np.ndarray]  # each with one row per site, in the order of the sites
+    members: Members | None = None  # None: nobody has said whose memory it is
 
 
 @dataclass(frozen=True)
@@ -120,9 +136,14 @@ class Trace:
         arrays = {f"column/{name}": values for name, values in self.columns.items()} | {"x": self.x}
         head: dict[str, Any] = {"provenance": self.provenance, "columns": list(self.columns), "rounds": None}
         if self.state is not None:
-            head["rounds"] = self.state.rounds
-            arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(self.state.server)}
-            arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(self.state.clients)}
+            state, members = self.state, self.state.members
+            head |= {"rounds": state.rounds, "leaves": [len(state.server), len(state.clients)]}
+            arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(state.server)}
+            arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(state.clients)}
+            if members is not None:
+                head["names"] = list(members.names)
+                said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
+                arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
         with target.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
@@ -135,21 +156,64 @@ class Trace:
         if not source.exists():
             raise InputError(f"there is no trace at {source}.")
         try:
-            stored = np.load(source, allow_pickle=False)
-        except (ValueError, EOFError, zipfile.BadZipFile):
-            stored = None
-        if not isinstance(stored, np.lib.npyio.NpzFile) or "head" not in stored:
-            raise InputError(f"{source} is not a trace: it was not written by Trace.save.")
-        with stored:
-            head = json.loads(str(stored["head"]))
-            columns = {name: stored[f"column/{name}"] for name in head["columns"]}
-            leaves = {
-                part: [stored[k] for k in sorted(stored) if k.startswith(part)] for part in ("server/", "clients/")
-            }
-            state = None
-            if head["rounds"] is not None:
-                state = State(head["rounds"], leaves["server/"], leaves["clients/"])
-            return Trace(columns, stored["x"], head["provenance"], state)
+            with source.open("rb") as file:
+                stored = np.load(file, allow_pickle=False)
+                if not isinstance(stored, np.lib.npyio.NpzFile) or "head" not in stored:
+                    raise _no_trace(source)
+                arrays = {name: stored[name] for name in stored.files}
+            return _read(json.loads(str(arrays.pop("head"))), arrays)
+        except InputError:
+            raise
+        except OSError as problem:
+            raise InputError(f"{source} cannot be read: {problem.strerror or problem}.") from None
+        except (ValueError, EOFError, zipfile.BadZipFile) as problem:
+            if not zipfile.is_zipfile(source):
+                raise _no_trace(source) from None
+            raise _damaged(source, problem) from None
+        except Exception as problem:  # whatever the readers of NumPy, zip and JSON make of bytes that were changed
+            raise _damaged(source, problem) from None
+
+
+def _no_trace(source: Path) -> InputError:
+    return InputError(f"{source} is not a trace: it was not written by Trace.save, or not to its end.")
+
+
+def _damaged(source: Path, problem: Exception) -> InputError:
+    what = (
+        f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
+    )
+    return InputError(f"{source} is a damaged trace ({what}). Write it again with Trace.save, or take another copy.")
+
+
+def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
+    """The trace of a file's head and arrays; raises if a part is missing or does not fit the others."""
+    if not isinstance(head, dict) or not isinstance(head["provenance"], dict):
+        raise ValueError("its head is no table")
+    columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
+    if len({values.shape for values in columns.values()}) > 1 or any(values.ndim != 1 for values in columns.values()):
+        raise ValueError("its columns are of different lengths")
+    return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))
+
+
+def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
+    # files of earlier versions do not say how many leaves there are: then as many as there are numbers up to the highest
+    counts = head.get("leaves") or [
+        max((int(name.split("/")[1]) + 1 for name in arrays if name.startswith(part)), default=0)
+        for part in ("server/", "clients/")
+    ]
+    server, clients = (
+        [arrays[f"{part}/{i:03d}"] for i in range(count)]
+        for part, count in zip(("server", "clients"), counts, strict=True)
+    )
+    if len({len(leaf) for leaf in clients}) > 1:
+        raise ValueError("its clients' memories are of different numbers of clients")
+    members = None
+    if "names" in head:
+        said = [arrays[f"members/{name}"] for name in ("rows", "weights")]
+        members = Members(tuple(head["names"]), *said, marks=arrays.get("members/marks"))
+        if any(values.shape != (len(members.names),) for values in said):
+            raise ValueError("its sites are of different numbers")
+    return State(int(head["rounds"]), server, clients, members)
 
 
 def _plain(value: Any) -> Any:

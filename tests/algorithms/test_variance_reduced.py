@@ -12,7 +12,6 @@ from problems import quadratics
 
 import compfed as cf
 from compfed.algorithms import DecoupledProx, VarianceReducedDecoupledProx
-from compfed.trace import State
 
 ROWS, BATCH = 12, 3  # of every site; of a mini-batch
 X0 = np.linspace(-1.0, 2.0, 8)
@@ -67,7 +66,8 @@ def test_mini_batches_make_no_noise_at_the_fixed_point(problem, method, stays):
     assert start.state is not None
     _, p, S = start.state.clients
     c = gradient - problem.client_gradients(star.x)
-    there = replace(start, state=State(0, [star.x - algorithm.eta_tilde * gradient], [c, p, S]))
+    state = replace(start.state, server=[star.x - algorithm.eta_tilde * gradient], clients=[c, p, S])
+    there = replace(start, state=state)
     trace = cf.simulate(problem, algorithm, 20, batch_size=BATCH, reference=star, resume=there)
     worst = trace["optimality"][1:].max()
     assert (worst < 1e-12) if stays else (worst > 1e-2)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
-from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffold, VarianceReducedDecoupledProx
+from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffnew, Scaffold, VarianceReducedDecoupledProx
+from compfed.algorithms.scaffnew import Random
 from compfed.engines import reference
 from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.studies.ablation import AblatedProx
 
 ROWS = [10, 20, 60]  # of the sites: 30 on average
 BATCH, TAU = 4, 3
@@ -81,3 +84,91 @@ def test_a_resumed_run_goes_on_counting_at_its_own_price(problem):
     assert both["round"].tolist() == [0, 2, 4, 5, 6]
     assert both["gradients"].tolist() == [0, 14, 28, 35, 42]
     assert both["gradient_rows"].tolist() == [0, 108, 216, 216 + 210, 216 + 420]  # 54 a round, then 210
+
+
+RANDOM = Scaffnew(eta=0.1, steps=Random(p=0.5))
+
+
+def test_rounds_of_random_length_count_what_was_done(problem, read):
+    """Every round by itself, not on average: the gradients that the clients' losses were asked for."""
+    with jax.disable_jit():
+        trace = reference(problem, RANDOM, 4, batch_size=BATCH, seed=3)
+    lengths = np.diff(trace["gradients"])
+    assert len(set(lengths)) > 1
+    assert (len(read) / 3, sum(read) / 3) == (lengths.sum(), BATCH * lengths.sum())
+    assert trace["gradient_rows"].tolist() == (BATCH * trace["gradients"]).tolist()
+    assert np.diff(trace["vectors_up"]).tolist() == [1.0] * 4  # messages are as long as ever
+
+
+def test_random_lengths_are_counted_between_records_and_after_a_resume(problem):
+    whole = cf.simulate(problem, RANDOM, 7, seed=3)
+    assert cf.simulate(problem, RANDOM, 7, seed=3, record_every=4)["gradients"].tolist() == [
+        whole["gradients"][r] for r in (0, 4, 7)
+    ]
+    half = cf.simulate(problem, RANDOM, 3, seed=3)
+    assert cf.simulate(problem, RANDOM, 4, seed=3, resume=half)["gradients"].tolist() == whole["gradients"].tolist()
+
+
+def test_random_lengths_follow_from_the_seed_of_the_run(problem):
+    """With full gradients of everyone nothing else is drawn."""
+    first, again, other = (cf.simulate(problem, RANDOM, 12, seed=s, record_every=12) for s in (1, 1, 2))
+    np.testing.assert_array_equal(first.x, again.x)
+    assert first["gradients"][-1] != other["gradients"][-1]
+    assert not np.array_equal(first.x, other.x)
+    assert first.provenance["algorithm"]["steps"]["seed"] == 1
+    for member, alone in zip(cf.grid(problem, RANDOM, 12, {"seed": [1, 2]}), (first, other), strict=True):
+        np.testing.assert_allclose(member.x, alone.x, rtol=0, atol=1e-14)
+        assert member["gradients"][-1] == alone["gradients"][-1]
+    own = Scaffnew(eta=0.1, steps=Random(p=0.5, seed=1))  # for lengths that stay when mini-batches change
+    np.testing.assert_array_equal(cf.simulate(problem, own, 12, seed=2, record_every=12).x, first.x)
+
+
+def test_neighbouring_large_seeds_differ_in_float32():
+    """2**24 + 1 is no float32: a seed must not pass through one."""
+    sites = cf.data.synthetic(clients=3, samples=ROWS, features=4, seed=0)
+    single = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.Zero(), sites, dtype="float32")
+    steps = [Scaffnew(eta=0.1, steps=Random(p=0.05, seed=s)) for s in (2**24, 2**24 + 1)]
+    a, b = (cf.simulate(single, algorithm, 3) for algorithm in steps)
+    assert a["gradients"].tolist() != b["gradients"].tolist()
+    assert not np.array_equal(a.x, b.x)
+
+
+COSTS = ("vectors_up", "vectors_down", "bytes_up", "bytes_down", "gradients", "gradient_rows", "client_proxes")
+
+
+@pytest.mark.parametrize("change", [{"tau": 1}, {"participants": 1}], ids=["tau", "participants"])
+def test_costs_never_fall_when_a_run_goes_on_cheaper(problem, change):
+    first = cf.simulate(problem, DecoupledProx(eta=0.1, tau=TAU), 5)
+    algorithm, participants = DecoupledProx(eta=0.1, tau=change.get("tau", TAU)), change.get("participants")
+    both = cf.simulate(problem, algorithm, 4, participants=participants, resume=first)
+    share = 1 / 3 if participants else 1.0
+    for name in COSTS:
+        steps = np.diff(both[name])
+        assert (steps > 0).all(), name
+        np.testing.assert_allclose(steps[:5], steps[0], rtol=1e-12)
+        np.testing.assert_allclose(steps[5:], steps[5], rtol=1e-12)
+    assert np.diff(both["gradients"])[-1] == pytest.approx(share * algorithm.tau)
+
+
+@pytest.mark.parametrize("rule", ["eta", "eta-tilde", "none"])
+def test_drift_of_an_ablation_is_that_of_its_own_local_models(rule):
+    """Algorithm 1 with another local prox, in NumPy."""
+    problem = quadratics(g=cf.regularisers.L1(0.3))
+    H, b = quadratic_oracle(problem)
+    eta, eta_g, tau, lam = 0.05, 0.8, 3, 0.3
+    length = eta * eta_g * tau
+    inner = {"eta": eta, "eta-tilde": length, "none": 0.0}[rule]
+    x, c, drift = np.zeros(problem.d), np.zeros((5, problem.d)), []
+    for _ in range(3):
+        p = soft(x, length * lam)
+        zhat, z, S = np.tile(p, (5, 1)), np.tile(p, (5, 1)), np.zeros((5, problem.d))
+        for _ in range(tau):
+            q = np.einsum("ijk,ik->ij", H, z) - b
+            zhat, S = zhat - eta * (q + c), S + q
+            z = soft(zhat, inner * lam)
+        x = p - length * S.mean(0) / tau
+        c = (p - x) / length - S / tau
+        drift.append(np.linalg.norm(z - z.mean(0), axis=1).mean())
+    for run in (cf.simulate, reference):
+        found = run(problem, AblatedProx(eta=eta, rule=rule, eta_g=eta_g, tau=tau), 3)["drift"]
+        np.testing.assert_allclose(found, [0.0, *drift], rtol=1e-10)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from problems import logistic
+from problems import logistic, quadratics
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid
 from compfed.engines import reference
+from compfed.engines.prepared_algorithm import ready
 from compfed.solvers.steps import suggest
 
 engine = importlib.import_module("compfed.engines.simulator")  # the package exports the function of the same name
@@ -182,3 +183,105 @@ def test_progress_reports_every_round(problems):
 def test_a_smooth_method_refuses_a_regulariser_and_names_composite_ones(problems):
     with pytest.raises(cf.InputError, match=r"FedAvg is for smooth problems.*DecoupledProx"):
         cf.simulate(problems["equal"], FedAvg(eta=1.0), 1)
+
+
+# --- what the caller gave ---
+
+
+def test_what_the_caller_does_with_his_arrays_later_changes_nothing():
+    """Rows, labels, weights, start, reference and the numbers of a penalty: all are spoilt after they were given."""
+    rng = np.random.default_rng(0)
+    A, y, q = [rng.standard_normal((6, 3)) for _ in range(2)], [rng.standard_normal(6) for _ in range(2)], np.ones(6)
+    p, lam, x0, star = np.array([0.25, 0.75]), np.full(3, 0.1), np.ones(3), np.ones(3)
+    mine = [*A, *y, q, p, lam, x0, star]
+    kept = [a.copy() for a in mine]
+
+    def made() -> tuple[cf.Problem, cf.Trace]:
+        sites = cf.data.from_arrays(A, y, row_weights=[q, q])
+        problem = cf.Problem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(lam), sites, weights=p)
+        return problem, cf.simulate(problem, DecoupledProx(eta=0.05, tau=2), 0, x0=x0, reference=star)
+
+    problem, start = made()
+    for a in mine:
+        a *= -7.0
+    spoilt = [engine_(problem, DecoupledProx(eta=0.05, tau=2), 3, resume=start) for engine_ in (cf.simulate, reference)]
+    for a, was in zip(mine, kept, strict=True):
+        a[...] = was
+    problem, start = made()
+    expected = cf.simulate(problem, DecoupledProx(eta=0.05, tau=2), 3, resume=start)
+    for trace in spoilt:
+        np.testing.assert_allclose(trace.x, expected.x, rtol=1e-12)
+        np.testing.assert_allclose(trace["objective"], expected["objective"], rtol=1e-12)
+    with pytest.raises(ValueError, match="read-only"):
+        problem.sites.features[0][0, 0] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        problem.weights[0] = 1.0
+
+
+def test_rows_are_copied_once_and_no_more():
+    A, y = np.ones((4, 2)), np.zeros(4)
+    sites = cf.data.from_arrays([A], [y])
+    assert not np.shares_memory(sites.features[0], A)
+    assert sites.permuted([0]).features[0] is sites.features[0]
+    view = A[:3]
+    view.setflags(write=False)  # read-only, and yet A can be written to
+    assert not np.shares_memory(cf.data.from_arrays([view], [y[:3]]).features[0], A)
+
+
+# --- a measure of one's own, grids ---
+
+
+@pytest.mark.parametrize("column", ["objective", "drift", "round", "optimality"])
+def test_a_measure_cannot_take_the_name_of_a_column(problems, column):
+    own: Any = lambda *_: {column: 0.0}  # noqa: E731  # its type is not the point
+    with pytest.raises(cf.InputError, match=f"measure returns a column '{column}', which is one of a trace's own"):
+        cf.simulate(problems["equal"], FedDA(eta=1.0), 1, measure=own)
+    nothing: Any = lambda *_: 0.0  # noqa: E731
+    with pytest.raises(cf.InputError, match="measure must return a dict"):
+        cf.simulate(problems["equal"], FedDA(eta=1.0), 1, measure=nothing)
+
+
+def test_a_grid_over_a_name_that_two_have_asks_which(problems):
+    problem, algorithm = problems["equal"], suggest("FedDR", problems["equal"], tau=2)
+    with pytest.raises(cf.InputError, match=r"algorithm\.lam \(of FedDR\) and regulariser\.lam \(of L1\); say which"):
+        cf.grid(problem, algorithm, 1, {"lam": [1e-3, 1e-2]})
+    penalties = cf.grid(problem, algorithm, 3, {"regulariser.lam": [1e-3, 1e-2]})
+    for trace, lam in zip(penalties, (1e-3, 1e-2), strict=True):
+        assert trace.provenance["grid"] == {"regulariser.lam": lam}
+        assert trace.provenance["problem"]["regulariser"]["lam"] == lam
+        assert trace.provenance["algorithm"]["lam"] == algorithm.lam
+        alone = cf.simulate(problem.replace(regulariser=cf.regularisers.L1(lam)), algorithm, 3)
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-13)
+    (steps,) = cf.grid(problem, algorithm, 1, {"algorithm.lam": [0.5], "run.seed": [3]})
+    assert steps.provenance["algorithm"]["lam"] == 0.5
+    assert steps.provenance["problem"]["regulariser"]["lam"] == problem.regulariser.lam
+    assert steps.provenance["seed"] == 3
+    with pytest.raises(cf.InputError, match=r"'regulariser\.eta': it is not a number"):
+        cf.grid(problem, algorithm, 1, {"regulariser.eta": [1.0]})
+
+
+# --- float32 ---
+
+
+@pytest.mark.parametrize("name", ["DecoupledProx", "VarianceReducedDecoupledProx"])
+def test_float32_with_the_paper_s_upload_is_warned_of(problems, name):
+    cls: Any = ALGORITHMS[name]
+    single, algorithm = problems["equal"].astype("float32"), cls(eta=0.5)
+    with pytest.warns(cf.RunWarning, match=r"drifts away.*astype\('float64'\), or let every client take part"):
+        ready(algorithm, single, 2)
+    ready(algorithm, single, 5)  # with everyone there is nothing to say, and warnings are errors here
+    ready(algorithm, problems["equal"], 2)
+
+
+@pytest.mark.thorough
+def test_that_drift_is_there_and_grows():
+    """What the warning says: sampled in float32 the error grows with the rounds, of everyone or in float64 it does not."""
+    problem = quadratics(g=cf.regularisers.L1(0.3))
+    algorithm, star = suggest("DecoupledProx", problem), cf.solve(problem)
+    options: dict[str, Any] = {"record_every": 2000, "reference": star}
+    single = problem.astype("float32")
+    with pytest.warns(cf.RunWarning):
+        drifts = cf.simulate(single, algorithm, 20_000, participants=3, **options)["optimality"]
+    assert drifts[-1] > 2 * drifts[1] > 1e-5
+    assert cf.simulate(single, algorithm, 20_000, **options)["optimality"][1:].max() < 1e-6
+    assert cf.simulate(problem, algorithm, 20_000, participants=3, **options)["optimality"][1:].max() < 1e-11

@@ -79,6 +79,8 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     down_vectors: str = choice("one", "two", default="one")
 
+    state_depends_on = ("down_vectors",)  # with "two" the clients' momentum is not kept
+
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau

@@ -109,7 +109,8 @@ class Algorithm(Generic[S, C, D, U]):
     proof: ClassVar[str] = ""  # of "proved": paper and theorem; its assumptions stand in the docstring of the file
     # How a sample stands for all clients where weights differ: what suits the server's step, the default first.
     schemes: ClassVar[tuple[Scheme, ...]] = ()
-    rounds_to_count: ClassVar[int] = 1  # rounds over which costs are averaged; more than 1 if rounds differ in length
+    # Fields that what is remembered depends on: a run goes on with the same ones only. None is "nobody has said": all of them.
+    state_depends_on: ClassVar[tuple[str, ...] | None] = None
     # A method whose clients only evaluate f where they are told: it may be run by plain questions (`solvers.by_questions`).
     # D then has x (and W), U has value and gradient (and H), and the server's state has a `trial`.
     by_questions: ClassVar[bool] = False
@@ -149,6 +150,22 @@ class Algorithm(Generic[S, C, D, U]):
     def correction(self, s: S, c: C) -> Array | None:
         """The drift correction of a client, where there is one: their weighted sum should vanish."""
         return None
+
+    def seeded(self, seed: int) -> Self:
+        """The method as it runs with this seed; for those that draw something all clients share."""
+        return self
+
+    def local_steps(self, r: Array) -> Array | None:
+        """Local steps in round r, where they are drawn anew for each round; None where all rounds cost the same."""
+        return None
+
+    def with_local_steps(self, steps: int) -> Self:
+        """The method with so many in every round, which is how the price of a step is found."""
+        return self
+
+    def integrates_rounding(self) -> bool:
+        """Do rounding errors of every round stay in what is remembered, and add up?"""
+        return False
 
     @classmethod
     def suggested(cls, b: Bounds, scale: float) -> Self:

@@ -75,6 +75,8 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     feedback: str = choice("EF21", "EF14", default="EF21")
 
+    state_depends_on = ("feedback",)  # m is another thing in each
+
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau

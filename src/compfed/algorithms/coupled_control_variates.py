@@ -57,6 +57,8 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
     eta: float = positive()
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         zero = jnp.zeros_like(x0)
         return Global(x=x0, v=zero), Client(c=zero, S=zero)

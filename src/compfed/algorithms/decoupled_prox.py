@@ -69,6 +69,8 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
     tau: int = count(default=5)
     upload: str = choice("auto", "model", "gradient-sum", default="auto")
 
+    state_depends_on = ()
+
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau  # L2
@@ -108,6 +110,9 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
 
     def correction(self, s, c):
         return c.c
+
+    def integrates_rounding(self):
+        return self.upload == "model"
 
     @classmethod
     def suggested(cls, b, scale):

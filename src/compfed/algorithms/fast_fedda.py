@@ -95,6 +95,8 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     schedule: Constant | Linear | Quadratic = part()
     tau: int = count(default=5)
 
+    state_depends_on = ("tau", "schedule")  # the weights of the sums follow from them
+
     def init(self, x0):
         zero = jnp.zeros_like(x0)
         return Server(G=zero, W=zero, w0=x0, r=jnp.zeros((), x0.dtype)), x0

@@ -68,6 +68,8 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
     rho: float = positive()
     tau: int = count(default=5)
 
+    state_depends_on = ("rho",)  # xtilde = sum_i p_i (x_i + z_i / rho) is kept up to date, never formed anew
+
     def init(self, x0):
         return Server(xtilde=x0), Client(x=x0, z=jnp.zeros_like(x0))
 

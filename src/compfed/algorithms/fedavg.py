@@ -49,6 +49,8 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(w=x0), None
 

@@ -50,6 +50,8 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(z=x0, a=jnp.zeros((), x0.dtype)), None
 

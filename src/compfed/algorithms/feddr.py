@@ -71,6 +71,8 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     start: str = choice("previous", "centre", default="previous")
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Server(xtilde=x0), Client(x=x0, y=x0)
 

@@ -53,6 +53,8 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     tau: int = count(default=5)
     server_prox: str = choice("full", "single", "none", default="full")
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(w=x0), None
 

@@ -57,6 +57,8 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     tau: int = count(default=5)
     updates: int = count(default=1)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(x0=x0), Client(x=x0, lam=jnp.zeros_like(x0))
 

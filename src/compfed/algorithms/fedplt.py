@@ -63,6 +63,8 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     rho: float = positive()
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Server(z=x0), Client(z=x0, x=x0)
 

@@ -53,6 +53,8 @@ class FedProx(Algorithm[Global, None, Global, Up]):
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(w=x0), None
 

@@ -54,6 +54,8 @@ class FedSplit(Algorithm[Global, Client, Global, Up]):
     s: float = positive()
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(x=x0), Client(z=x0, h=x0)
 

@@ -77,6 +77,8 @@ class FISTA(Algorithm[Server, None, Down, Up]):
     eta: float = positive()
     momentum: Plain | StronglyConvex | Restart = part(default=Restart())
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Server(x=x0, y=x0, t=jnp.ones((), x0.dtype)), None
 

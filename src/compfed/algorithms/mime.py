@@ -89,6 +89,8 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     tau: int = count(default=5)
     beta: float = nonnegative(default=0.9)
 
+    state_depends_on = ()
+
     def init(self, x0):
         zero = jnp.zeros_like(x0)
         return Server(x=x0, m=zero, c=zero), Client(x=x0)

@@ -56,6 +56,8 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     tau: int = count(default=5)
     beta: float = nonnegative(default=0.9)
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(x=x0, m=jnp.zeros_like(x0)), None
 

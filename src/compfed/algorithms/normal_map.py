@@ -64,6 +64,8 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
+    state_depends_on = ()
+
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau

@@ -70,6 +70,8 @@ class ProximalBFGS(Algorithm[Server, None, Down, Up]):
     eta: float = positive()
     memory: int = count(default=30)
 
+    state_depends_on = ("memory",)
+
     def init(self, x0):
         xp, zero = namespace(x0), namespace(x0).zeros((), x0.dtype)
         none = xp.zeros((self.memory, x0.size), x0.dtype)

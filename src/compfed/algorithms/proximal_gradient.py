@@ -38,6 +38,8 @@ class ProximalGradient(Algorithm[Global, None, Global, Up]):
 
     eta: float = positive()
 
+    state_depends_on = ()
+
     def init(self, x0):
         return Global(x=x0), None
 

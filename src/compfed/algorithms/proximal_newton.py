@@ -86,6 +86,8 @@ class ProximalNewton(Algorithm[Server, None, Down, Up]):
 
     width: int | None = optional(count(), default=None)
 
+    state_depends_on = ("width",)
+
     def init(self, x0):
         xp, zero = namespace(x0), namespace(x0).zeros((), x0.dtype)
         w = min(self.width or WIDTH, x0.size)

@@ -11,8 +11,9 @@ and at the solution h_i = grad f_i(x*). So sum_i p_i h_i = grad f(x*), which is 
 centred. The number of steps is a choice:
 
 - `Fixed(tau)`: tau in every round. Exact in practice; for g = 0 it is SCAFFOLD (option II, server step 1).
-- `Random(p, seed)`: geometric with mean 1/p, the same for all clients. With eta <= 1/L the error shrinks like
-  1 - min(eta mu, p^2) per step; p = sqrt(mu/L) needs O(sqrt(L/mu) log 1/eps) rounds.
+- `Random(p)`: geometric with mean 1/p, the same for all clients, drawn from the seed of the run (or from its own, if
+  given). With eta <= 1/L the error shrinks like 1 - min(eta mu, p^2) per step; p = sqrt(mu/L) needs
+  O(sqrt(L/mu) log 1/eps) rounds.
 
     x   global model, post-proximal     xhat   local model at the end of a round     h   memory of a client
 
@@ -24,6 +25,7 @@ become one geometric draw; `Fixed` is outside the theory.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -32,7 +34,8 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, Reference
 from compfed.errors import InputError
-from compfed.tools.records import count, nonnegative, part, positive, record
+from compfed.tools.randomness import run_key, shared_key
+from compfed.tools.records import count, optional, part, positive, record, seed
 
 
 @record
@@ -49,19 +52,17 @@ class Fixed:
 @record
 class Random:
     p: float = positive()
-    seed: int = nonnegative(default=0)
+    seed: int | None = optional(seed(), default=None)  # that of the run unless given
 
     def check(self):
         if isinstance(self.p, float) and self.p > 1:
             raise InputError(f"Random(p={self.p!r}): p is a probability and must be <= 1.")
-        if isinstance(self.seed, float) and self.seed % 1:
-            raise InputError(f"Random(seed={self.seed!r}): seed must be a whole number.")
 
     def expected(self):
         return 1.0 / self.p
 
     def drawn(self, r):
-        key = jax.random.fold_in(jax.random.key(jnp.asarray(self.seed).astype(jnp.uint32)), r)
+        key = shared_key(run_key(0 if self.seed is None else self.seed), r)  # in a run it is never None: see `seeded`
         # p in single precision always: JAX draws in the precision of p, and lengths should not depend on the problem's
         return jax.random.geometric(key, jnp.asarray(self.p).astype(jnp.float32), dtype=jnp.int32)
 
@@ -94,9 +95,7 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
     eta: float = positive()
     steps: Fixed | Random = part(default=Fixed())
 
-    @property
-    def rounds_to_count(self):  # pyright: ignore[reportIncompatibleVariableOverride]  # only random rounds differ
-        return 100 if isinstance(self.steps, Random) else 1
+    state_depends_on = ()
 
     @property
     def length(self):
@@ -123,6 +122,17 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
 
     def solution(self, g, s):
         return s.x
+
+    def seeded(self, seed):
+        if not isinstance(self.steps, Random) or self.steps.seed is not None:
+            return self
+        return replace(self, steps=replace(self.steps, seed=seed))
+
+    def local_steps(self, r):
+        return self.steps.drawn(r) if isinstance(self.steps, Random) else None
+
+    def with_local_steps(self, steps):
+        return replace(self, steps=Fixed(tau=steps))
 
     @classmethod
     def suggested(cls, b, scale):

@@ -68,6 +68,8 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
     tau: int = count(default=5)
     option: str = choice("I", "II", default="II")
 
+    state_depends_on = ()
+
     def init(self, x0):
         zero = jnp.zeros_like(x0)
         return Global(x=x0, c=zero), Client(c_i=zero)

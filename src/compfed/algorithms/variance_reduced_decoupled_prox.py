@@ -68,6 +68,8 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Up]):
     tau: int = count(default=5)
     upload: str = choice("auto", "model", default="auto")
 
+    state_depends_on = ()
+
     @property
     def eta_tilde(self):
         return self.eta * self.eta_g * self.tau
@@ -107,6 +109,9 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Up]):
 
     def correction(self, s, c):
         return c.c
+
+    def integrates_rounding(self):
+        return self.upload == "model"
 
     @classmethod
     def suggested(cls, b, scale):

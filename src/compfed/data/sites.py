@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
+from compfed.tools.arrays import made_here, owned
 from compfed.tools.sizes import check_sizes, check_weights
 
 
@@ -28,6 +30,13 @@ class Sites:
     source: dict[str, Any] = field(default_factory=dict)
     row_weights: tuple[np.ndarray, ...] | None = None
     columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Arrays of its own: what the caller does with his later changes nothing here."""
+        for name in ("features", "labels", "row_weights"):
+            arrays = getattr(self, name)
+            if arrays is not None:
+                object.__setattr__(self, name, tuple(owned(a) for a in arrays))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -49,6 +58,14 @@ class Sites:
         if self.row_weights is None:
             return [np.full(m, 1.0 / m) for m in self.sizes]
         return [w / w.sum() for w in self.row_weights]
+
+    @cached_property
+    def marks(self) -> np.ndarray:
+        """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
+        outputs = int(np.prod(self.labels[0].shape[1:]))
+        w, v = np.split(np.cos(1.0 + np.arange(self.width + outputs)), [self.width])
+        rows = zip(self.features, self.labels, self.row_shares, strict=True)
+        return np.array([float((q @ A) @ w + (q @ y.reshape(len(y), -1)) @ v) for A, y, q in rows])
 
     @property
     def width(self) -> int:
@@ -76,9 +93,11 @@ class Sites:
 
 def _dense(values: Any, what: str) -> np.ndarray:
     if hasattr(values, "toarray"):  # scipy.sparse
-        values = values.toarray()
+        return made_here(np.asarray(values.toarray(), dtype=float))
     try:
-        return np.asarray(values, dtype=float)
+        made = np.asarray(values, dtype=float)
+        converted = isinstance(values, np.ndarray) and not np.may_share_memory(made, values)
+        return made_here(made) if converted or isinstance(values, (list, tuple)) else made
     except (TypeError, ValueError) as problem:
         raise InputError(f"{what} must be numbers: {problem}. Encode words as numbers, or leave them out.") from None
 
@@ -255,10 +274,10 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         if row_weights.shape != (len(where),):
             raise InputError(f"row_weights has shape {row_weights.shape}; there are {len(where)} rows: one for each.")
     return from_arrays(
-        [features[r] for r in rows],
-        [labels[r] for r in rows],
+        [made_here(features[r]) for r in rows],
+        [made_here(labels[r]) for r in rows],
         names=[str(name) for name in names],
         source={"name": "from_table"},
-        row_weights=None if row_weights is None else [row_weights[r] for r in rows],
+        row_weights=None if row_weights is None else [made_here(row_weights[r]) for r in rows],
         columns=columns,
     )

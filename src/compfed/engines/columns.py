@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
+from compfed.errors import InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
+from compfed.trace import COLUMNS
 
 BLOCK = 64  # models measured together
 
@@ -25,3 +30,15 @@ def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
     with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
         norms = np.linalg.norm(np.concatenate([m for _, m in parts]), axis=1)
     return {"objective": np.concatenate([values for values, _ in parts]), "gradient_mapping": norms}
+
+
+def own_columns(found: Any) -> Mapping[str, Any]:
+    """What a user's `measure` returned, if it is a dict of columns that a trace does not have already."""
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InputError(f"measure must return a dict from names of columns to numbers; got {type(found).__name__}.")
+    for name in found:
+        if name in COLUMNS:
+            raise InputError(
+                f"measure returns a column {name!r}, which is one of a trace's own ({COLUMNS[name]}); give it another name."
+            )
+    return found

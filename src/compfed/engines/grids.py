@@ -45,7 +45,8 @@ def grid(
     """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
 
     `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
-    loss ("ridge"), or "seed". `algorithm` may be several of one kind that differ in their numbers only.
+    loss ("ridge"), or "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam",
+    "loss.ridge", "run.seed". `algorithm` may be several of one kind that differ in their numbers only.
     `reference` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
     stop the others: its trace ends early and `provenance["diverged"]` says why.
 
@@ -111,17 +112,27 @@ def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapp
     """The algorithm, problem and seed of one member."""
     owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
     for name, value in values.items():
-        if name == "seed":
+        owner, leaf = _whose(owners, name)
+        if owner == "run":
             seed = value
-            continue
-        owner = next((o for o, r in owners.items() if has_leaf(r, name)), None)
-        if owner is None:
-            known = ", ".join([*(f for r in owners.values() for f in leaf_names(r)), "seed"])
-            raise InputError(
-                f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}."
-            )
-        owners[owner] = with_leaf(owners[owner], name, value)
+        else:
+            owners[owner] = with_leaf(owners[owner], leaf, value)
     return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
+
+
+def _whose(owners: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """Who has the number of this name, and what it is called there; refuses a name that two of them have."""
+    found = [owner for owner, record in owners.items() if has_leaf(record, name)] + ["run"] * (name == "seed")
+    if len(found) > 1:
+        whose = [f"{o}.{name}" + (f" (of {type(owners[o]).__name__})" if o in owners else "") for o in found]
+        raise InputError(f"grid over {name!r}: there are {' and '.join(whose)}; say which one is meant.")
+    if found:
+        return found[0], name
+    owner, _, leaf = name.partition(".")
+    if (owner in owners and has_leaf(owners[owner], leaf)) or name == "run.seed":
+        return owner, leaf
+    known = ", ".join([*(f for record in owners.values() for f in leaf_names(record)), "seed"])
+    raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
 
 
 def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:

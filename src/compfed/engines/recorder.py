@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.costs import cost_of_a_round
+from compfed.engines.costs import Spending
 from compfed.errors import Divergence
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
 from compfed.tools.sampling import Scheme
 from compfed.tools.versions import versions
-from compfed.trace import COLUMNS, State, Trace
+from compfed.trace import COLUMNS, Members, State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 Measure = Callable[[np.ndarray], Mapping[str, np.ndarray]]  # columns of the models in the rows of an array
@@ -40,6 +40,7 @@ class Described(Protocol):
     @property
     def regulariser(self) -> Regulariser: ...
     def describe(self) -> dict[str, Any]: ...
+    def members(self) -> Members: ...
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,8 @@ class Recorder:
 
     def __init__(self, run: Run, engine: str, measure: Measure | None = None):
         self.run, self.engine, self.measure = run, engine, measure
-        self.each_round = _costs(run)
-        self.before = dict.fromkeys(self.each_round, 0.0)  # spent by the run this one goes on from
+        self.spending = _spending(run)
+        self.before: dict[str, float] = {}  # spent by the run this one goes on from
         self.blocks: list[dict[str, np.ndarray]] = []
         self.x = run.x0
         self.size = np.linalg.norm(run.x0) + (0.0 if run.reference is None else np.linalg.norm(run.reference)) + 1.0
@@ -100,7 +101,7 @@ class Recorder:
         self.more: dict[str, Any] = {}  # further provenance
         if run.resume is not None:
             self.seconds = float(run.resume["seconds"][-1])
-            self.before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.before}
+            self.before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.spending.first}
             self.blocks.append(run.resume.columns)
             self.x = run.resume.x
 
@@ -121,8 +122,7 @@ class Recorder:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
             known = {name: values[:keep] for name, values in seen.items()}
             block |= self._described(models[:keep], known)
-            done = rounds[:keep] - self.run.start
-            block |= {name: self.before[name] + done * value for name, value in self.each_round.items()}
+            block |= {n: self.before.get(n, 0.0) + spent for n, spent in self.spending.after(rounds[:keep]).items()}
             block["seconds"] = self.seconds + seconds * (rounds[:keep] - before) / span
             self.blocks.append(block)
             self.x = models[keep - 1]
@@ -166,7 +166,9 @@ class Recorder:
             provenance["diverged"] = self._what_happened(where)
             return Trace(columns, np.array(self.x), provenance)
         leaves = [[np.asarray(leaf) for leaf in jax.tree.leaves(tree)] for tree in (server, clients)]
-        return Trace(columns, np.array(self.x), provenance, State(self.last_round, *leaves))
+        return Trace(
+            columns, np.array(self.x), provenance, State(self.last_round, *leaves, members=self.run.problem.members())
+        )
 
     def diverged(self, round_: int, where: str = "") -> Divergence:
         """The error for a run that blew up in `round_`."""
@@ -201,13 +203,12 @@ class Recorder:
         }
 
 
-def _costs(run: Run) -> dict[str, float]:
-    """The costs of a round, at a client on average over all of them; those of the server are its own."""
-    problem, share = run.problem, run.participants / run.problem.n
-    cost = cost_of_a_round(run.algorithm, problem.d, problem.dtype, everyone=share == 1)
-    rows = problem.describe()["samples"]["total"] / problem.n
-    counted = cost.columns(rows, run.batch_size)
-    return {name: value * (1.0 if name == "server_proxes" else share) for name, value in counted.items()}
+def _spending(run: Run) -> Spending:
+    problem = run.problem
+    return Spending(
+        run.algorithm, problem.d, problem.dtype, share=run.participants / problem.n,
+        rows=problem.describe()["samples"]["total"] / problem.n, batch_size=run.batch_size, start=run.start,
+    )  # fmt: skip
 
 
 def likely_cause(run: Run) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from compfed.algorithms.base import Algorithm
 from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Run
+from compfed.engines.resuming import fitting
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.checks import whole
@@ -41,9 +42,7 @@ def checked(
     if seed >= 2**32:
         raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
     batch_size, k = _checked_batch(problem, batch_size), _checked_participants(problem, participants)
-    if resume is not None:
-        _check_resume(resume, problem, algorithm, x0)
-    prepared = ready(algorithm, problem, k)
+    prepared = ready(algorithm, problem, k, seed)
     return Run(
         problem=problem,
         algorithm=prepared,
@@ -54,7 +53,7 @@ def checked(
         seed=seed,
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
         reference=None if reference is None else problem.point(reference, "reference"),
-        resume=resume,
+        resume=None if resume is None else fitting(resume, problem, prepared, x0),
         sampling=checked_sampling(sampling, type(prepared), problem.weights, k),
     )
 
@@ -109,24 +108,3 @@ def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray
             f"{' or '.join(map(repr, own))}. Leave sampling out for {own[0]!r}."
         )
     return sampling or (own[0] if own else "ratio")
-
-
-def _check_resume(resume: Trace, problem: Problem, algorithm: Algorithm, x0: Any) -> None:
-    if not isinstance(resume, Trace):
-        raise InputError(f"resume must be a Trace (Trace.load reads a saved one); got {type(resume).__name__}.")
-    if resume.state is None:
-        raise InputError("resume: this trace has no state to go on from.")
-    if x0 is not None:
-        raise InputError("give x0 (a new start) or resume (going on), not both.")
-    before, now = resume.provenance.get("algorithm", {}).get("name"), type(algorithm).__name__
-    if before != now:
-        raise InputError(f"resume: the trace is of {before}, the algorithm is {now}; they must be the same.")
-    if resume.provenance["dtype"] != problem.dtype.name:
-        was = resume.provenance["dtype"]
-        raise InputError(
-            f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r})."
-        )
-    if resume.x.shape != (problem.d,) or resume.provenance["problem"]["clients"] != problem.n:
-        raise InputError(
-            f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d})."
-        )

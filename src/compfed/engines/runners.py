@@ -48,7 +48,7 @@ class Order:
     def job(self, task: Task) -> Job:
         return Job(
             number=next(_numbers),
-            algorithm=ready(self.algorithm, task, task.n),
+            algorithm=ready(self.algorithm, task, task.n, self.seed),
             regulariser=task.regulariser,
             view=task.view,
             x0=np.asarray(self.x0, task.dtype),
@@ -59,7 +59,7 @@ class Order:
 
     def run(self, task: Task, rounds: int, resume: Trace | None = None) -> Run:
         return Run(
-            task, ready(self.algorithm, task, task.n), rounds, None, task.n, CHECK, self.seed,
+            task, ready(self.algorithm, task, task.n, self.seed), rounds, None, task.n, CHECK, self.seed,
             np.asarray(self.x0, task.dtype), None, resume,
         )  # fmt: skip
 

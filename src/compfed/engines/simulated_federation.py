@@ -29,6 +29,7 @@ from compfed.federation.task import Task
 from compfed.federation.view import View
 from compfed.problem import Problem
 from compfed.problem.regularisers import Zero
+from compfed.tools.arrays import made_here
 from compfed.trace import Trace
 
 
@@ -67,7 +68,7 @@ class Simulated(InProcess):
     def _lay_out(self, view: View, weights: np.ndarray) -> Problem:
         seen = [site.dense(view) for site in self.sites]
         sites = Sites(
-            features=tuple(look.A for look in seen),
+            features=tuple(_kept(look.A, site) for look, site in zip(seen, self.sites, strict=True)),
             labels=tuple(look.y for look in seen),
             names=self.names,
             ids=tuple(site.number for site in self.sites),
@@ -130,6 +131,12 @@ class Compiled:
         cost = cost.beside(asked("ValueAndGradient", looks * model, looks * (model + 16), looks, counts=False))
         messages = opened * len(shapes) - (opened - done)
         return Communication(messages).beside(cost)
+
+
+def _kept(A: np.ndarray, site: Site) -> np.ndarray:
+    """Rows in the coordinates of a view, which are an array of their own unless it is the plain one."""
+    same = isinstance(site.features, np.ndarray) and np.may_share_memory(A, site.features)
+    return A if same else made_here(A)
 
 
 def _on(run: Run, problem: Problem) -> Run:

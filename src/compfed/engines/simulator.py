@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.columns import measured
+from compfed.engines.columns import measured, own_columns
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
@@ -40,7 +40,7 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
     if c is not None:
         seen["correction"] = jnp.linalg.norm(data.weight @ c)
     if plan.measure is not None:
-        seen |= plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients)
+        seen |= own_columns(plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients))
     return seen
 
 

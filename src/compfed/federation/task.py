@@ -11,6 +11,7 @@ from compfed.federation.view import View
 from compfed.problem.losses import Loss
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.records import describe
+from compfed.trace import Members
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +50,10 @@ class Task:
 
     def with_regulariser(self, g: Regulariser) -> Task:
         return replace(self, regulariser=g)
+
+    def members(self) -> Members:
+        """The sites, for whoever goes on from here."""
+        return Members(self.names, self.sizes, self.weights)
 
     def describe(self) -> dict[str, Any]:
         """The problem in a few plain values, for provenance."""

@@ -18,9 +18,11 @@ from compfed.problem.losses import Loss
 from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_rows import store
 from compfed.problem.regularisers import Regulariser, from_object
+from compfed.tools.arrays import owned
 from compfed.tools.checks import numbers, positive
 from compfed.tools.precision import checked_dtype, precision
 from compfed.tools.records import describe
+from compfed.trace import Members
 
 
 class Problem:
@@ -120,7 +122,7 @@ class Problem:
 
     def point(self, x: Any, name: str = "x") -> np.ndarray:
         """x as a vector of this problem, checked."""
-        array = numbers(x, name, self.dtype)
+        array = np.array(numbers(x, name, self.dtype))  # a copy: the caller may change his
         if array.shape != (self.d,):
             raise InputError(
                 f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
@@ -198,6 +200,10 @@ class Problem:
         """mu: what the ridge guarantees to every f_i."""
         return float(self.loss.ridge)
 
+    def members(self) -> Members:
+        """The sites, for whoever goes on from here."""
+        return Members(self.sites.names, self.sites.sizes, self.weights, self.sites.marks)
+
     def describe(self) -> dict[str, Any]:
         """The problem in a few plain values, for provenance."""
         sizes = self.sites.sizes
@@ -231,7 +237,7 @@ def _check_fits(g: Regulariser, d: int) -> None:
 def _checked_weights(weights: Any, n: int) -> np.ndarray:
     if weights is None:
         return np.full(n, 1.0 / n)
-    p = numbers(weights, "weights")
+    p = owned(numbers(weights, "weights"))
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
     if not (np.isfinite(p).all() and (p >= 0).all()):

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 # Separate streams, so that who takes part never depends on what the participants draw.
-_BATCHES, _PARTICIPATION, _SERVER = 0, 1, 2
-_START = 7
+_BATCHES, _PARTICIPATION, _SHARED, _START = 0, 1, 2, 3
 
 
 def run_key(seed: Array | int) -> Array:
@@ -19,6 +18,11 @@ def run_key(seed: Array | int) -> Array:
 def client_key(run: Array, r: Array | int, client: Array | int) -> Array:
     """The key of client `client` in round r: the same in every engine."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(run, _BATCHES), r), client)
+
+
+def shared_key(run: Array, r: Array | int) -> Array:
+    """The key of what all clients draw alike in round r."""
+    return jax.random.fold_in(jax.random.fold_in(run, _SHARED), r)
 
 
 def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:

@@ -1,6 +1,6 @@
 """Frozen records whose numbers are JAX leaves.
 
-A `record` is a frozen dataclass that is also a pytree. Fields made with `positive`, `nonnegative` or `number` are
+A `record` is a frozen dataclass that is also a pytree. Fields made with `positive`, `nonnegative`, `number` or `seed` are
 leaves: changing them does not recompile, and a grid over them is one `vmap`. Fields made with `count`, `index`,
 `labels`, `choice` or `fixed` shape the program and are static. Each field says what it accepts, and the constructor
 checks it once.
@@ -35,9 +35,10 @@ def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[A
         if isinstance(value, (bool, str)) or value is None:
             return value, requirement
         try:
-            array = np.asarray(value, dtype=float)
+            array = np.array(value, dtype=float)  # a copy: what the caller does with his later is his business
         except (TypeError, ValueError):
             return value, requirement
+        array.setflags(write=False)
         return (float(array) if array.ndim == 0 else array), None if np.all(accepts(array)) else requirement
 
     return check
@@ -61,6 +62,19 @@ def nonnegative(default: Any = _REQUIRED, scalar: bool = False) -> Any:
 def number(default: Any = _REQUIRED) -> Any:
     """A leaf: a number or an array, infinities allowed."""
     return _field(default, _leaf("a number that is not NaN", lambda v: ~np.isnan(v)), static=False)
+
+
+def seed(default: Any = _REQUIRED) -> Any:
+    """A leaf: a whole number from 0 to 2**32 - 1, kept as such, since not every one of them is a float32."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, Tracer):
+            return value, None
+        whole = is_whole(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
+        fits = whole and 0 <= value < 2**32
+        return (np.uint32(value) if fits else value), None if fits else "a whole number from 0 to 2**32 - 1"
+
+    return _field(default, check, static=False)
 
 
 def optional(field: Any, default: Any = None) -> Any:
@@ -141,7 +155,7 @@ def _without_checker(cls: str, f: dataclasses.Field) -> str:
 
 @dataclass_transform(
     frozen_default=True,
-    field_specifiers=(positive, nonnegative, number, optional, count, index, labels, choice, part, fixed),
+    field_specifiers=(positive, nonnegative, number, seed, optional, count, index, labels, choice, part, fixed),
 )
 def record(cls: type[T]) -> type[T]:
     """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""

@@ -29,7 +29,7 @@ from compfed.studies.paper.keys import (
 from compfed.studies.paper.runs import Experiment, Run, one_line, over_seeds
 from compfed.studies.paper.setting import RIDGE, SPARSE_L1, Size, paper_problem
 from compfed.studies.paper.theorem import theorem_experiments
-from compfed.trace import State, Trace
+from compfed.trace import Trace
 
 A1 = alg.DecoupledProx(eta=1.0, eta_g=1.0, tau=5)
 FEDMID, FEDDA = alg.FedMid(eta=1.0, tau=5), alg.FedDA(eta=1.0, tau=5)
@@ -169,7 +169,7 @@ def from_fixed_point(
     assert start.state is not None
     c = gradient - problem.client_gradients(star.x)
     _, p, S = start.state.clients
-    state = State(0, [star.x - algorithm.eta_tilde * gradient], [c, p, S])
+    state = replace(start.state, server=[star.x - algorithm.eta_tilde * gradient], clients=[c, p, S])
     trace = simulate(problem, algorithm, rounds, reference=star, resume=replace(start, state=state))
     # the first row is that of the run whose state was replaced
     return replace(trace, columns={name: column[1:] for name, column in trace.columns.items()})
