@@ -205,7 +205,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a date": ({"a": "x,y\n2020-01-01,1\n"}, {"parse_dates": ["x"]}, r"column 'x' has Timestamp\('2020-01-01.* not a number"),
     "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: No columns to parse"),
-    "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv cannot be read as CSV: .*tokenizing"),
+    "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv: line 3 has 4 field\(s\), the header 2 \(x, y\): which column"),
     "an option pandas has not": ({"a": A}, {"seperator": ";"}, r"a\.csv cannot be read as CSV: .*seperator"),
     "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be one of 'csv', 'parquet'.*from_svmlight"),
     "an empty folder": ({}, {}, r"the folder .* has no \.csv, \.csv\.gz or \.parquet file; name the files"),

@@ -14,6 +14,7 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
 from compfed.estimators.family import Family, Labels
+from compfed.estimators.uniqueness import exchangeable
 from compfed.federation.conversation import Federation, Request, Talk
 from compfed.federation.questions import Describe, Moments, ValueAndGradient
 from compfed.federation.scaling import pooled_mean, spread
@@ -216,10 +217,22 @@ class Fitted:
     prepared: Prepared
     minimum: Minimum
     gap: float | None
+    others: np.ndarray | None  # coefficients that another minimiser has otherwise; None if not known
 
     @property
     def certificate(self) -> Any:
-        return replace(self.minimum.certificate, duality_gap=self.gap)
+        unique = None if self.others is None else not self.others.size
+        return replace(self.minimum.certificate, duality_gap=self.gap, unique=unique)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Names of the columns whose coefficients are one choice of many, and of the intercept."""
+        if self.others is None:
+            return []
+        frame, columns = self.prepared.frame, self.prepared.gathered.columns
+        features = np.unique(self.others[self.others < frame.penalised] // frame.outputs)
+        named = [f"column {j}" if columns is None else repr(columns[j]) for j in features.tolist()]
+        return named + ["the intercept"] * bool((self.others >= frame.penalised).any())
 
 
 def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
@@ -237,5 +250,6 @@ def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None 
 
 def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
     """The minimum with its duality gap, where one is known."""
-    gap = yield from duality_gap(prepared.at(alpha), prepared.frame, minimum)
-    return Fitted(prepared, minimum, gap)
+    task = prepared.at(alpha)
+    gap = yield from duality_gap(task, prepared.frame, minimum)
+    return Fitted(prepared, minimum, gap, exchangeable(task, minimum))
