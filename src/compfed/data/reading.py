@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.tools.checks import unmasked
+from compfed.tools.checks import check_words, unmasked
 
 WAY_OUT = "Encode words as numbers, or leave them out."
 
@@ -174,18 +174,6 @@ def site_of_every_row(need: str, column: Any) -> np.ndarray:
         )
     check_words(need, np.unique(where))
     return where
-
-
-def check_words(need: str, names: np.ndarray) -> None:
-    """Refuse two names that are one but for spaces around them."""
-    bare: dict[str, str] = {}
-    for name in names if names.dtype.kind == "U" else ():
-        twin = bare.setdefault(str(name).strip(), str(name))
-        if twin != name:
-            raise InputError(
-                f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them if they are one, or rename "
-                "one of them."
-            )
 
 
 def check_same_order(X: Any, other: Any, name: str) -> None:

@@ -65,6 +65,7 @@ class FederatedLasso(LassoModel):
     - `algorithm`: "auto", the name of a method (`compfed list algorithms`) or one with steps of your own; `tau` local
       steps per round. Steps come from the data. "auto" takes the method whose rounds and bytes are expected to cost the
       least, at `seconds_per_round` for a message beside its bytes; `trace_.provenance["choice"]` says why.
+    - `verbose`: tell on the error stream how far it has come: a bar on a terminal, plain lines elsewhere.
     - `tol`: rounds end when the gradient mapping is this share of the gradient without features; `max_rounds` at most.
 
     After `fit`: `coef_`, `intercept_`, `certificate_`, `n_rounds_` (all messages a network would have carried, set-up

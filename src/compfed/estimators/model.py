@@ -197,7 +197,7 @@ class FederatedModel(BaseEstimator):
         self.one_outcome_ = prepared.gathered.labels.one_column
         if self.verbose:
             reached = "reached" if minimum.converged else "NOT reached"
-            told = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up"
+            told = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {told}\n")
 
     # --- prediction ---

@@ -23,6 +23,7 @@ from compfed.federation.view import Frame, Part, View
 from compfed.problem.regularisers import OnBlock, Regulariser, Zero
 from compfed.solvers.federated import minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
+from compfed.tools.checks import check_words
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -133,6 +134,7 @@ def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: boo
         mean = p @ np.array([a.label_mean for a in described])
         return Labels(None, None, np.atleast_1d(mean), one_column=np.ndim(mean) == 0)
     classes = np.unique(np.concatenate([a.classes for a in described]))
+    check_words("labels are the classes of rows", classes)
     shares = np.zeros(len(classes))
     for weight, answer in zip(p, described, strict=True):
         if answer.weight > 0:

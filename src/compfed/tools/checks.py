@@ -72,9 +72,22 @@ def numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
     try:
         found = np.asarray(values)
         plain = found.dtype.kind in "iuf" or (found.dtype.kind == "O" and all(map(is_number, found.flat)))
-        if plain:
+        truths = isinstance(values, (list, tuple)) and any(isinstance(v, (bool, np.bool_)) for v in values)
+        if plain and not truths:  # NumPy makes 1.0 of a True among numbers
             with np.errstate(over="ignore"):  # what is too large for the dtype is infinite, and judged as such
                 return found.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         pass
     raise InputError(f"{name}={shortened(repr(values), 120)} cannot be read as an array of numbers.")
+
+
+def check_words(need: str, names: np.ndarray) -> None:
+    """Refuse two names that are one but for spaces around them."""
+    bare: dict[str, str] = {}
+    for name in names if names.dtype.kind == "U" else ():
+        twin = bare.setdefault(str(name).strip(), str(name))
+        if twin != name:
+            raise InputError(
+                f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them if they are one, or rename "
+                "one of them."
+            )

@@ -31,7 +31,8 @@ def progress_bar(
         if now - began < quiet:
             return
         left = (now - began) * (total - done) / max(done, 1)
-        when = f"{now - began:.0f} s" if finished else f"about {left:.0f} s left"
+        early = now - began < QUIET_SECONDS  # too early to say how long the rest takes
+        when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
         if terminal:
             full = WIDTH * done // max(total, 1)
             out.write(f"\r{label:<28.28} [{'#' * full}{'.' * (WIDTH - full)}] {done}/{total}, {when}   ")
