@@ -15,12 +15,16 @@ from scipy.sparse import csr_matrix
 import compfed as cf
 from compfed.data import from_arrays, from_table, partition
 from compfed.data.holdout import held_out
+from compfed.federation.site import Site
+from compfed.federation.view import View
+from compfed.problem.local_loss import FullGradient
 
+masked: Any = np.ma.masked_array
 X = np.arange(8.0).reshape(4, 2)
 Y = np.array([0.0, 1.0, 0.0, 1.0])
 WHERE = ["a", "b", "a", "b"]
 HIDDEN = np.array([False, False, True, False])
-MASKED = np.ma.masked_array(Y, HIDDEN)
+MASKED = masked(Y, HIDDEN)
 FRAME = pd.DataFrame({"age": [50.0, 61.0, 70.0, 44.0], "dose": [1, 2, 3, 4]})
 DATES = np.array(["2020-01-01"] * 4, "datetime64[D]")
 
@@ -31,25 +35,25 @@ def problem(**given: Any) -> cf.Problem:
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # behind a mask, wherever arrays enter
-    "masked features": (lambda: from_arrays([np.ma.masked_array(X, X > 5)], [Y]), r"features of site '0' has 2 masked"),
+    "masked features": (lambda: from_arrays([masked(X, X > 5)], [Y]), r"features of site '0' has 2 masked"),
     "masked rows in a list": (
-        lambda: from_table([np.ma.masked_array(x, x > 6) for x in X], Y, WHERE),
+        lambda: from_table([masked(x, x > 6) for x in X], Y, WHERE),
         r"features has 1 masked value\(s\).*filled",
     ),
     "masked labels": (lambda: from_table(X, MASKED, WHERE), r"labels has 1 masked"),
     "masked row weights": (lambda: from_table(X, Y, WHERE, row_weights=MASKED), r"row weights has 1 masked"),
-    "masked sites": (lambda: from_table(X, Y, np.ma.masked_array([1, 2, 1, 2], HIDDEN)), r"1 row\(s\) have none, .* row 2"),
+    "masked sites": (lambda: from_table(X, Y, masked([1, 2, 1, 2], HIDDEN)), r"1 row\(s\) have none, .* row 2"),
     "masked column to split by": (lambda: partition.by_column(MASKED), r"1 row\(s\) have none, the first is row 2"),
     "masked sites to hold out of": (lambda: held_out(MASKED), r"1 row\(s\) have none"),
-    "masked weights": (lambda: problem(weights=np.ma.masked_array([0.5, 0.5], [0, 1])), r"weights has 1 masked"),
-    "masked start": (lambda: cf.minimise(problem(), x0=np.ma.masked_array([0, 0], [0, 1])), r"x0 has 1 masked"),
-    "masked lambda": (lambda: cf.regularisers.L1(np.ma.masked_array([1.0, 2.0], [0, 1])), r"lam must be finite and >= 0"),
+    "masked weights": (lambda: problem(weights=masked([0.5, 0.5], [0, 1])), r"weights has 1 masked"),
+    "masked start": (lambda: cf.minimise(problem(), x0=masked([0, 0], [0, 1])), r"x0 has 1 masked"),
+    "masked lambda": (lambda: cf.regularisers.L1(masked([1.0, 2.0], [0, 1])), r"lam must be finite and >= 0"),
     "masked groups": (
-        lambda: cf.regularisers.GroupL2(1.0, np.ma.masked_array([0, 1], [0, 1])),  # pyright: ignore[reportArgumentType]
+        lambda: cf.regularisers.GroupL2(1.0, masked([0, 1], [0, 1])),  # pyright: ignore[reportArgumentType]
         r"groups must be .* none of them masked",
     ),
     "masked rows of a site": (
-        lambda: cf.federation.site.Site(np.ma.masked_array(X, X > 5), Y, name="n", index=0),
+        lambda: Site(masked(X, X > 5), Y, name="n", index=0),
         r"site 'n': features has 2 masked",
     ),
     # no numbers, though NumPy would make them so
@@ -61,7 +65,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "times": (lambda: from_table(X, DATES - DATES[0], WHERE), r"labels must be numbers: row 0 has"),
     "complex features": (lambda: from_arrays([X + 1j], [Y]), r"row 0, column 0 has np\.complex128\(1j\), which is not"),
     "complex dates at a site": (
-        lambda: cf.federation.site.Site(X + 1j, Y, name="n", index=0),
+        lambda: Site(X + 1j, Y, name="n", index=0),
         r"site 'n': features must be numbers; they are complex128",
     ),
     "a word in a frame": (
@@ -131,7 +135,7 @@ def test_refused(case):
         X.astype(object),
         X.astype(np.float32),
         X.astype(int).astype(object),
-        np.ma.masked_array(X, False),
+        masked(X, False),
         np.matrix(X),
         csr_matrix(X),
         [[Decimal(int(v)) for v in row] for row in X],
@@ -170,10 +174,10 @@ def test_no_record_of_rows_prints_a_row():
     labels = np.sqrt(np.arange(20.0, 26.0))
     sites = from_table(rows, labels, list("aabbba"))
     made = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
-    site = cf.federation.site.Site(rows, labels, name="n", index=0)
-    look = site.look(cf.federation.view.View(cf.losses.Squared()))
+    site = Site(rows, labels, name="n", index=0)
+    look: Any = site.look(View(cf.losses.Squared()))
     table = cf.FederatedLasso().tabulated(rows, labels, None, None)
-    loss = cf.problem.local_loss.FullGradient(made.loss, *look[:3])
+    loss = FullGradient(made.loss, *look[:3])
     bundled = cf.data.bundled.Table(rows, labels, labels, ("a", "b"), "text")
     shown = [
         repr(sites),

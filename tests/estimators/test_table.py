@@ -19,12 +19,14 @@ import compfed as cf
 from compfed.estimators.arguments import INSTEAD
 from compfed.tools.progress import progress_bar
 
+masked: Any = np.ma.masked_array
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((12, 3))
 Y = X[:, 0] + 0.1 * RNG.standard_normal(12)
 SITES = np.arange(12) % 2
 FRAME = pd.DataFrame(X, columns=["age", "dose", "bmi"])
 MASK = np.arange(12) == 3
+LASSO: Any = cf.FederatedLasso
 
 
 def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
@@ -32,13 +34,13 @@ def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "masked X": (lambda: fit(np.ma.masked_array(X, X > 1)), r"FederatedLasso: X has \d+ masked value"),
-    "masked y": (lambda: fit(y=np.ma.masked_array(Y, MASK)), r"y has 1 masked"),
-    "masked weights": (lambda: fit(sample_weight=np.ma.masked_array(np.ones(12), MASK)), r"sample_weight has 1 masked"),
-    "masked sites": (lambda: fit(sites=np.ma.masked_array(SITES, MASK)), r"1 row\(s\) have none, the first is row 3"),
-    "masked folds": (lambda: fit(model=cf.FederatedLassoCV(cv=np.ma.masked_array(SITES, MASK))), r"cv has 1 masked"),
-    "masked alphas": (lambda: fit(model=cf.FederatedLassoCV(np.ma.masked_array([1, 0.1], [0, 1]))), r"alphas=masked"),
-    "masked X to predict": (lambda: fit().predict(np.ma.masked_array(X, X > 1)), r"X has \d+ masked"),
+    "masked X": (lambda: fit(masked(X, X > 1)), r"FederatedLasso: X has \d+ masked value"),
+    "masked y": (lambda: fit(y=masked(Y, MASK)), r"y has 1 masked"),
+    "masked weights": (lambda: fit(sample_weight=masked(np.ones(12), MASK)), r"sample_weight has 1 masked"),
+    "masked sites": (lambda: fit(sites=masked(SITES, MASK)), r"1 row\(s\) have none, the first is row 3"),
+    "masked folds": (lambda: fit(model=cf.FederatedLassoCV(cv=masked(SITES, MASK))), r"cv has 1 masked"),
+    "masked alphas": (lambda: fit(model=cf.FederatedLassoCV(masked([1, 0.1], [0, 1]))), r"alphas=masked"),
+    "masked X to predict": (lambda: fit().predict(masked(X, X > 1)), r"X has \d+ masked"),
     "dates to predict": (lambda: fit().predict(np.full((2, 3), "2020-01-01", "datetime64[D]")), r"row 0, column 0 has"),
     "dates": (lambda: fit(np.full((12, 3), "2020-01-01", "datetime64[D]")), r"X must be numbers: row 0, column 0 has"),
     "a date in a frame": (
@@ -117,6 +119,7 @@ def test_a_truth_value_is_true_or_false(name, value):
 
 
 def test_numpy_truth_values_are_truth_values():
+    yes: Any
     for yes in (np.True_, 1):
         np.testing.assert_array_equal(fit(model=cf.FederatedLasso(0.01, positive=yes)).coef_, fit(
             model=cf.FederatedLasso(0.01, positive=True)).coef_)  # fmt: skip
@@ -144,7 +147,7 @@ HINTS = {
 
 @pytest.mark.parametrize("name", HINTS)
 def test_an_argument_of_scikit_learn_gets_a_hint(name):
-    for act in (lambda: cf.FederatedLasso(**{name: 1}), lambda: cf.FederatedLasso().set_params(**{name: 1})):
+    for act in (lambda: LASSO(**{name: 1}), lambda: cf.FederatedLasso().set_params(**{name: 1})):
         with pytest.raises(TypeError, match=rf"FederatedLasso has no parameter '{name}'\. .*{HINTS[name]}"):
             act()
 
@@ -177,7 +180,8 @@ def test_the_conversion_of_C_is_right():
 
 def test_parameters_are_still_those_of_the_constructor():
     model = cf.FederatedLasso(0.3, positive=True)
-    assert clone(model).get_params() == model.get_params()
+    copy: Any = clone(model)
+    assert copy.get_params() == model.get_params()
     assert list(inspect.signature(cf.FederatedLasso).parameters)[:1] == ["alpha"]
     with pytest.raises(TypeError, match="positional"):
         cf.FederatedLasso(0.3, True)  # pyright: ignore[reportCallIssue]  # the mistake

@@ -29,7 +29,7 @@ def read_table(path: Path, read: dict[str, Any]) -> Any:
     # before 3.1 pandas' default may be off by the last bit, and only its C reader can be asked for more
     old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
     exact = {"float_precision": "round_trip"} if old and "engine" not in read else {}
-    given = {"index_col": False} | exact | read  # no column is the rows' names unless somebody says so
+    given: dict[str, Any] = {"index_col": False} | exact | read  # no column is the rows' names unless somebody says so
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

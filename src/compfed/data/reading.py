@@ -132,7 +132,7 @@ def check_finite(array: np.ndarray, what: str, columns: Sequence[Any] | None = N
     """Refuse NaN and infinity, saying where the first one is."""
     bad = ~np.isfinite(array)
     if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
+        first: list[int] = np.argwhere(bad)[0].tolist()
         named = "" if columns is None or len(first) < 2 else f" ({columns[first[1]]!r})"
         where = f"row {first[0]}" + (f", column {first[1]}{named}" if len(first) > 1 else "")
         raise InputError(
@@ -178,7 +178,8 @@ def site_of_every_row(need: str, column: Any) -> np.ndarray:
 
 def check_same_order(X: Any, other: Any, name: str) -> None:
     """Refuse a Series whose rows are those of X by name and in another order: rows are matched by their place."""
-    mine, theirs = getattr(X, "index", None), getattr(other, "index", None)
+    mine: Any = getattr(X, "index", None)
+    theirs: Any = getattr(other, "index", None)
     if not hasattr(mine, "equals") or not hasattr(theirs, "equals") or mine.equals(theirs) or len(mine) != len(theirs):
         return
     if mine.is_unique and theirs.is_unique and mine.sort_values().equals(theirs.sort_values()):
