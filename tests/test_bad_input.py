@@ -81,11 +81,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "inf in labels": (lambda: from_arrays([X], [spoiled(Y, 0, -np.inf)]), r"labels of site '0'.*row 0\. Drop"),
     "words for labels": (
         lambda: from_arrays([X], [["a", "b", "a", "b"]]),
-        r"labels of site '0' must be numbers: could not convert .* 'a'. Encode words",
+        r"labels of site '0' must be numbers: row 0 has .*'a'\)?, which is not a number\. Encode words",
     ),
     "words in features": (
         lambda: from_arrays([pd.DataFrame({"a": ["x", "y"]})], [[0, 1]]),
-        r"features of site '0' must be numbers: could not convert .* 'x'. Encode words",
+        r"features of site '0': column 'a' has 'x' in row 0, which is not a number\. Encode words",
     ),
     "an empty site": (
         lambda: from_arrays([X, X[:0]], [Y, Y[:0]], names=["north", "south"]),
@@ -210,7 +210,10 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: problem(sites=from_arrays([X[:, :1]], [Y]), regulariser=L1(np.ones(2))),
         r"L1 has a prox of shape \(2,\) where the model has shape \(1,\)",
     ),
-    "weights that sum to two": (lambda: problem(weights=[1, 1]), r"weights sum to 2; they must sum to 1\. Divide"),
+    "weights that sum to two": (
+        lambda: problem(weights=[1, 1]),
+        r"weights sum to 2\.0; they must sum to 1 within 1e-8, and are 1 off\. Divide",
+    ),
     "three weights for two sites": (
         lambda: problem(weights=[0.2, 0.3, 0.5]),
         r"weights has shape \(3,\); there are 2 sites",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from compfed import algorithms, data, engines, federation
 from compfed.algorithms import register
 from compfed.engines import grid, simulate
-from compfed.errors import Divergence, InputError, RunWarning, StepSizeWarning
+from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
 from compfed.problem import Problem, losses, regularisers
 from compfed.solvers import Minimum, Solution, minimise, solve, steps
 from compfed.tools.progress import progress_bar
@@ -45,8 +45,9 @@ __all__ = [
     "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
     "FederatedLogisticRegression", "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso",
     "FederatedMultiTaskLassoCV", "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "Problem", "RunWarning", "Solution",
-    "StepSizeWarning", "Trace", "algorithms", "compare_local_federated", "compare_local_federated_pooled",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "NotUniqueWarning", "OneSiteWarning",
+    "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
+    "compare_local_federated_pooled",
     "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
     "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing",
 ]  # fmt: skip

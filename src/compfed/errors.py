@@ -33,3 +33,15 @@ class Divergence(ArithmeticError):
     def __init__(self, message: str, trace: Trace):
         super().__init__(message)
         self.trace = trace
+
+
+class UnknownArgument(InputError, TypeError):
+    """An argument that a call does not take; the message names the one that was probably meant."""
+
+
+class OneSiteWarning(UserWarning):
+    """`fit` was not told of sites, so all rows were taken for those of one; `sites=None` says that this is meant."""
+
+
+class NotUniqueWarning(UserWarning):
+    """Other coefficients reach the same objective: those given are one choice of many."""

@@ -398,7 +398,7 @@ def test_rounds_of_a_lasso_with_more_columns_than_rows(seed):
     """A quadratic is solved in one step, singular or not: set-up, start, minimiser, duality gap."""
     rng = np.random.default_rng(seed)
     X, y = rng.standard_normal((8, 16)), rng.standard_normal(8)
-    model = cf.FederatedLasso(alpha=0.01).fit(X, y)
+    model = cf.FederatedLasso(alpha=0.01).fit(X, y, sites=None)
     expected: Any = Lasso(alpha=0.01, tol=1e-14, max_iter=1_000_000).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-8)
     assert model.n_rounds_ <= 5

@@ -205,7 +205,18 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a date": ({"a": "x,y\n2020-01-01,1\n"}, {"parse_dates": ["x"]}, r"column 'x' has Timestamp\('2020-01-01.* not a number"),
     "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: No columns to parse"),
-    "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv cannot be read as CSV: .*tokenizing"),
+    "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv: line 3 has 4 field\(s\), the header 2 \(x, y\): which column"),
+    "a field more in every line": ({"a": "x,z,y\n1,2,0,5\n2,3,1,6\n"}, {}, r"line 2 has 4 field\(s\), the header 3 \(x, z, y\)"),
+    "a field more in the first line": ({"a": "x,y\n1,0,5\n2,1\n"}, {}, r"line 2 has 3 field\(s\), the header 2"),
+    "a field too few": ({"a": "x,z,y\n1,2,0\n\n2,1\n"}, {}, r"line 4 has 2 field\(s\), the header 3 .* which column"),
+    "a field too few beside a column left out": ({"a": "x,y,z\n2,1\n1,0,7\n"}, {"drop": "z"}, r"line 2 has 2 field\(s\)"),
+    "a comma without quotes": ({"a": 'x;y\n"1;5";0\n1;5;0\n'}, {"sep": ";"}, r"line 3 has 3 field.* holds ';' itself needs quotes"),
+    "a field more than the names": ({"a": "1,0,5\n2,1,6\n"}, {"names": ["x", "y"]}, r"more fields than its header"),
+    "the label twice": ({"a": "x,y,y\n1,0,1\n"}, {}, r"a\.csv has two columns 'y'; which one is meant cannot be told"),
+    "the label twice but for a space": ({"a": "x,y, y\n1,0,1\n"}, {}, r"a\.csv has columns 'y' and ' y', which read as one name"),
+    "a name with a space": ({"a": "x, y\n1,0\n"}, {}, r"no column 'y'; .* is ' y' meant\? Read with skipinitialspace"),
+    "a number with an underscore": ({"a": "x,y\n1_000,0\n"}, {}, r"column 'x' has '1_000' in row 0"),
+    "a category": ({"a": A}, {"dtype": {"x": "category"}}, r"a\.csv: column 'x' is categorical; .* Say which"),
     "an option pandas has not": ({"a": A}, {"seperator": ";"}, r"a\.csv cannot be read as CSV: .*seperator"),
     "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be one of 'csv', 'parquet'.*from_svmlight"),
     "an empty folder": ({}, {}, r"the folder .* has no \.csv, \.csv\.gz or \.parquet file; name the files"),
@@ -221,6 +232,29 @@ def test_a_mistake_is_one_clear_error(mistake, tmp_path):
     with pytest.raises(cf.InputError, match=message) as error:
         from_files(tmp_path, **given)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x,y\n1,0,\n2,1,\n",  # lines that end with a delimiter, and the same with the header
+        "x,y,\n1,0,\n2,1,\n",
+        'x,y\n\n"1",0\n   \n2,"1"\n\n',
+        '"x" ,y\n1 ,0\n2,1\n',
+    ],
+)
+def test_what_adds_no_field_is_read_as_it_is_meant(text, tmp_path):
+    (tmp_path / "a.csv").write_text(text)
+    sites = from_files(tmp_path, "y")
+    np.testing.assert_array_equal(sites.features[0], [[1], [2]])
+    np.testing.assert_array_equal(sites.labels[0], [0, 1])
+
+
+def test_row_names_are_read_where_they_are_asked_for(tmp_path):
+    """Also as R writes them: with no name above them."""
+    for header in ("id,x,y", "x,y"):
+        (tmp_path / "a.csv").write_text(f"{header}\nann,1,0\nbob,2,1\n")
+        np.testing.assert_array_equal(from_files(tmp_path, "y", index_col=0).features[0], [[1], [2]])
 
 
 def test_mistakes_with_paths(tmp_path):

@@ -145,7 +145,7 @@ def test_low_rank_on_the_same_folds_pooled():
     model = cf.FederatedNuclearRegressorCV([3.0, 0.3], cv=fold).fit(X, Y, sites=table.sites)
     for i, alpha in enumerate(model.alphas_):
         for k in (0, 1):
-            one = cf.FederatedNuclearRegressor(alpha).fit(X[fold != k], Y[fold != k])
+            one = cf.FederatedNuclearRegressor(alpha).fit(X[fold != k], Y[fold != k], sites=None)
             rest = Y[fold == k] - one.predict(X[fold == k])
             np.testing.assert_allclose(model.cv_loss_[i, k], (rest**2).sum() / (2 * len(rest)), rtol=1e-8)
     assert model.alpha_ == model.alphas_[model.cv_loss_.mean(axis=1).argmin()]
@@ -267,11 +267,11 @@ def test_fits_that_stop_short_are_counted():
     with pytest.warns(
         ConvergenceWarning, match=r"FederatedLassoCV: [1-8] of 8 fits stopped at max_rounds=10 or before"
     ):
-        cf.FederatedLassoCV([5.0, 1e-4], cv=3, algorithm="FISTA", max_rounds=10).fit(X, y)
+        cf.FederatedLassoCV([5.0, 1e-4], cv=3, algorithm="FISTA", max_rounds=10).fit(X, y, sites=None)
     with pytest.warns(ConvergenceWarning, match=r"regularisation_path: 1 of 2 fits stopped"):
-        cf.regularisation_path(cf.FederatedLasso(algorithm="FISTA", max_rounds=10), X, y, alphas=[5.0, 1e-4])
+        cf.regularisation_path(cf.FederatedLasso(algorithm="FISTA", max_rounds=10), X, y, None, alphas=[5.0, 1e-4])
     with pytest.warns(ConvergenceWarning, match=r"regularisation_path: 1 of 2 fits stopped at max_rounds=2"):
-        cf.regularisation_path(cf.FederatedLogisticRegression(max_rounds=2), X, y > 0, alphas=[5.0, 1e-3])
+        cf.regularisation_path(cf.FederatedLogisticRegression(max_rounds=2), X, y > 0, None, alphas=[5.0, 1e-3])
 
 
 def test_a_class_must_be_there_to_learn_from():

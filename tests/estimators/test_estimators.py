@@ -312,7 +312,7 @@ def test_an_even_number_of_classes_has_many_minimisers_and_one_is_given():
     """The pooled solver ends elsewhere among them: at the same probabilities, and at no smaller an l1 norm."""
     X, y, sites = some_digits([4, 5, 6, 7], 400)
     model = cf.FederatedLogisticRegression().fit(X, y, sites=sites)
-    alone = cf.FederatedLogisticRegression().fit(X, y)
+    alone = cf.FederatedLogisticRegression().fit(X, y, sites=None)
     expected = of_cvxpy(softmax(y), elastic(0.01), X, outputs=4)
     size = X.std(0)
     whole = np.linalg.norm(expected.coef * size)
@@ -357,7 +357,8 @@ def test_four_hospitals(model):
     np.testing.assert_array_equal(model.coef_ != 0, expected.support)
     assert 0 < expected.support.sum() < X.shape[1]
     local = [
-        cf.FederatedLogisticRegression(model.alpha).fit(X[sites == s], y[sites == s]).coef_ for s in np.unique(sites)
+        cf.FederatedLogisticRegression(model.alpha).fit(X[sites == s], y[sites == s], sites=None).coef_
+        for s in np.unique(sites)
     ]
     average = np.mean(local, axis=0)
     assert np.linalg.norm((average - expected.coef) * size) > 0.05 * np.linalg.norm(expected.coef * size)

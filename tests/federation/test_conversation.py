@@ -179,7 +179,7 @@ def test_local_and_federated_models_over_a_federation():
     )
     where = np.repeat(np.arange(len(y)), [len(b) for b in y])
     fitted = cf.FederatedLasso(0.5).fit(np.concatenate(X), np.concatenate(y), sites=where)
-    alone = cf.FederatedLasso(0.5).fit(X[0], y[0])
+    alone = cf.FederatedLasso(0.5).fit(X[0], y[0], sites=None)
     for found in (compiled, plain):
         np.testing.assert_allclose(found.coefficients[-1, :, 0], fitted.coef_, rtol=1e-7, atol=1e-9)
         np.testing.assert_allclose(found.coefficients[0, :, 0], alone.coef_, rtol=1e-7, atol=1e-9)

@@ -373,10 +373,14 @@ def test_softmax_labels():
     labels = np.array([0.0, 2.0, 0.0])  # a class may be absent
     np.testing.assert_array_equal(Softmax(outputs=3).encode(labels), labels)
     message = r"Softmax\(outputs=3\) needs labels in 0\.\.2; found {}\. Number the classes from 0 .* more outputs"
-    for wrong, found in ([1, 2, 3], "1, 2, 3"), ([0, 1.5], r"0, 1\.5"), ([-1, 1], "-1, 1"):
+    for wrong, found in (
+        ([1, 2, 3], "1, 2, 3"),
+        ([0, 1.5], "2 different numbers, not all of them whole"),
+        ([-1, 1], "-1, 1"),
+    ):
         with pytest.raises(InputError, match=message.format(found)):
             Softmax(outputs=3).encode(np.array(wrong, float))
-    with pytest.raises(InputError, match=r"found 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, \.\.\.\. Number"):
+    with pytest.raises(InputError, match=r"found \d+ different numbers\. Number"):
         Softmax(outputs=3).encode(np.arange(40.0))
 
 

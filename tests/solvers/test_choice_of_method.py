@@ -115,7 +115,7 @@ def test_a_price_is_a_number(price):
     with pytest.raises(cf.InputError, match="seconds_per_round"):
         cf.minimise(SMALL, seconds_per_round=price)
     with pytest.raises(cf.InputError, match="seconds_per_round"):
-        cf.FederatedLasso(seconds_per_round=price).fit(np.eye(3), np.arange(3.0))
+        cf.FederatedLasso(seconds_per_round=price).fit(np.eye(3), np.arange(3.0), sites=None)
 
 
 # --- a site that refuses curvature ---

@@ -119,7 +119,10 @@ class Algorithm(Generic[S, C, D, U]):
     scalars: ClassVar[tuple[str, ...]] = ()
 
     def init(self, x0: Array) -> tuple[S, C]:
-        """What the server and each client know before round 0."""
+        """What the server and each client know before round 0.
+
+        The method's own variable starts at x0: `solution` is x0 then, or the prox of x0 where that variable is before a prox.
+        """
         raise NotImplementedError
 
     def down(self, g: Regulariser, s: S) -> D:

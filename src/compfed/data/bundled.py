@@ -15,7 +15,8 @@ import numpy as np
 from compfed.data import partition
 from compfed.data.sites import Sites, from_table
 from compfed.errors import InputError
-from compfed.tools.checks import one_of
+from compfed.tools.checks import one_of, truth
+from compfed.tools.text import shapes_shown
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Table:
     sites: np.ndarray
     feature_names: tuple[str, ...]
     description: str
+    __repr__ = shapes_shown
 
     def federation(self) -> Sites:
         """The table cut into its sites."""
@@ -188,6 +190,8 @@ def a9a(
     from sklearn.datasets import load_svmlight_file
 
     one_of(sites, "sites", tuple(A9A_SITES))
+    one_of(file, "file", ("a9a", "a9a.t"))
+    truth(drop_site_columns, "drop_site_columns")
     path = _present(folder, file, "a9a, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#a9a")
     try:
         loaded: Any = load_svmlight_file(str(path), n_features=sum(A9A_GROUPS.values()))

@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from compfed.data.csv_files import read_table
+from compfed.data.reading import as_float, check_names, check_no_category
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
 from compfed.tools.checks import one_of, whole
@@ -180,24 +182,17 @@ def _read(path: Path, format: Format, read: dict[str, Any]) -> Any:
     try:
         import pandas as pd
 
-        if format == "parquet":
-            frame = pd.read_parquet(path, **read)
-        else:
-            # before 3.1 pandas' default may be off by the last bit, and only its C reader can be asked for more
-            old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
-            exact = {"float_precision": "round_trip"} if old and "engine" not in read else {}
-            frame = pd.read_csv(path, **exact, **read)
+        frame = pd.read_parquet(path, **read) if format == "parquet" else read_table(path, read)
     except ImportError:
         raise MissingExtra(
             "pandas" + (" with pyarrow" if extra == "parquet" else ""), extra, f"Reading {what}"
         ) from None
+    except InputError:
+        raise
     except (ValueError, TypeError, OSError) as problem:
         raise InputError(f"{path.name} cannot be read as {what}: {_line(problem)}") from None
-    names = [str(c) for c in frame.columns]
-    twice = [name for i, name in enumerate(names) if name in names[:i]]
-    if twice:
-        raise InputError(f"{path.name} has two columns {twice[0]!r}; rename one of them.")
-    return frame.set_axis(names, axis=1)
+    check_names(path.name, frame.columns)
+    return frame.set_axis([str(c) for c in frame.columns], axis=1)
 
 
 def _agreed(
@@ -224,7 +219,13 @@ def _agreed(
     for path, other in frames.items():
         missing = [c for c in [*aside, *columns] if c not in other.columns]
         if missing:
-            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_some(other.columns)}.")
+            spaced = [c for c in other.columns if c.strip() == missing[0].strip()]
+            hint = (
+                f" Or is {spaced[0]!r} meant? Read with skipinitialspace=True, or give the name as it is."
+                if spaced
+                else ""
+            )
+            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_some(other.columns)}.{hint}")
         extra = [c for c in other.columns if c not in left_out and c not in columns]
         if extra and chosen is None:
             raise InputError(
@@ -243,6 +244,7 @@ def _is_numeric(column: Any) -> bool:
 def _numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
     """One column as floats; refuses words and holes, naming the first."""
     way_out = f", or leave the column out with drop={column.name!r}." if feature else "."
+    check_no_category(column, path.name, column.name)
     empty = column.isna().to_numpy()
     values = np.full(len(column), np.nan)
     if _is_numeric(column):
@@ -250,13 +252,13 @@ def _numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
     else:
         for i in np.flatnonzero(~empty):
             value = column.iloc[i]
-            try:
-                values[i] = float(value)
-            except (TypeError, ValueError):
+            number = as_float(value)
+            if number is None:
                 raise InputError(
                     f"{path.name}: column {column.name!r} has {value!r} in row {i} (the first is 0), which is not a "
                     f"number. Encode it as numbers{way_out}"
-                ) from None
+                )
+            values[i] = number
     bad = ~np.isfinite(values)
     if bad.any():
         raise InputError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from compfed.data.sites import Sites, from_arrays
 from compfed.errors import InputError
-from compfed.tools.checks import is_whole, nonnegative, one_of, whole
+from compfed.tools.checks import is_whole, nonnegative, one_of, truth, whole
 
 LabelRule = Literal["sign", "argmax", "parity"]
 Normalise = Literal["rows", "largest", "none"]
@@ -45,6 +45,7 @@ def synthetic(
     """
     sizes = _sizes(clients, samples)
     _check(alpha, beta, features, seed, label_rule, normalise)
+    truth(ab_as_variance, "ab_as_variance")
     a, b = (np.sqrt(alpha), np.sqrt(beta)) if ab_as_variance else (alpha, beta)
     rng = np.random.default_rng(seed)
     u = a * rng.standard_normal(clients)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from compfed.data.partition import apportioned
+from compfed.data.reading import one_per_row
 from compfed.errors import InputError
 from compfed.tools.checks import is_number, whole
 
@@ -23,7 +24,7 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
     if not (is_number(share) and 0 < share < 1):
         raise InputError(f"the share of held-out rows is {share!r}; it must be between 0 and 1.")
     whole(seed, "seed", 0)
-    where = np.asarray(sites)
+    where = one_per_row("held_out: the site of every row is needed", sites)
     out = np.zeros(len(where), bool)
     for i, site in enumerate(np.unique(where)):
         rows = np.random.default_rng([seed, i]).permutation(np.flatnonzero(where == site))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.sites import one_per_row
+from compfed.data.reading import one_per_row
 from compfed.errors import InputError
 from compfed.tools.checks import is_whole, nonnegative, positive, whole
 

@@ -9,12 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from compfed.data.reading import (
+    check_finite,
+    check_names,
+    check_same_order,
+    floats,
+    is_frame,
+    site_of_every_row,
+)
 from compfed.errors import InputError
 from compfed.tools.arrays import made_here, owned
 from compfed.tools.sizes import check_sizes, check_weights
+from compfed.tools.text import some
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sites:
     """The data of n sites. Build one with `from_arrays`, `from_table` or `synthetic`.
 
@@ -40,6 +49,11 @@ class Sites:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def __repr__(self) -> str:
+        """Names and sizes: the rows are for nobody's screen. `compfed.data.describe(sites)` says more."""
+        named = some([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
+        return f"Sites({len(self)} site(s), {self.sizes.sum()} rows, {self.width} columns: {named})"
 
     @property
     def sizes(self) -> np.ndarray:
@@ -89,28 +103,6 @@ class Sites:
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """All rows in one table: what nobody may do with real sites, and what a test compares with."""
         return np.concatenate(self.features), np.concatenate(self.labels)
-
-
-def _dense(values: Any, what: str) -> np.ndarray:
-    if hasattr(values, "toarray"):  # scipy.sparse
-        return made_here(np.asarray(values.toarray(), dtype=float))
-    try:
-        made = np.asarray(values, dtype=float)
-        converted = isinstance(values, np.ndarray) and not np.may_share_memory(made, values)
-        return made_here(made) if converted or isinstance(values, (list, tuple)) else made
-    except (TypeError, ValueError) as problem:
-        raise InputError(f"{what} must be numbers: {problem}. Encode words as numbers, or leave them out.") from None
-
-
-def _finite(array: np.ndarray, what: str) -> None:
-    bad = ~np.isfinite(array)
-    if bad.any():
-        first = tuple(int(i) for i in np.argwhere(bad)[0])
-        where = f"row {first[0]}" + (f", column {first[1]}" if len(first) > 1 else "")
-        raise InputError(
-            f"{what} has {int(bad.sum())} value(s) that are NaN or infinite, the first at {where}. "
-            "Drop those rows or impute them before building the federation."
-        )
 
 
 def from_arrays(
@@ -165,7 +157,7 @@ def _checked_names(names: Sequence[str] | None, sites: int) -> list[str]:
 
 def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """The rows and labels of one site, as they may stand by themselves."""
-    x, y = _dense(features, f"features of site {name!r}"), _dense(labels, f"labels of site {name!r}")
+    x, y = floats(features, f"features of site {name!r}"), floats(labels, f"labels of site {name!r}")
     if x.ndim != 2 or y.ndim not in (1, 2):
         raise InputError(
             f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
@@ -177,8 +169,8 @@ def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np
         raise InputError(f"site {name!r} has {len(x)} rows of features and {len(y)} labels; they must match.")
     if x.shape[1] == 0:
         raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
-    _finite(x, f"features of site {name!r}")
-    _finite(y, f"labels of site {name!r}")
+    check_finite(x, f"features of site {name!r}")
+    check_finite(y, f"labels of site {name!r}")
     check_sizes(x, f"features of site {name!r}")
     check_sizes(y, f"labels of site {name!r}")
     return x, y
@@ -204,10 +196,10 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []
     for name, raw, y in zip(names, weights, labels, strict=True):
-        w = _dense(raw, f"row weights of site {name!r}")
+        w = floats(raw, f"row weights of site {name!r}")
         if w.shape != (len(y),):
             raise InputError(f"site {name!r} has {len(y)} rows and row weights of shape {w.shape}; one weight per row.")
-        _finite(w, f"row weights of site {name!r}")
+        check_finite(w, f"row weights of site {name!r}")
         if (w < 0).any() or not w.any():
             raise InputError(
                 f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
@@ -216,29 +208,6 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
         check_weights(w, name)
         checked.append(w)
     return tuple(checked)
-
-
-def one_per_row(need: str, column: Any) -> np.ndarray:
-    """A column of words or numbers without holes; where there are both, all are words."""
-    # NumPy makes the word "nan" of a hole in a list of words: look first
-    values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
-    if values.ndim != 1 or not len(values):
-        raise InputError(f"{need}; got shape {values.shape}.")
-    entries = values.tolist()
-    missing = np.array([_is_missing(value) for value in entries])
-    if missing.any():
-        raise InputError(
-            f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
-            "Drop them or give them a value of their own."
-        )
-    return np.asarray(entries) if values.dtype == object else values
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # pandas.NA will not say
-        return True
 
 
 def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
@@ -251,7 +220,8 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
     >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
     ('north', 'south')
     """
-    if hasattr(X, "columns"):
+    if is_frame(X):
+        check_names("the table", X.columns)
         named = [c for c in (y, sites) if isinstance(c, str)]
         for c in named:
             if c not in X.columns:
@@ -259,9 +229,11 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         y = X[y] if isinstance(y, str) else y
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
-    columns = [str(c) for c in X.columns] if hasattr(X, "columns") else None
-    features, labels = _dense(X, "features"), _dense(y, "labels")
-    where = one_per_row("sites: the site of every row is needed", sites)
+    check_same_order(X, y, "y")
+    check_same_order(X, sites, "sites")
+    columns = [str(c) for c in X.columns] if is_frame(X) else None
+    features, labels = floats(X, "features"), floats(y, "labels")
+    where = site_of_every_row("sites: the site of every row is needed", sites)
     if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
         raise InputError(
             "features must have shape (rows, columns), labels and sites one entry per row; "
@@ -270,7 +242,7 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
     names = np.unique(where)
     rows = [where == name for name in names]
     if row_weights is not None:
-        row_weights = _dense(row_weights, "row weights")
+        row_weights = floats(row_weights, "row weights")
         if row_weights.shape != (len(where),):
             raise InputError(f"row_weights has shape {row_weights.shape}; there are {len(where)} rows: one for each.")
     return from_arrays(

@@ -198,7 +198,8 @@ def simulate(
       `compfed.tools.sampling`); None for the first of the method's own `schemes`.
     - `record_every`: measure every k-th round (and the last).
     - `seed`: of mini-batches and participation; the data has its own.
-    - `x0`: the start (zero unless given). `resume`: a trace to go on from; its rows are kept.
+    - `x0`: the start of the method's own variable (zero unless given): the model of round 0 is x0, or prox_tg(x0) for a
+      method that keeps the point before its prox, such as DecoupledProx. `resume`: a trace to go on from; its rows are kept.
     - `reference`: x*, from `solve`; adds the optimality column.
     - `tol`: stop at the first recorded round whose gradient mapping has norm at most this.
     - `progress`: called with (rounds done, rounds in all).

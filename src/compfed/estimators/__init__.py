@@ -10,9 +10,9 @@ from compfed.estimators.cross_validation import (
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
 )
+from compfed.estimators.grouped import FederatedGroupLasso
 from compfed.estimators.linear import (
     FederatedElasticNet,
-    FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedPoissonRegressor,

@@ -17,7 +17,7 @@ from compfed.federation.conversation import Federation, Talk, in_parallel
 from compfed.solvers.by_rounds import minimising_all
 from compfed.solvers.federated import asks_questions, minimising
 from compfed.solvers.search import Minimum, Search, Start
-from compfed.tools.checks import is_number, whole
+from compfed.tools.checks import is_number, numbers, whole
 
 STRIDES = (8, 1)  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
@@ -67,8 +67,8 @@ class AlphaGrid:
 
 def _checked_alphas(alphas: Any) -> np.ndarray:
     try:
-        values = np.asarray(alphas, dtype=float)
-    except (TypeError, ValueError):
+        values = numbers(alphas, "alphas")
+    except InputError:
         values = np.empty(0)
     if values.ndim != 1 or not values.size or not (np.isfinite(values).all() and (values >= 0).all()):
         raise InputError(f"alphas={alphas!r} must be a list of finite numbers >= 0.")

@@ -9,16 +9,16 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.estimators.alphas import AlphaGrid, warn_if_short
+from compfed.estimators.arguments import check_nothing_third
 from compfed.estimators.folds import Parts
 from compfed.estimators.given_folds import fold_column, splits_of
+from compfed.estimators.grouped import FederatedGroupLasso, GroupLassoModel
 from compfed.estimators.linear import (
     ElasticNetModel,
     FederatedElasticNet,
-    FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedPoissonRegressor,
-    GroupLassoModel,
     HuberModel,
     LassoModel,
     PoissonModel,
@@ -32,6 +32,7 @@ from compfed.estimators.many_outcomes import (
 )
 from compfed.estimators.model import FederatedModel, estimator, first
 from compfed.estimators.selection import selecting
+from compfed.estimators.table import NOT_SAID, warn_of_one_site
 from compfed.federation.conversation import Federation, converse
 from compfed.tools.checks import whole
 
@@ -65,14 +66,16 @@ class CrossValidated(FederatedModel):
     rule: str = "best"
     seed: int = 0
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Any:
+    def fit(self, X: Any, y: Any, *more: Any, sites: Any = NOT_SAID, sample_weight: Any = None) -> Any:
         """Choose alpha by cross-validation, then fit with it over all rows."""
+        check_nothing_third(type(self).__name__, more)
         self._grid()
         table = self.tabulated(X, y, sites, sample_weight)
         splits = splits_of(table, self.cv)
         federation = table.federation(splits)
         parts = self._select(federation, len(splits), stacklevel=4)
         self.fold_ = fold_column(table, federation.sites, parts)
+        warn_of_one_site(type(self).__name__, sites)
         return self
 
     def fit_federation(self, federation: Federation) -> Any:
@@ -107,6 +110,7 @@ class CrossValidated(FederatedModel):
         self.n_fits_ = len(found.fits)
         self.n_fits_not_converged_ = sum(not m.converged for m in found.fits)
         warn_if_short(type(self).__name__, found.fits, self.tol, self.max_rounds, stacklevel)
+        self._warn_if_undecided(found.fitted, stacklevel)
         return found.parts
 
 

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from compfed.data.reading import one_per_row
 from compfed.errors import InputError
 from compfed.estimators.folds import WHAT_CV_MAY_BE, Parts
 from compfed.estimators.table import Split, Table
+from compfed.tools.checks import unmasked
 
 
 def speaks_of_rows(cv: Any) -> bool:
@@ -43,6 +45,7 @@ def _listed(table: Table, cv: Any) -> list[Any]:
             for i, rows in enumerate(table.rows):
                 groups[rows] = i
             return list(cv.split(X, y, groups))
+    unmasked(cv, "cv")
     try:
         given = list(cv)
     except TypeError:
@@ -53,7 +56,7 @@ def _listed(table: Table, cv: Any) -> list[Any]:
 
 
 def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
-    folds = np.asarray(given)
+    folds = one_per_row("cv: the fold of every row is needed", list(given))
     if len(folds) != length or len(np.unique(folds)) < 2:
         raise InputError(
             f"cv as an array needs one fold per row and at least two folds; got {len(folds)} entries for {length} rows "

@@ -6,7 +6,7 @@ a given alpha here, and with one chosen by cross-validation in `cross_validation
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from compfed.errors import InputError
 from compfed.estimators.family import Family, Labels, elastic_net
 from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
 from compfed.problem.losses import Huber, Poisson, Squared
-from compfed.problem.regularisers import GroupL2, NonNegative, SumOf
+from compfed.problem.regularisers import NonNegative, SumOf
 
 
 class Regressor(RegressorMixin, FederatedModel):
@@ -65,6 +65,7 @@ class FederatedLasso(LassoModel):
     - `algorithm`: "auto", the name of a method (`compfed list algorithms`) or one with steps of your own; `tau` local
       steps per round. Steps come from the data. "auto" takes the method whose rounds and bytes are expected to cost the
       least, at `seconds_per_round` for a message beside its bytes; `trace_.provenance["choice"]` says why.
+    - `verbose`: tell on the error stream how far it has come: a bar on a terminal, plain lines elsewhere.
     - `tol`: rounds end when the gradient mapping is this share of the gradient without features; `max_rounds` at most.
 
     After `fit`: `coef_`, `intercept_`, `certificate_`, `n_rounds_` (all messages a network would have carried, set-up
@@ -200,86 +201,6 @@ class FederatedPoissonRegressor(PoissonModel):
 
     With l1_ratio = 0, the default, the objective of sklearn.linear_model.PoissonRegressor. Other parameters as in
     FederatedLasso.
-    """
-
-    alpha: float = first(default=1.0)
-
-
-# --- groups ---
-
-
-@dataclass(frozen=True)
-class Grouped(Family):
-    groups: Any
-    group_weights: Any
-    names: tuple[str, ...] = ()
-
-    def with_columns(self, names):
-        return replace(self, names=names or ())
-
-    def loss(self, labels):
-        return Squared()
-
-    def members(self, width: int) -> np.ndarray:
-        """The number of each feature's group."""
-        if self.groups is None:
-            return np.arange(width)
-        labels = list(self.groups)
-        if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
-            names = list(self.names)
-            listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
-            if any(isinstance(entry, str) for entry in listed) or sorted(listed) != list(range(width)):
-                raise InputError(
-                    f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}"
-                    + (f" or by name: {', '.join(names)}." if names else ".")
-                )
-            where = np.empty(width, int)
-            where[listed] = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
-            return where
-        if len(labels) != width:
-            raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
-        return np.unique(np.asarray(labels), return_inverse=True)[1]
-
-    def column_scale(self, scale, standardize):
-        # the norm of a group is the same in all directions, so a group has one scale
-        member = self.members(scale.size)
-        if standardize:
-            return scale
-        return np.sqrt(np.bincount(member, scale**2) / np.bincount(member))[member]
-
-    def penalty(self, alpha, scale, outputs):
-        member = self.members(scale.size)
-        sizes = np.bincount(member)
-        weights = np.sqrt(sizes) if self.group_weights is None else np.asarray(self.group_weights, float)
-        if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise InputError(
-                f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."
-            )
-        first_of = np.unique(member, return_index=True)[1]
-        groups: Any = member
-        return GroupL2(lam=alpha, groups=groups, weights=weights / scale[first_of])
-
-
-@estimator
-class GroupLassoModel(Regressor):
-    """The group lasso, whatever its alpha."""
-
-    groups: Any = None
-    group_weights: Any = None
-
-    def family(self) -> Family:
-        return Grouped(self.groups, self.group_weights)
-
-
-@estimator
-class FederatedGroupLasso(GroupLassoModel):
-    """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha sum_g weight_g ||w_g||, over sites: whole groups are zero or not.
-
-    - `groups`: one label per feature (any values; equal labels form a group), a list of lists of feature positions or
-      of names of a DataFrame's columns, or None for a group per feature, which is the lasso.
-    - `group_weights`: one per group in the order of the sorted labels; the square root of its size unless given.
-
-    Other parameters as in FederatedLasso.
     """
 
     alpha: float = first(default=1.0)

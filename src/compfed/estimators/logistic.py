@@ -10,6 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
+from compfed.data.reading import one_per_row
 from compfed.errors import InputError
 from compfed.estimators.family import Family, Labels, elastic_net
 from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
@@ -55,6 +56,7 @@ class LogisticModel(ClassifierMixin, FederatedModel):
         return Classes(checked_ratio(type(self).__name__, self.l1_ratio))
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        one_per_row(f"{type(self).__name__}: y must be the class of every row", y)
         check_classification_targets(y)
         return y
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import sys
 import warnings
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, dataclass_transform
@@ -13,20 +16,24 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
+from compfed.data.reading import check_names
 from compfed.engines.simulated_federation import Simulated
-from compfed.errors import InputError
+from compfed.errors import InputError, NotUniqueWarning
+from compfed.estimators.arguments import check_known, check_nothing_third
 from compfed.estimators.family import Family
 from compfed.estimators.pipeline import Fitted, Plan, fitting
-from compfed.estimators.table import Table, tabulated
+from compfed.estimators.table import NOT_SAID, Table, check_features, check_table, tabulated, warn_of_one_site
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
 from compfed.solvers.by_questions import NO_MINIMISER
 from compfed.solvers.search import Minimum, Search
-from compfed.tools.checks import is_number, whole
+from compfed.tools.checks import is_number, truth, whole
 from compfed.tools.progress import progress_bar
+from compfed.tools.text import some
 from compfed.trace import Trace
 
 T = TypeVar("T")
+TRUTHS = ("fit_intercept", "standardize", "positive", "verbose")  # parameters that are True or False
 
 
 def first(default: Any, *, kw_only: Literal[False] = False) -> Any:
@@ -37,7 +44,16 @@ def first(default: Any, *, kw_only: Literal[False] = False) -> Any:
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(first,))
 def estimator(cls: type[T]) -> type[T]:
     """Class decorator: parameters are fields, and the constructor only stores them, as scikit-learn wants it."""
-    return dataclass(eq=False, repr=False, kw_only=True)(cls)
+    made: Any = dataclass(eq=False, repr=False, kw_only=True)(cls)
+    store, known = made.__init__, [name for name in inspect.signature(made).parameters]
+
+    @functools.wraps(store)
+    def __init__(self: Any, *given: Any, **named: Any) -> None:
+        check_known(type(self).__name__, named, known)
+        store(self, *given, **named)
+
+    made.__init__ = __init__
+    return made
 
 
 @estimator
@@ -60,13 +76,22 @@ class FederatedModel(BaseEstimator):
 
     # --- fitting ---
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Any:
+    def set_params(self, **params: Any) -> Any:
+        """scikit-learn's, with a hint for a name of scikit-learn that is another one here."""
+        check_known(type(self).__name__, [name for name in params if "__" not in name], self.get_params(deep=False))
+        return super().set_params(**params)
+
+    def fit(self, X: Any, y: Any, *more: Any, sites: Any = NOT_SAID, sample_weight: Any = None) -> Any:
         """Fit over all sites; the coefficients are those of the pooled rows.
 
-        - `sites`: the site of every row, or the name of a column of a DataFrame X; all rows are one site without it.
+        - `sites`: the site of every row, or the name of a column of a DataFrame X. None says that all rows are at one
+          site; without a word about sites they are taken for that, too, with a `OneSiteWarning`.
         - `sample_weight`: how much each row counts.
         """
-        return self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
+        check_nothing_third(type(self).__name__, more)
+        self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
+        warn_of_one_site(type(self).__name__, sites)
+        return self
 
     def fit_sites(self, sites: Sites) -> Any:
         """Fit over sites from `compfed.data`."""
@@ -82,7 +107,19 @@ class FederatedModel(BaseEstimator):
         minimum = fitted.minimum
         if not minimum.converged:
             warnings.warn(self._why_not(minimum), ConvergenceWarning, stacklevel=2)
+        self._warn_if_undecided(fitted, stacklevel=3)
         return self
+
+    def _warn_if_undecided(self, fitted: Fitted, stacklevel: int) -> None:
+        named = fitted.undecided
+        if named:
+            warnings.warn(
+                f"{type(self).__name__}: these coefficients are one choice of many with the same objective: those of "
+                f"{some(named)} can change together at no cost. Some of these columns are the same, or add up to others. "
+                "Drop one, or give a penalty with a ridge (l1_ratio < 1), which has one minimiser.",
+                NotUniqueWarning,
+                stacklevel=stacklevel,
+            )
 
     def _why_not(self, minimum: Minimum) -> str:
         """Why the certificate does not hold, for a person."""
@@ -107,10 +144,15 @@ class FederatedModel(BaseEstimator):
                 f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."
             )
-        progress = progress_bar(me) if self.verbose else None
+        for name in TRUTHS:
+            if hasattr(self, name):
+                truth(getattr(self, name), f"{me}: {name}")
+        progress = progress_bar(me, quiet=0.0) if self.verbose else None
         price = finite(me, "seconds_per_round", self.seconds_per_round)
         search = Search(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
-        return Plan(self.family(), search, self.fit_intercept, self.standardize, self.site_weights == "equal")
+        return Plan(
+            self.family(), search, bool(self.fit_intercept), bool(self.standardize), self.site_weights == "equal"
+        )
 
     def tabulated(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Table:
         """What was given, checked: nothing is computed before this has passed."""
@@ -122,8 +164,10 @@ class FederatedModel(BaseEstimator):
                     f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
                     "or one site per row."
                 )
-            self.site_column_, sites = sites, np.asarray(X[sites])
+            check_names("X", X.columns)
+            self.site_column_, sites = sites, X[sites]
             X = self._without_sites(X)
+        check_table(type(self).__name__, X, y, sites, sample_weight)
         multi = self.__sklearn_tags__().target_tags.multi_output
         X, y = validate_data(
             self, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
@@ -151,13 +195,19 @@ class FederatedModel(BaseEstimator):
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)
         self.one_outcome_ = prepared.gathered.labels.one_column
+        if self.verbose:
+            reached = "reached" if minimum.converged else "NOT reached"
+            told = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
+            sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {told}\n")
 
     # --- prediction ---
 
     def linear_predictor(self, X: Any) -> np.ndarray:
         """Predictions z of shape (rows, outputs)."""
         check_is_fitted(self)
-        X = validate_data(self, self._without_sites(X), reset=False, accept_sparse="csr")
+        X = self._without_sites(X)
+        check_features(type(self).__name__, X)
+        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
         z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
         return np.asarray(z)
 

@@ -11,6 +11,7 @@ from compfed.errors import InputError
 from compfed.estimators.alphas import AlphaGrid, following, warn_if_short
 from compfed.estimators.model import FederatedModel
 from compfed.estimators.pipeline import Prepared, prepared_of
+from compfed.estimators.table import NOT_SAID, warn_of_one_site
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, Talk, converse
 from compfed.solvers.search import Minimum
@@ -32,7 +33,7 @@ def regularisation_path(
     model: FederatedModel,
     X: Any,
     y: Any,
-    sites: Any = None,
+    sites: Any = NOT_SAID,
     *,
     sample_weight: Any = None,
     alphas: Any = None,
@@ -57,7 +58,9 @@ def regularisation_path(
         )
     AlphaGrid("regularisation_path", alphas, n_alphas, eps).check()
     federation = model.tabulated(X, y, sites, sample_weight).federation()
-    return path_over(federation, model, alphas=alphas, n_alphas=n_alphas, eps=eps)
+    path = path_over(federation, model, alphas=alphas, n_alphas=n_alphas, eps=eps)
+    warn_of_one_site("regularisation_path", sites)
+    return path
 
 
 def path_over(

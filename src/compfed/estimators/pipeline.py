@@ -13,6 +13,7 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.estimators.duality import duality_gap
 from compfed.estimators.family import Family, Labels
+from compfed.estimators.uniqueness import exchangeable
 from compfed.federation.conversation import Federation, Request, Talk
 from compfed.federation.questions import Describe, Moments, ValueAndGradient
 from compfed.federation.scaling import pooled_mean, spread
@@ -23,6 +24,7 @@ from compfed.problem.regularisers import OnBlock, Regulariser, Zero
 from compfed.solvers.federated import minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
 from compfed.solvers.stopping import Certificate
+from compfed.tools.checks import check_words
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -133,6 +135,7 @@ def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: boo
         mean = p @ np.array([a.label_mean for a in described])
         return Labels(None, None, np.atleast_1d(mean), one_column=np.ndim(mean) == 0)
     classes = np.unique(np.concatenate([a.classes for a in described]))
+    check_words("labels are the classes of rows", classes)
     shares = np.zeros(len(classes))
     for weight, answer in zip(p, described, strict=True):
         if answer.weight > 0:
@@ -217,6 +220,7 @@ class Fitted:
     prepared: Prepared
     minimum: Minimum
     gap: float | None
+    others: np.ndarray | None  # coefficients that another minimiser has otherwise; None if not known
 
     @property
     def certificate(self) -> Certificate:
@@ -226,8 +230,19 @@ class Fitted:
         sizes = np.abs(prepared.frame.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
         curved = prepared.task.loss.curvature
         steep = float(prepared.task.weights @ prepared.null.L) if curved is None else float(curved)
-        lost = 0.5 * np.finfo(float).eps * steep * length(sizes)
-        return replace(found, duality_gap=self.gap, rounding=found.rounding + lost)
+        lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
+        unique = None if self.others is None else not self.others.size
+        return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Names of the columns whose coefficients are one choice of many, and of the intercept."""
+        if self.others is None:
+            return []
+        frame, columns = self.prepared.frame, self.prepared.gathered.columns
+        features = np.unique(self.others[self.others < frame.penalised] // frame.outputs)
+        named = [f"column {j}" if columns is None else repr(columns[j]) for j in features.tolist()]
+        return named + ["the intercept"] * bool((self.others >= frame.penalised).any())
 
 
 def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
@@ -245,5 +260,6 @@ def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None 
 
 def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
     """The minimum with its duality gap, where one is known."""
-    gap = yield from duality_gap(prepared.at(alpha), prepared.frame, minimum, prepared.null)
-    return Fitted(prepared, minimum, gap)
+    task = prepared.at(alpha)
+    gap = yield from duality_gap(task, prepared.frame, minimum, prepared.null)
+    return Fitted(prepared, minimum, gap, exchangeable(task, minimum))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,16 +11,25 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
-from compfed.data.sites import one_per_row
+from compfed.data.reading import check_frame, check_same_order, floats, is_frame, site_of_every_row
 from compfed.engines.simulated_federation import Simulated
-from compfed.errors import InputError
+from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site import Site
 from compfed.problem.sparse_rows import SMALL
+from compfed.tools.checks import unmasked
+from compfed.tools.text import shapes_shown
 
+
+class _NotSaid:
+    def __repr__(self) -> str:
+        return "not said"
+
+
+NOT_SAID = _NotSaid()  # `sites` of a call that does not speak of them; None says that there is one
 Split = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows with their labels, weights and sites; rows of weight 0 are no rows."""
 
@@ -30,6 +40,7 @@ class Table:
     rows: tuple[np.ndarray, ...]  # where each site's rows are in what was given
     length: int  # rows of what was given, those of weight 0 included
     columns: tuple[str, ...] | None
+    __repr__ = shapes_shown
 
     def federation(self, splits: Sequence[Split] = ()) -> Simulated:
         """The sites, which know of the given splits what concerns their own rows."""
@@ -51,14 +62,69 @@ class Table:
         return Simulated(sites)
 
 
+def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
+    """After a fit that was not told of sites: it took all rows for those of one."""
+    if sites is NOT_SAID:
+        warnings.warn(
+            f"{name}: no sites were given, so all rows were fitted as those of one site, and messages and bytes are those of "
+            "one. Give sites=..., the site of every row or the name of a column of X; sites=None says that one is meant.",
+            OneSiteWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def check_features(name: str, X: Any) -> None:
+    """Refuse rows that would be read as something else; what is left to refuse, scikit-learn refuses."""
+    unmasked(X, f"{name}: X")
+    if is_frame(X):
+        check_frame(X, f"{name}: X")
+    elif _kind(X) in "USmM":
+        floats(X, f"{name}: X")
+    _check_real(name, "X", X)
+
+
+def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
+    """The same of a table with labels, sites and weights."""
+    check_features(name, X)
+    unmasked(y, f"{name}: y")
+    if issparse(y):
+        raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
+    _check_real(name, "y", y)
+    if _kind(y) in "mM":
+        raise InputError(
+            f"{name}: y holds dates or times, which are no numbers. Give numbers, such as days since the first."
+        )
+    if sample_weight is not None:
+        numbers_or_truths(sample_weight, f"{name}: sample_weight")
+    for what, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
+        check_same_order(X, given, what)
+
+
+def _kind(values: Any) -> str:
+    return getattr(getattr(values, "dtype", None), "kind", "f")
+
+
+def _check_real(name: str, what: str, values: Any) -> None:
+    if _kind(values) == "c":  # scikit-learn would say the same, and show the values
+        raise InputError(f"{name}: Complex data not supported: {what} has complex numbers. Give {what}.real, say.")
+
+
+def numbers_or_truths(values: Any, what: str) -> None:
+    """Refuse weights that are words, dates or behind a mask."""
+    unmasked(values, what)
+    if np.asarray(values).dtype.kind not in "biufOc":  # the rest is scikit-learn's to refuse
+        floats(np.asarray(values, object), what)
+        raise InputError(f"{what} must be numbers, not text or dates.")
+
+
 def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
         X = X.toarray()
     length = X.shape[0]
-    where = (
-        np.zeros(length, int) if sites is None else one_per_row(f"{name}: sites must be the site of every row", sites)
-    )
+    one = sites is None or sites is NOT_SAID
+    need = f"{name}: sites must be the site of every row"
+    where = np.zeros(length, int) if one else site_of_every_row(need, sites)
     if len(where) != length:
         raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
     keep = np.arange(length)

@@ -20,9 +20,11 @@ from compfed.federation.refusals import Refusals
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SparseRows, written_out
+from compfed.tools.checks import unmasked
 from compfed.tools.precision import precision
 from compfed.tools.randomness import client_key, run_key
 from compfed.tools.sizes import check_sizes, check_weights
+from compfed.tools.text import shapes_shown
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 JOBS_KEPT = 4096
@@ -41,6 +43,7 @@ class Look(NamedTuple):
     q: np.ndarray
     start: np.ndarray
     lengths: np.ndarray  # norms of the rows
+    __repr__ = shapes_shown
 
 
 class Memory(NamedTuple):
@@ -67,6 +70,8 @@ class Site:
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
     ):
+        for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
+            unmasked(values, f"site {name!r}: {what}")
         features = features.tocsr() if issparse(features) else np.asarray(features)
         labels = np.asarray(labels)
         _check_rows(name, features, labels, row_weights, columns)
@@ -233,6 +238,8 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     """A site checks its own rows, before anybody asks about them."""
     if A.ndim != 2 or y.ndim not in (1, 2) or A.shape[0] != len(y):
         raise InputError(f"site {name!r}: features of shape {A.shape} and labels of shape {y.shape} do not match.")
+    if A.dtype.kind not in "biuf":
+        raise InputError(f"site {name!r}: features must be numbers; they are {A.dtype}. Encode words as numbers.")
     for what, values in (("features", A.data if issparse(A) else A), ("labels", y)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")

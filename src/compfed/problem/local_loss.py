@@ -11,6 +11,7 @@ from jax import Array
 from compfed.problem.losses import Loss
 from compfed.problem.losses.arrays import namespace
 from compfed.tools.randomness import sample_rows
+from compfed.tools.text import shapes_shown
 
 
 class LocalLoss(Protocol):
@@ -44,6 +45,7 @@ class FullGradient(NamedTuple):
     A: Array  # (rows, width)
     y: Array
     q: Array  # the rows' shares of the site, 0 for padding
+    __repr__ = shapes_shown
 
     def value(self, x: Array) -> Array:
         return self.q @ self.loss.values(x, self.A, self.y) + 0.5 * self.loss.ridge * (x @ x)
@@ -76,6 +78,7 @@ class MiniBatch(NamedTuple):
     size: Array
     capacity: int  # static bound on size
     batch: int
+    __repr__ = shapes_shown
 
     def value(self, x: Array) -> Array:
         return self._all_rows().value(x)

@@ -13,6 +13,7 @@ from jax import Array
 
 from compfed.data import Sites
 from compfed.tools.precision import precision
+from compfed.tools.text import shapes_shown
 
 SMALL = 256  # rows of a single site up to which it is padded to a power of two
 
@@ -35,6 +36,7 @@ class Store:
     weight: Array  # p_i
     ids: Array
     buckets: tuple[tuple[int, int], ...] = field(metadata={"static": True})  # (clients, rows each)
+    __repr__ = shapes_shown
 
     def blocks(self, rows: Array) -> list[Array]:
         """An array over rows, cut into one (clients, rows each, ...) block per bucket."""

@@ -85,6 +85,10 @@ class Problem:
                 f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give a single number."
             )
 
+    def __repr__(self) -> str:
+        parts = f"{type(self.loss).__name__}, {type(self.regulariser).__name__}, {self.sites!r}"
+        return f"Problem({parts}, {self.d} coefficients, {self.dtype.name})"
+
     @property
     def n(self) -> int:
         """Number of clients."""
@@ -243,5 +247,8 @@ def _checked_weights(weights: Any, n: int) -> np.ndarray:
     if not (np.isfinite(p).all() and (p >= 0).all()):
         raise InputError(f"weights must be finite and >= 0; the smallest is {p.min()!r}.")
     if abs(p.sum() - 1.0) > 1e-8:
-        raise InputError(f"weights sum to {p.sum():.6g}; they must sum to 1. Divide them by their sum.")
+        raise InputError(
+            f"weights sum to {float(p.sum())!r}; they must sum to 1 within 1e-8, and are {p.sum() - 1.0:.2g} off. Divide them "
+            "by their sum."
+        )
     return p

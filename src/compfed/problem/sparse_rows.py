@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from compfed.errors import InputError
+from compfed.tools.text import shapes_shown
 
 SMALL = 2**26  # bytes up to which rows are written out at once: products are faster then
 LARGEST = 2**31  # bytes up to which they are where a method needs it
@@ -26,6 +27,7 @@ class SparseRows:
     centre: np.ndarray
     scale: np.ndarray
     intercept: bool
+    __repr__ = shapes_shown
 
     __array_ufunc__ = None  # so that a NumPy array times this asks this
 

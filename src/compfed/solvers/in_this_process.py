@@ -42,6 +42,7 @@ def minimise(
 
     - `algorithm`: "auto", the name of a method, or an instance with steps of your own. "auto" takes the method expected
       to cost the least, where a round costs `seconds_per_round` beside its bytes; `trace.provenance["choice"]` says why.
+    - `x0`: the start of the method's own variable, as in `simulate`; the minimum does not depend on it.
     - `scale`: the norm of grad f at the start of the problem, unless given.
     - `federation`: who answers, if not the sites of the problem in this process, compiled.
 

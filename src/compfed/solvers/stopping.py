@@ -25,6 +25,7 @@ class Certificate:
     tol: float
     duality_gap: float | None = None  # F(x) - F(x*) is at most this, where a dual point is known
     minimiser_exists: bool = True  # False where the objective only falls as the model grows without end
+    unique: bool | None = None  # is it the only minimiser? None where that is not known
     rounding: float = 0.0  # what rounding may hide of the gradient mapping, about
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
+from compfed.tools.text import shortened
 
 
 def is_whole(value: Any) -> bool:
@@ -47,9 +48,46 @@ def one_of(value: Any, name: str, options: Sequence[str], hint: str = "") -> Non
         raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}.{hint}")
 
 
+def truth(value: Any, name: str, hint: str = "") -> bool:
+    """`value` as a bool, if it is True or False (or 1 or 0, which mean nothing else); words are not, whatever they say."""
+    if not (isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1))):
+        raise InputError(f"{name}={value!r} must be True or False.{hint}")
+    return bool(value)
+
+
+def unmasked(values: Any, name: str) -> None:
+    """Refuse an array with masked entries: what is behind a mask is no value, and NumPy hands it over all the same."""
+    parts = values if isinstance(values, (list, tuple)) else [values]
+    hidden = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
+    if hidden:
+        raise InputError(
+            f"{name} has {hidden} masked value(s), which cannot be used. Leave their rows out, or fill them in first: "
+            "values.filled(...)."
+        )
+
+
 def numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
-    """`values` as an array of numbers."""
+    """`values` as an array of numbers; words, truth values, dates and complex numbers are none."""
+    unmasked(values, name)
     try:
-        return np.asarray(values, dtype=dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"{name}={values!r} cannot be read as an array of numbers.") from None
+        found = np.asarray(values)
+        plain = found.dtype.kind in "iuf" or (found.dtype.kind == "O" and all(map(is_number, found.flat)))
+        truths = isinstance(values, (list, tuple)) and any(isinstance(v, (bool, np.bool_)) for v in values)
+        if plain and not truths:  # NumPy makes 1.0 of a True among numbers
+            with np.errstate(over="ignore"):  # what is too large for the dtype is infinite, and judged as such
+                return found.astype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise InputError(f"{name}={shortened(repr(values), 120)} cannot be read as an array of numbers.")
+
+
+def check_words(need: str, names: np.ndarray) -> None:
+    """Refuse two names that are one but for spaces around them."""
+    bare: dict[str, str] = {}
+    for name in names if names.dtype.kind == "U" else ():
+        twin = bare.setdefault(str(name).strip(), str(name))
+        if twin != name:
+            raise InputError(
+                f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them if they are one, or rename "
+                "one of them."
+            )

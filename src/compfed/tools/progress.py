@@ -12,8 +12,13 @@ LINE_SECONDS = 10.0  # without a terminal, at most one line in this time
 WIDTH = 30
 
 
-def progress_bar(label: str = "", stream: TextIO | None = None) -> Callable[[int, int], None]:
-    """A function of (done, total) that shows how far a piece of work has come; pass it as `progress=`."""
+def progress_bar(
+    label: str = "", stream: TextIO | None = None, *, quiet: float = QUIET_SECONDS
+) -> Callable[[int, int], None]:
+    """A function of (done, total) that shows how far a piece of work has come; pass it as `progress=`.
+
+    A bar on a terminal, plain lines in a pipe or a file; nothing in the first `quiet` seconds.
+    """
     out = sys.stderr if stream is None else stream
     began = last_line = time.monotonic()
     terminal = out.isatty()
@@ -23,16 +28,17 @@ def progress_bar(label: str = "", stream: TextIO | None = None) -> Callable[[int
         nonlocal last_line, shown
         now = time.monotonic()
         finished = done >= total
-        if now - began < QUIET_SECONDS:
+        if now - began < quiet:
             return
         left = (now - began) * (total - done) / max(done, 1)
-        when = f"{now - began:.0f} s" if finished else f"about {left:.0f} s left"
+        early = now - began < QUIET_SECONDS  # too early to say how long the rest takes
+        when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
         if terminal:
             full = WIDTH * done // max(total, 1)
             out.write(f"\r{label:<28.28} [{'#' * full}{'.' * (WIDTH - full)}] {done}/{total}, {when}   ")
             out.write("\n" if finished else "")
             out.flush()
-        elif (finished and shown) or now - last_line >= LINE_SECONDS:
+        elif (finished and shown) or now - last_line >= LINE_SECONDS or (quiet == 0 and not shown):
             last_line, shown = now, True
             out.write(f"{label}: {done}/{total}, {when}\n")
             out.flush()

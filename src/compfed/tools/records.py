@@ -18,7 +18,7 @@ from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
 from compfed.errors import InputError
-from compfed.tools.checks import is_whole
+from compfed.tools.checks import is_whole, numbers
 
 T = TypeVar("T")
 _REQUIRED: Any = dataclasses.MISSING
@@ -32,11 +32,9 @@ def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[A
     def check(value: Any) -> tuple[Any, str | None]:
         if isinstance(value, Tracer):  # has no value yet
             return value, None
-        if isinstance(value, (bool, str)) or value is None:
-            return value, requirement
         try:
-            array = np.array(value, dtype=float)  # a copy: what the caller does with his later is his business
-        except (TypeError, ValueError):
+            array = np.array(numbers(value, ""))  # a copy: what the caller does with his later is his business
+        except InputError:
             return value, requirement
         array.setflags(write=False)
         return (float(array) if array.ndim == 0 else array), None if np.all(accepts(array)) else requirement
@@ -105,6 +103,8 @@ def labels(default: Any = _REQUIRED) -> Any:
     """Static: a sequence of whole numbers, kept as a tuple."""
 
     def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            return value, "a sequence of whole numbers, none of them masked"
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size:
             return tuple(value.tolist()), None
         listed = value.tolist() if isinstance(value, np.ndarray) else value

@@ -33,6 +33,25 @@ def shortened(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
+def some(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
+    """The first few of many words."""
+    return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def shapes_shown(self: Any) -> str:
+    """A record in a line, for `__repr__`, arrays by their shapes alone: rows of people are not for a screen or a log."""
+    named = self._asdict() if hasattr(self, "_asdict") else vars(self)
+    return f"{type(self).__name__}({', '.join(f'{name}={_shape_shown(value)}' for name, value in named.items())})"
+
+
+def _shape_shown(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"<{'x'.join(map(str, value.shape)) or 'number'}>"
+    if isinstance(value, (tuple, list)):
+        return f"<{len(value)} entries>"
+    return repr(value)
+
+
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, a rule under the header."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]

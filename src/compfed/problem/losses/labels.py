@@ -14,7 +14,7 @@ def one_column(labels: np.ndarray, loss: Any) -> np.ndarray:
     if labels.ndim != 1:
         raise InputError(
             f"{type(loss).__name__} needs one label per row; got labels of shape {labels.shape}. "
-            "Use losses.MultiSquared for several numeric outcomes."
+            "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes labels of one column."
         )
     return labels
 
@@ -66,4 +66,9 @@ def several_columns(labels: np.ndarray, loss: Any) -> np.ndarray:
 
 
 def _shown(found: np.ndarray, most: int) -> str:
-    return ", ".join(f"{v:g}" for v in found[:most]) + (", ..." if found.size > most else "")
+    """The labels found, where these are a few whole numbers. Others may be somebody's own: they are counted."""
+    if (found != np.rint(found)).any() or found.size > most:
+        return f"{found.size} different numbers" + (
+            "" if (found == np.rint(found)).all() else ", not all of them whole"
+        )
+    return ", ".join(f"{v:g}" for v in found)

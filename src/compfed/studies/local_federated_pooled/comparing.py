@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 
 from compfed.data.holdout import held_out
-from compfed.data.sites import one_per_row
+from compfed.data.reading import floats, site_of_every_row
 from compfed.errors import InputError
 from compfed.estimators.given_folds import speaks_of_rows
 from compfed.estimators.model import FederatedModel
@@ -17,6 +17,7 @@ from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, 
 from compfed.studies.local_federated_pooled.judged import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled
 from compfed.studies.local_federated_pooled.result import Comparison
+from compfed.tools.checks import unmasked
 
 
 def compare_local_federated_pooled(
@@ -89,11 +90,9 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             raise InputError(f"sites={sites!r} names a column, and X has none of that name. Give one site per row.")
         sites, X = X[sites], X.drop(columns=sites)
     found = getattr(X, "columns", None) if names is None else names
-    try:
-        X = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=float)
-    except (TypeError, ValueError) as problem:
-        raise InputError(f"X must be a table of numbers: {problem}. Encode words as numbers first.") from None
-    y, where = np.asarray(y), one_per_row("sites: the site of every row is needed", sites).astype(str)
+    X = floats(X, "X")
+    unmasked(y, "y")
+    y, where = np.asarray(y), site_of_every_row("sites: the site of every row is needed", sites).astype(str)
     if X.ndim != 2 or not len(X) == len(y) == len(where):
         raise InputError(f"X, y and sites need the same rows; their shapes are {X.shape}, {y.shape} and {where.shape}.")
     if len(np.unique(where)) < 2:

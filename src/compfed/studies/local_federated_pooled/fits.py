@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier
 
 from compfed.errors import InputError
+from compfed.tools.text import shapes_shown
 
 AVERAGE, FEDERATED, POOLED = "average of local", "federated", "pooled"
 
@@ -24,6 +25,7 @@ class Table:
     y: np.ndarray
     where: np.ndarray  # the name of the site of every row
     names: tuple[str, ...]
+    __repr__ = shapes_shown
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def _local_fit(label: str, model: Any, table: Table, rows: np.ndarray, size: int
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            model.fit(table.X[rows], table.y[rows], sample_weight=weight)
+            model.fit(table.X[rows], table.y[rows], sites=None, sample_weight=weight)
         except InputError as problem:
             return Fit(label, None, "cannot be fitted", [f"{label}: {problem}"])
     status = f"{found} of {classes} classes" if found < classes else ""

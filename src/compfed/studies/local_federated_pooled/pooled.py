@@ -27,6 +27,7 @@ from compfed.estimators import (
 from compfed.estimators.pipeline import Prepared, prepared_of
 from compfed.federation.conversation import converse
 from compfed.solvers.pooled import solve
+from compfed.tools.text import shapes_shown
 
 GOOD = 1e-8  # gradient mapping, as a share of the gradient without features, of an answer to be trusted
 DUST = 1e-12  # of the largest coefficient: zero but for rounding
@@ -41,6 +42,7 @@ class Rows:
     Z: np.ndarray
     y: np.ndarray
     weight: np.ndarray
+    __repr__ = shapes_shown
 
 
 Answer = tuple[np.ndarray, np.ndarray]  # coefficients (outputs, columns) and intercepts (outputs,) of Z

@@ -1,0 +1,243 @@
+"""What `fit` is given: read as it is meant, refused where it could be meant in two ways, and what it says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_matrix
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+
+import compfed as cf
+from compfed.estimators.arguments import INSTEAD
+from compfed.tools.progress import progress_bar
+
+masked: Any = np.ma.masked_array
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((12, 3))
+Y = X[:, 0] + 0.1 * RNG.standard_normal(12)
+SITES = np.arange(12) % 2
+FRAME = pd.DataFrame(X, columns=["age", "dose", "bmi"])
+MASK = np.arange(12) == 3
+LASSO: Any = cf.FederatedLasso
+
+
+def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
+    return (cf.FederatedLasso(0.01) if model is None else model).fit(X, y, **({"sites": SITES} | given))
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "masked X": (lambda: fit(masked(X, X > 1)), r"FederatedLasso: X has \d+ masked value"),
+    "masked y": (lambda: fit(y=masked(Y, MASK)), r"y has 1 masked"),
+    "masked weights": (lambda: fit(sample_weight=masked(np.ones(12), MASK)), r"sample_weight has 1 masked"),
+    "masked sites": (lambda: fit(sites=masked(SITES, MASK)), r"1 row\(s\) have none, the first is row 3"),
+    "masked folds": (lambda: fit(model=cf.FederatedLassoCV(cv=masked(SITES, MASK))), r"cv has 1 masked"),
+    "masked alphas": (lambda: fit(model=cf.FederatedLassoCV(masked([1, 0.1], [0, 1]))), r"alphas=masked"),
+    "masked X to predict": (lambda: fit().predict(masked(X, X > 1)), r"X has \d+ masked"),
+    "dates to predict": (lambda: fit().predict(np.full((2, 3), "2020-01-01", "datetime64[D]")), r"row 0, column 0 has"),
+    "dates": (lambda: fit(np.full((12, 3), "2020-01-01", "datetime64[D]")), r"X must be numbers: row 0, column 0 has"),
+    "a date in a frame": (
+        lambda: fit(FRAME.assign(seen=pd.Timestamp("2020-01-01"))),
+        r"X: column 'seen' has Timestamp\('2020-01-01 00:00:00'\) in row 0, which is not a number",
+    ),
+    "a word in a frame": (
+        lambda: fit(FRAME.assign(sex=["1"] * 5 + ["m"] * 7)),
+        r"X: column 'sex' has 'm' in row 5, which is not a number",
+    ),
+    "a word in an array": (lambda: fit(np.array([["1", "2", "m"]] * 12)), r"row 0, column 2 has .*'m'\)?, which is not"),
+    "categories": (lambda: fit(FRAME.assign(stage=pd.Categorical(SITES))), r"column 'stage' is categorical"),
+    "two columns of one name": (lambda: fit(FRAME.set_axis(["a", "b", "a"], axis=1)), r"X has two columns 'a'"),
+    "one name but for a space": (lambda: fit(FRAME.set_axis(["a", "b", "a "], axis=1)), r"columns 'a' and 'a '"),
+    "the site column twice": (
+        lambda: fit(pd.DataFrame(np.c_[X, SITES], columns=["a", "b", "s", "s"]), sites="s"),
+        r"X has two columns 's'",
+    ),
+    "dates for y": (lambda: fit(y=pd.date_range("2020", periods=12)), r"y holds dates or times"),
+    "complex y": (lambda: fit(y=Y + 1j), r"Complex data not supported: y has complex numbers"),
+    "sparse y": (
+        lambda: fit(y=csr_matrix(np.c_[Y, Y]), model=cf.FederatedMultiTaskLasso()),
+        r"y is a sparse matrix; give labels as an array",
+    ),
+    "words for weights": (lambda: fit(sample_weight=["1"] * 12), r"sample_weight must be numbers, not text"),
+    "y in another order": (lambda: fit(FRAME, pd.Series(Y, index=range(11, -1, -1))), r"y has the index of X in another"),
+    "weights in another order": (
+        lambda: fit(FRAME, sample_weight=pd.Series(np.ones(12), index=range(11, -1, -1))),
+        r"sample_weight has the index of X in another order",
+    ),
+    "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. These look like weights of rows"),
+    "sites but for a space": (lambda: fit(sites=["n", " n"] * 6), r"' n' and 'n' are one name but for spaces"),
+    "a class but for a space": (
+        lambda: fit(y=np.array(["ill", "ill ", "well"] * 4), model=cf.FederatedLogisticRegression()),
+        r"'ill' and 'ill ' are one name but for spaces",
+    ),
+    "no class": (
+        lambda: fit(y=np.array(["ill", None] * 6, object), model=cf.FederatedLogisticRegression()),
+        r"y must be the class of every row; 6 row\(s\) have none, the first is row 1",
+    ),
+    "a hole in the folds": (lambda: fit(model=cf.FederatedLassoCV(cv=[0.0, np.nan] * 6)), r"6 row\(s\) have none"),
+    "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] must be a list"),
+    # groups
+    "groups by name": (
+        lambda: fit(FRAME, model=cf.FederatedGroupLasso(groups={"age": 0, "dose": 0, "bmi": 1})),
+        r"may say the group of each feature, or the features of each group\. Give \[groups\[name\] .* list\(groups\.values",
+    ),
+    "groups in a string": (lambda: fit(model=cf.FederatedGroupLasso(groups="aab")), r"groups='aab' must be a list"),
+    "groups in a set": (lambda: fit(model=cf.FederatedGroupLasso(groups={0, 1, 2})), r"groups=\{0, 1, 2\} must be a list"),
+    "groups in a series": (
+        lambda: fit(FRAME, model=cf.FederatedGroupLasso(groups=pd.Series({"bmi": 1, "age": 0, "dose": 0}))),
+        r"a Series with the index 'bmi', 'age', 'dose', which is not that of the columns",
+    ),
+    "groups of both kinds": (lambda: fit(model=cf.FederatedGroupLasso(groups=["a", ["b"], "c"])), r"both lists and single"),
+    "groups with a hole": (lambda: fit(model=cf.FederatedGroupLasso(groups=[0, None, 1])), r"1 row\(s\) have none"),
+    "truth values for features": (lambda: fit(model=cf.FederatedGroupLasso(groups=[[True, 2], [0]])), r"exactly once"),
+    "weights of groups by name": (
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights={0: 1, 1: 2})),
+        r"group_weights=\{0: 1, 1: 2\} cannot be read",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    act, message = REFUSED[case]
+    with pytest.raises(cf.InputError, match=message):
+        act()
+
+
+@pytest.mark.parametrize("name", ["fit_intercept", "standardize", "positive", "verbose"])
+@pytest.mark.parametrize("value", ["False", "no", "", None, 2, 0.0, np.array([True])])
+def test_a_truth_value_is_true_or_false(name, value):
+    with pytest.raises(cf.InputError, match=rf"FederatedElasticNet: {name}=.* must be True or False"):
+        fit(model=cf.FederatedElasticNet(**{name: value}))
+
+
+def test_numpy_truth_values_are_truth_values():
+    yes: Any
+    for yes in (np.True_, 1):
+        np.testing.assert_array_equal(fit(model=cf.FederatedLasso(0.01, positive=yes)).coef_, fit(
+            model=cf.FederatedLasso(0.01, positive=True)).coef_)  # fmt: skip
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize("model", [cf.FederatedLasso(), cf.FederatedLassoCV()])
+def test_a_third_argument_by_position_is_refused(model):
+    """scikit-learn's would be weights, and they were taken for sites."""
+    with pytest.raises(TypeError, match=r"sites=.* the site of every row, sample_weight=.* how much") as refusal:
+        model.fit(X, Y, np.ones(12))
+    assert isinstance(refusal.value, cf.InputError)
+    taken = inspect.signature(model.fit).parameters
+    assert [taken[name].kind for name in ("sites", "sample_weight")] == [inspect.Parameter.KEYWORD_ONLY] * 2
+
+
+HINTS = {
+    "C": r"alpha = 1 / \(C \* n\)", "penalty": "l1_ratio=1 for 'l1'", "lambda": "Give alpha", "max_iter": "max_rounds",
+    "solver": "algorithm, 'auto'", "n_jobs": "nothing", "l1_ratio": "FederatedElasticNet", "sites": r"fit\(\.\.\., sites=",
+    "cv": "CV at the end of its name", "standardise": "standardize", "max_round": "Did you mean max_rounds", "xyz": "It takes al",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_an_argument_of_scikit_learn_gets_a_hint(name):
+    for act in (lambda: LASSO(**{name: 1}), lambda: cf.FederatedLasso().set_params(**{name: 1})):
+        with pytest.raises(TypeError, match=rf"FederatedLasso has no parameter '{name}'\. .*{HINTS[name]}"):
+            act()
+
+
+def test_every_hint_that_names_a_parameter_names_one_that_exists():
+    known = {name for model in (cf.FederatedElasticNet, cf.FederatedLassoCV, cf.FederatedHuber)
+             for name in model().get_params()}  # fmt: skip
+    for text in (
+        "max_rounds",
+        "algorithm",
+        "standardize",
+        "delta",
+        "alphas",
+        "alpha",
+        "seed",
+        "l1_ratio",
+        "fit_intercept",
+    ):
+        assert text in known
+        assert any(text in hint.format(alpha="alpha") for hint in INSTEAD.values())
+
+
+def test_the_conversion_of_C_is_right():
+    """The hint's formula against scikit-learn itself."""
+    y, C = Y > 0, 0.7
+    expected = LogisticRegression(C=C, l1_ratio=0.0, tol=1e-12, max_iter=10_000).fit(X, y)
+    model = fit(y=y, model=cf.FederatedLogisticRegression(1 / (C * len(y)), l1_ratio=0.0))
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=1e-5)
+
+
+def test_parameters_are_still_those_of_the_constructor():
+    model = cf.FederatedLasso(0.3, positive=True)
+    copy: Any = clone(model)
+    assert copy.get_params() == model.get_params()
+    assert list(inspect.signature(cf.FederatedLasso).parameters)[:1] == ["alpha"]
+    with pytest.raises(TypeError, match="positional"):
+        cf.FederatedLasso(0.3, True)  # pyright: ignore[reportCallIssue]  # the mistake
+
+
+# --- one site ---
+
+
+@pytest.mark.parametrize("model", [cf.FederatedLasso(0.1), cf.FederatedLassoCV([0.1, 0.01], cv=2)])
+def test_a_fit_without_sites_says_that_it_took_one(model):
+    with pytest.warns(
+        cf.OneSiteWarning, match=r"fitted as those of one site.*sites=\.\.\..*sites=None says that one"
+    ) as said:
+        model.fit(X, Y)
+    assert said[0].filename == __file__
+    assert model.site_names_.tolist() == ["0"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, Y, sites=None)
+        fit(model=model)
+
+
+def test_so_does_a_path():
+    with pytest.warns(cf.OneSiteWarning, match="regularisation_path"):
+        cf.regularisation_path(cf.FederatedLasso(), X, Y, n_alphas=2)
+
+
+# --- progress ---
+
+
+@pytest.mark.parametrize(
+    "model", [cf.FederatedLasso(0.1, verbose=True), cf.FederatedLassoCV([0.1, 0.01], cv=2, verbose=True)]
+)
+def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
+    """However short the fit: how far it came, and whether it arrived."""
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    fit(model=model)
+    *progress, last = pipe.getvalue().splitlines()
+    assert progress
+    name = type(model).__name__
+    assert last.startswith(f"{name}: tol=1e-12 reached; {model.n_rounds_} messages to each of 2 site(s)")
+    assert all(line.startswith(f"{name}: ") and "\r" not in line and "#" not in line for line in progress)
+
+
+def test_on_a_terminal_it_is_a_bar():
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, pipe, quiet = Terminal(), io.StringIO(), io.StringIO()
+    for out, seconds in ((terminal, 0.0), (pipe, 0.0), (quiet, 60.0)):
+        show = progress_bar("work", out, quiet=seconds)
+        for done in range(1, 4):
+            show(done, 3)
+    assert "\r" in terminal.getvalue()
+    assert pipe.getvalue().splitlines()[0] == "work: 1/3, 0 s"
+    assert pipe.getvalue().splitlines()[-1] == "work: 3/3, 0 s"
+    assert quiet.getvalue() == ""
