@@ -27,6 +27,7 @@ from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
 from compfed.solvers.by_questions import NO_MINIMISER
 from compfed.solvers.search import Minimum, Search
+from compfed.solvers.stopping import OUT_OF_REACH
 from compfed.tools.checks import is_number, truth, whole
 from compfed.tools.progress import progress_bar
 from compfed.tools.text import some
@@ -126,11 +127,15 @@ class FederatedModel(BaseEstimator):
         me = type(self).__name__
         if NO_MINIMISER in minimum.notes:
             return f"{me}: {NO_MINIMISER}."
-        said = f" {minimum.notes[-1]}." if minimum.notes else ""
-        return (
+        said = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
+        stopped = (
             f"{me} stopped after {minimum.rounds} rounds with a gradient mapping of {minimum.certificate.relative:.1e} of "
-            f"its scale; tol is {self.tol:g}.{said} Give more max_rounds"
-            + (", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else ".")
+            f"its scale; tol is {self.tol:g}. {said}"
+        )
+        if OUT_OF_REACH in minimum.notes:
+            return stopped.rstrip()
+        return f"{stopped}Give more max_rounds" + (
+            ", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else "."
         )
 
     def plan(self) -> Plan:

@@ -22,7 +22,7 @@ from compfed.problem.gradient_mapping import at_point
 from compfed.problem.losses.base import unwarned
 from compfed.problem.regularisers.form import remembering
 from compfed.problem.triangle import upper
-from compfed.solvers.stopping import rounding_level
+from compfed.solvers.stopping import OUT_OF_REACH, hidden, rounding_level
 from compfed.tools.records import describe
 from compfed.tools.versions import versions
 from compfed.trace import Trace
@@ -119,7 +119,7 @@ def asking(
             seen = read(task, down.x, W, answers)
             log.message(down.x.size, 0 if W is None else len(W))
             norm = log.add(seen, step)
-        end = log.reason_to_end(max_rounds, 1.0 / step) if norm > tol or np.isnan(norm) else None
+        end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
         if end is not None:
             return log.reached(state, *end)
         state = _after(algorithm, g, state, seen)
@@ -157,6 +157,7 @@ class _Log:
         self.best: Seen | None = None
         self.objective = self.norm = np.inf  # of the best
         self.mark = np.inf  # the norm when something was last gained
+        self.closest, self.slow = np.inf, 0  # the norm when it last fell by a tenth, and evaluations since
 
     def message(self, d: int, w: int) -> None:
         self.messages += 1
@@ -192,13 +193,21 @@ class _Log:
             self.best, self.objective, self.norm = seen, objective, norm
         gained = lower or norm < 0.9 * self.mark
         self.idle, self.mark = (0, min(norm, self.mark)) if gained else (self.idle + 1, self.mark)
+        closer = norm < 0.9 * self.closest
+        self.closest, self.slow = (norm, 0) if closer else (self.closest, self.slow + 1)
         return norm
 
-    def reason_to_end(self, max_rounds: int, L: float) -> tuple[bool, str] | None:
+    def reason_to_end(self, max_rounds: int, L: float, tol: float) -> tuple[bool, str] | None:
         """(is it good enough, why) if the search should end although the tolerance is not reached."""
         assert self.best is not None
         if self.idle > 3 and self.norm <= rounding_level(self.best.x, L, self.best.at.terms):
             return True, ""
+        if (
+            self.slow > PATIENCE
+        ):  # no nearer, and what is asked for is finer than the numbers are: it could go on for ever
+            rows = float(np.sum(self.task.sizes))
+            if hidden(self.best.x, L, self.best.at.terms, rows) > tol:
+                return False, OUT_OF_REACH
         if self.messages >= max_rounds:
             return False, f"stopped at max_rounds={max_rounds}"
         return (False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None

@@ -36,7 +36,8 @@ def minimising(federation: Federation, task: Task, search: Search, start: Start)
     ):
         return found
     if not found.certificate.within_reach:  # whatever the method
-        return replace(found, notes=[*found.notes, OUT_OF_REACH])
+        said = [] if OUT_OF_REACH in found.notes else [OUT_OF_REACH]
+        return replace(found, notes=[*found.notes, *said])
     rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
     later = yield from minimising_by_rounds(federation, task, rest, replace(start, x=found.x))
     notes = [*found.notes, f"going on with {type(later.algorithm).__name__}", *later.notes]
