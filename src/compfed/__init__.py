@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         FederatedPoissonRegressorCV,
         regularisation_path,
     )
+    from compfed.federation import flower as flower
     from compfed.report.paths import plot_path
     from compfed.studies.local_federated import compare_local_federated
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
@@ -63,7 +64,9 @@ _LATER = {
 
 
 def __getattr__(name: str) -> Any:
-    """Estimators and studies are fetched when first asked for."""
+    """Estimators and studies are fetched when first asked for; so is `flower`, which needs an extra."""
+    if name == "flower":
+        return importlib.import_module("compfed.federation.flower")
     if name not in __all__:
         raise AttributeError(f"module 'compfed' has no attribute {name!r}")
     if name == "testing":
