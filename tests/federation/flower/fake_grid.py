@@ -47,7 +47,7 @@ class FakeGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         ids = []
         for message in messages:
-            message.metadata._message_id = f"m{next(self.ids)}"
+            message.metadata.__dict__["_message_id"] = f"m{next(self.ids)}"
             ids.append(message.metadata.message_id)
             self._deliver(message)
         return ids
@@ -117,4 +117,5 @@ def forget(path: Path) -> None:
 
 def remote(settings: list[Path], folder: Path | None = None, **options: Any) -> tuple[Remote, FakeGrid]:
     grid = FakeGrid(settings)
-    return Remote(grid, len(settings), folder=folder, **{"patience": NOW} | options), grid
+    given: Any = {"patience": NOW} | options
+    return Remote(grid, len(settings), folder=folder, **given), grid

@@ -27,7 +27,6 @@ from compfed.tools import durable
 
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
 STATELESS = ("FISTA", "ProximalNewton")  # nothing is kept at a site
-MAX = {"max_rounds": 25}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def settings(problem, tmp_path):
 
 
 def minimised(problem, federation, name="DecoupledProx") -> np.ndarray:
-    return cf.minimise(problem, name, tol=1e-12, federation=federation, **MAX).x
+    return cf.minimise(problem, name, tol=1e-12, federation=federation, max_rounds=25).x
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,10 @@ def test_a_message_that_comes_twice_is_answered_identically_and_counts_once(prob
 
     def doubled(site, records, reply):
         first, second = reply(), reply()
-        assert to_bytes(from_records(first)[1]) == to_bytes(from_records(second)[1])
+        one, other = from_records(first)[1], from_records(second)[1]
+        assert one is not None
+        assert other is not None
+        assert to_bytes(one) == to_bytes(other)
         return second
 
     grid.meddle = doubled

@@ -373,9 +373,9 @@ def test_an_error_of_flower_is_read_by_the_message_it_replies_to(settings):
         if site != 1:
             return reply()
         message = Message(records, 100 + site, "train")
-        message.metadata._message_id = f"m{len(grid.sent) + 3}"
+        message.metadata.__dict__["_message_id"] = f"m{len(grid.sent) + 3}"
         answer = Message(Error(5, "Node unavailable"), reply_to=message)
-        answer.metadata._src_node_id = 1  # the SuperLink itself
+        answer.metadata.__dict__["_src_node_id"] = 1  # the SuperLink itself
         sent.append(answer)
         return answer
 
