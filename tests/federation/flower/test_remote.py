@@ -158,11 +158,19 @@ def test_nothing_but_this_package_imports_flower():
 
 
 def test_arrays_travel_by_field_name_in_double_precision():
-    question = (ValueAndGradient(VIEW, np.ones((1, 3)), np.zeros((1, 4))), Describe())
+    """Two hundred models are one array per field: Flower sends every array as objects of their own."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((200, 1, 3))
+    question = (
+        *(ValueAndGradient(VIEW, x, np.zeros((1, 4))) for x in points),
+        Curvature(VIEW, points[0, 0], np.arange(2)),
+    )
     records = to_records({"run": "a", "number": 3}, pack(question))
     assert {name: (a.dtype, a.shape) for name, a in records["arrays"].items()} == {  # pyright: ignore
-        "0.ValueAndGradient.x": ("float64", (1, 3)),
-        "0.ValueAndGradient.dual": ("float64", (1, 4)),
+        "ValueAndGradient.x": ("float64", (600,)),
+        "ValueAndGradient.dual": ("float64", (800,)),
+        "Curvature.x": ("float64", (3,)),
+        "Curvature.W <i8": ("int64", (2,)),
     }
     envelope, packed = from_records(records)
     assert envelope == {"run": "a", "number": 3}
@@ -171,13 +179,21 @@ def test_arrays_travel_by_field_name_in_double_precision():
     by_columns = from_records(to_records({}, pack(np.asfortranarray(np.arange(6.0).reshape(2, 3)))))[1]
     assert by_columns is not None
     assert by_columns.arrays[0].flags.c_contiguous
+    np.testing.assert_array_equal(by_columns.arrays[0], np.arange(6.0).reshape(2, 3))
 
 
 def test_arrays_that_the_head_does_not_name_are_refused():
     records = to_records({}, pack((np.ones(2),)))
-    records["arrays"]["more"] = records["arrays"]["0"]  # pyright: ignore
-    with pytest.raises(cf.InputError, match=r"has the arrays \['0', 'more'\]; its head names \['0'\]"):
+    records["arrays"]["more"] = records["arrays"]["array"]  # pyright: ignore
+    with pytest.raises(cf.InputError, match="array 'more' of a message has 2 numbers; its head names 0"):
         from_records(records)
+    del records["arrays"]["more"], records["arrays"]["array"]  # pyright: ignore
+    with pytest.raises(cf.InputError, match=r"has the arrays \[\]; its head names 'array' of dtype float64"):
+        from_records(records)
+    short = to_records({}, pack((np.ones(2),)))
+    short["words"]["shapes"] = '[["<f8", [3]]]'  # pyright: ignore
+    with pytest.raises(cf.InputError, match="'array' of a message is too short"):
+        from_records(short)
     other = to_records({})
     other["words"]["protocol"] = 99  # pyright: ignore
     with pytest.raises(cf.InputError, match=r"a message of protocol 99; this side speaks 1. Use one version"):
@@ -297,7 +313,7 @@ def _swapped(records):
 
 
 def _renamed(records):
-    records["arrays"]["other"] = records["arrays"].pop("0.Moments.Answer.mean")
+    records["arrays"]["other"] = records["arrays"].pop("Moments.Answer.mean")
     return records
 
 
@@ -363,6 +379,26 @@ def test_sites_are_known_by_the_index_they_registered_with(problem, settings):
         Remote(FakeGrid([settings[2]]), 2, patience=NOW)
     with pytest.raises(cf.InputError, match=r"1 of 4 sites did not register in 0 s: number 3. Start them"):
         Remote(grid, 4, patience=NOW)
+
+
+def test_a_superlink_that_is_busy_is_asked_again(settings, monkeypatch):
+    federation, grid = remote(settings)
+    clean = ask(federation, Moments())
+    federation, grid = remote(settings)
+    for name in ("push_messages", "pull_messages", "get_node_ids"):
+        real, troubles = getattr(grid, name), iter([1])
+
+        def busy(*given, real=real, troubles=troubles):
+            if next(troubles, None):
+                raise RuntimeError("database is locked")
+            return real(*given)
+
+        monkeypatch.setattr(grid, name, busy)
+    np.testing.assert_array_equal(ask(federation, Moments())[1][0].mean, clean[1][0].mean)
+    assert {event["what"] for event in federation.events} == {
+        "the SuperLink took no message (RuntimeError)",
+        "no reply in time",
+    }
 
 
 def test_an_error_of_flower_is_read_by_the_message_it_replies_to(settings):

@@ -25,15 +25,29 @@ class Patience:
     poll: float = 0.2
 
 
+class NoGrid(Exception):
+    """The SuperLink took no message. It may be restarting."""
+
+    def __init__(self, problem: Exception):
+        super().__init__(f"the SuperLink took no message ({type(problem).__name__})")
+
+
 def pulled(grid: Grid, messages: Sequence[Message], patience: Patience) -> Iterator[tuple[int, Message]]:
     """Send messages; every reply with the place of its message, as they come, until all are there or time is up.
 
     An error of Flower's own comes from the SuperLink's node id: what a reply belongs to is told by the message it replies to.
     """
-    place = dict(zip(grid.push_messages(messages), range(len(messages)), strict=True))
+    try:
+        place = dict(zip(grid.push_messages(messages), range(len(messages)), strict=True))
+    except Exception as problem:
+        raise NoGrid(problem) from None
     end = time.monotonic() + patience.timeout
     while place:
-        for reply in grid.pull_messages(list(place)):
+        try:
+            replies = list(grid.pull_messages(list(place)))
+        except Exception:  # the SuperLink is busy or restarting: what is not pulled now is pulled later, or sent again
+            replies = []
+        for reply in replies:
             if (at := place.pop(reply.metadata.reply_to_message_id, None)) is not None:
                 yield at, reply
         if not place or time.monotonic() >= end:
@@ -69,7 +83,10 @@ class Nodes:
 
     def of(self, sites: Sequence[int]) -> dict[int, int]:
         """The nodes of those sites that are connected."""
-        online = set(self.grid.get_node_ids())
+        try:
+            online = set(self.grid.get_node_ids())
+        except Exception:  # the SuperLink is busy or restarting: whoever was there is asked all the same
+            return {site: self.node_of[site] for site in sites if site in self.node_of}
         self.node_of = {site: node for site, node in self.node_of.items() if node in online}
         if any(site not in self.node_of for site in sites):
             self._register(sorted(online - set(self.node_of.values())))
@@ -84,7 +101,11 @@ class Nodes:
             Message(to_records({"compfed": versions()["compfed"]}), node, MessageType.QUERY, ttl=ttl) for node in nodes
         ]
         self.strangers = dict.fromkeys(nodes, "it did not say who it is")
-        for place, reply in pulled(self.grid, asked, self.patience):
+        try:
+            replies = list(pulled(self.grid, asked, self.patience))
+        except NoGrid:
+            replies = []
+        for place, reply in replies:
             node = nodes[place]
             if reply.has_error():
                 self.strangers[node] = f"Flower says: {reply.error.reason or reply.error.code}"

@@ -28,12 +28,12 @@ def to_records(envelope: Envelope, packed: Packed | None = None) -> RecordDict:
     if packed is None:
         return RecordDict({"words": ConfigRecord(words)})
     words["head"] = json.dumps(packed.head)
-    # np.save would keep an array stored by columns that way, and sums would be taken in another order
-    named = {
-        name: Array(np.asarray(array, order="C"))
-        for name, array in zip(_fields(packed.head), packed.arrays, strict=True)
-    }
-    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(named)})
+    words["shapes"] = json.dumps([[array.dtype.str, array.shape] for array in packed.arrays])
+    parts: dict[str, list[np.ndarray]] = {}
+    for name, array in zip(_fields(packed.head), packed.arrays, strict=True):
+        parts.setdefault(_key(name, array.dtype), []).append(array.ravel())
+    joined = {name: Array(np.concatenate(arrays)) for name, arrays in parts.items()}
+    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(joined)})
 
 
 def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
@@ -44,18 +44,41 @@ def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
         raise InputError(
             f"a message of protocol {said}; this side speaks {PROTOCOL}. Use one version of compfed everywhere."
         )
-    envelope = {key: value for key, value in words.items() if key not in ("protocol", "head")}
+    envelope = {key: value for key, value in words.items() if key not in ("protocol", "head", "shapes")}
     if "head" not in words:
         return envelope, None
     try:
         head = json.loads(str(words["head"]))
-    except ValueError:
-        raise InputError("the head of a message is no JSON.") from None
+        shapes = [(np.dtype(dtype), tuple(shape)) for dtype, shape in json.loads(str(words["shapes"]))]
+    except (KeyError, TypeError, ValueError):
+        raise InputError("the head of a message cannot be read.") from None
     sent, fields = records.get("arrays"), _fields(head)
-    found: dict[str, Array] = dict(sent.items()) if isinstance(sent, ArrayRecord) else {}
-    if sorted(found) != sorted(fields):
-        raise InputError(f"a message has the arrays {sorted(found)}; its head names {sorted(fields)}.")
-    return envelope, Packed(head, [_read(name, found[name]) for name in fields])
+    found = {name: _read(name, array) for name, array in sent.items()} if isinstance(sent, ArrayRecord) else {}
+    return envelope, Packed(head, _apart(found, fields, shapes))
+
+
+def _key(name: str, dtype: np.dtype) -> str:
+    return name if dtype == np.float64 else f"{name} {dtype.str}"
+
+
+def _apart(found: dict[str, np.ndarray], fields: list[str], shapes: list[tuple[np.dtype, Any]]) -> list[np.ndarray]:
+    """The arrays that lie end to end, each with its own shape; nothing may be missing or left over."""
+    if len(fields) != len(shapes):
+        raise InputError(f"a message names {len(fields)} arrays and gives {len(shapes)} shapes.")
+    at, arrays = dict.fromkeys(found, 0), []
+    for name, (dtype, shape) in zip(fields, shapes, strict=True):
+        key, size = _key(name, dtype), int(np.prod(shape, dtype=int))
+        if key not in found or found[key].dtype != dtype or found[key].ndim != 1:
+            raise InputError(f"a message has the arrays {sorted(found)}; its head names {key!r} of dtype {dtype}.")
+        part = found[key][at[key] : at[key] + size]
+        if part.size != size:
+            raise InputError(f"array {key!r} of a message is too short.")
+        arrays.append(part.reshape(shape).copy())  # aligned and apart: what is done with one touches no other
+        at[key] += size
+    for key, used in at.items():
+        if used != found[key].size:
+            raise InputError(f"array {key!r} of a message has {found[key].size} numbers; its head names {used}.")
+    return arrays
 
 
 def asked(questions: Any) -> str:
@@ -87,7 +110,7 @@ def _read(name: str, array: Array) -> Any:
 
 
 def _fields(head: Any) -> list[str]:
-    """The paths of the arrays in a head, in the order in which `pack` numbered them."""
+    """The fields that the arrays in a head are of, in the order in which `pack` numbered them."""
     found: dict[int, str] = {}
 
     def walk(part: Any, path: str) -> None:
@@ -98,8 +121,8 @@ def _fields(head: Any) -> list[str]:
                 for key, value in fields.items():
                     walk(value, f"{path}.{name.rpartition(':')[2]}.{key}")
             case {"tuple": list(items)}:
-                for i, value in enumerate(items):
-                    walk(value, f"{path}.{i}")
+                for value in items:
+                    walk(value, path)
             case {"dict": dict(items)}:
                 for key, value in items.items():
                     walk(value, f"{path}.{key}")
@@ -109,5 +132,4 @@ def _fields(head: Any) -> list[str]:
     walk(head, "")
     if sorted(found) != list(range(len(found))):
         raise InputError("the head of a message does not number its arrays.")
-    names = [found[k].lstrip(".") for k in range(len(found))]
-    return names if len(set(names)) == len(names) else [f"{name}#{k}" for k, name in enumerate(names)]
+    return [found[k].lstrip(".") or "array" for k in range(len(found))]

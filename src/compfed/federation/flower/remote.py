@@ -22,7 +22,7 @@ from flwr.serverapp import Grid
 from compfed.errors import InputError
 from compfed.federation.answers import fault
 from compfed.federation.flower.journal import Journal, Replies
-from compfed.federation.flower.nodes import Nodes, Patience, pulled
+from compfed.federation.flower.nodes import Nodes, NoGrid, Patience, pulled
 from compfed.federation.flower.records import asked, from_records, to_records
 from compfed.federation.messages import Packed, digest, pack, payload, to_bytes, unpack
 from compfed.federation.questions import Question, Result, Round
@@ -161,12 +161,16 @@ class _Exchange:
             time.sleep(remote.patience.pause)
             return
         began = time.monotonic()
-        for place, reply in pulled(remote.grid, messages, remote.patience):
-            site, size = sent[place]
-            if reply.has_error():
-                self.trouble[site] = f"Flower says: {reply.error.reason or f'error {reply.error.code}'}"
-            else:
-                self._heard(site, reply.content, size, time.monotonic() - began)
+        try:
+            for place, reply in pulled(remote.grid, messages, remote.patience):
+                site, size = sent[place]
+                if reply.has_error():
+                    self.trouble[site] = f"Flower says: {reply.error.reason or f'error {reply.error.code}'}"
+                else:
+                    self._heard(site, reply.content, size, time.monotonic() - began)
+        except NoGrid as problem:
+            self.trouble.update(dict.fromkeys((site for site, _ in sent), str(problem)))
+            time.sleep(remote.patience.pause)
 
     def _heard(self, site: int, records: RecordDict, down: int, seconds: float) -> None:
         """Use a reply, if it is one to this message."""

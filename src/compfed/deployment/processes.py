@@ -1,0 +1,48 @@
+"""Flower's programs as processes of ours: started in a group of their own, ended with all they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def program(name: str) -> str:
+    """A program of the environment this Python is of, whatever the PATH says."""
+    return str(Path(sys.executable).parent / name)
+
+
+def environment(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For Flower: a home of its own, nothing sent anywhere, and our programs found first."""
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **OFFLINE, "FLWR_HOME": str(home), "PATH": path, **(more or {})}
+
+
+def start(command: Sequence[str], env: Mapping[str, str], log: Path | None = None) -> subprocess.Popen[Any]:
+    if log is None:
+        return subprocess.Popen(command, env=env, start_new_session=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        return subprocess.Popen(command, env=env, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+def end(process: subprocess.Popen[Any], patience: float = 10.0) -> None:
+    """End a process and everything in its group: politely, then not."""
+    for sent, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, sent)  # the group outlives its leader as long as anybody is in it
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait)

@@ -1,0 +1,104 @@
+"""`compfed site`: the Flower node of a site, kept running. It only dials out."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from compfed.deployment.processes import end, environment, program, start
+from compfed.errors import InputError
+from compfed.federation.flower.site_settings import QUESTION_NAMES, SiteSettings
+
+AGAIN = 5.0  # seconds until a node that was not admitted tries again
+
+SAID = {
+    "Describe": "how many rows, the names of the columns, the labels there are and how many rows have each",
+    "Moments": "mean and mean square of every column",
+    "Steepness": "one number: how curved its loss is",
+    "ValueAndGradient": "its loss at a model and the derivative: one number per coefficient, a weighted sum over all rows",
+    "Curvature": "second derivatives on a set of coefficients: a weighted sum over all rows",
+    "HeldOut": "the loss of models on rows held out, summed",
+    "Round": "the model after local steps, or its change",
+    "Result": "nothing but that it was heard",
+}
+
+
+def what_leaves(settings: SiteSettings) -> str:
+    """In plain words, before anything leaves."""
+    lines = [f"Site {settings.name!r}: rows of {settings.data} stay here. What the server can be told, if it asks:"]
+    for name in QUESTION_NAMES:
+        refused = name in settings.refuses.questions
+        lines.append(f"  {'never ' if refused else ''}{name}: {'refused' if refused else SAID[name]}")
+    lines.append(f"  With fewer than {settings.refuses.least_rows} rows: nothing at all.")
+    if settings.refuses.curvature_share < float("inf"):
+        lines.append(f"  Curvature on at most {settings.refuses.curvature_share:g} x rows coefficients.")
+    lines.append(f"Every message is written down in {settings.state / 'answered.jsonl'} before its reply leaves.")
+    return "\n".join(lines)
+
+
+def command(path: Path) -> tuple[list[str], dict[str, str], SiteSettings]:
+    """The command of the node, its environment, and the settings it is made from."""
+    settings = SiteSettings.read(path)
+    network = tomllib.loads(path.read_text()).get("network", {})
+    for name in ("superlink", "ca", "key", "port"):
+        if name not in network:
+            raise InputError(f"{path}: [network] needs {name!r}.")
+    home = path.parent.absolute()
+    for name in ("ca", "key"):
+        if not (home / network[name]).exists():
+            raise InputError(
+                f"{path}: {name} = {network[name]!r} is not there. The operator hands out ca.crt; the key is yours."
+            )
+    made = [
+        program("flower-supernode"), "--root-certificates", str(home / network["ca"]), "--superlink", network["superlink"],
+        "--auth-supernode-private-key", str(home / network["key"]), "--port", str(network["port"]),
+        "--node-config", f'site-config="{path.absolute()}"',
+    ]  # fmt: skip
+    compiled = {  # local steps are compiled once at a site, not once in the process of every message
+        "JAX_COMPILATION_CACHE_DIR": str(settings.state / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PLATFORMS": "cpu",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return made, environment(settings.state / "flower", compiled), settings
+
+
+def keep_running(path: Path, say: Callable[[str], Any] = print) -> None:
+    """Start the node; when it ends, for whatever reason, start it again. Until told to stop."""
+    made, env, settings = command(path)
+    say(what_leaves(settings))
+    settings.rows()  # what is wrong with the rows is better known now than in a round
+
+    def stop(*_: Any) -> None:
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, stop)
+    while True:
+        process = start(made, env, settings.state / "node.log")
+        try:
+            say(f"{time.strftime('%H:%M:%S')} node started, dialling {made[4]}")
+            code = process.wait()
+        finally:
+            end(process)
+        say(
+            f"{time.strftime('%H:%M:%S')} node ended with code {code}: {reason(settings.state / 'node.log')} Again in {AGAIN:g} s."
+        )
+        time.sleep(AGAIN)
+
+
+def reason(log: Path) -> str:
+    """What a person can do about a node that ended."""
+    text = log.read_text(errors="replace")[-4000:] if log.exists() else ""
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "the server's certificate is not signed by `ca`: ask the operator for the ca.crt of this federation."
+    if "2004" in text or "not registered" in text.lower() or "unauthenticated" in text.lower():
+        return "its key is not registered yet: the operator registers node.key.pub when a run starts."
+    if "activate" in text.lower():
+        return "the server still counts the node that was here before; it is let in again within a minute."
+    return f"see {log}."
