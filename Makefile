@@ -1,12 +1,14 @@
 # Everything from a bare python3 (with venv and pip) and make.
 #   make reproduce   set up .venv, reproduce the paper
 #   make test        set up .venv, check style, types and layers, run the tests
+#   make federation  set up .venv, train over five processes with TLS and keys on this machine
+#   make test-federation  kill those processes, one by one, and compare the models
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick test test-all check format bench lock clean
+.PHONY: help reproduce quick federation test test-federation test-all check format bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -23,6 +25,9 @@ reproduce: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/compfed reproduce --quick
 
+federation: $(STAMP)
+	$(BIN)/compfed federation demo
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -31,6 +36,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-federation: $(STAMP)
+	COMPFED_FAULTS=1 $(BIN)/python -m pytest tests/deployment tests/federation/flower
 
 test-all: check
 	COMPFED_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile

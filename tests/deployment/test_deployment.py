@@ -95,11 +95,11 @@ def test_mistakes_in_a_site_toml_are_named(mistake, tmp_path):
 
 
 def test_keys_are_a_chain_a_client_accepts_and_secrets_are_secret(tmp_path):
-    paths = {path.name: path for path in make_keys(tmp_path / "keys", "127.0.0.1", SITES)}
+    paths = {path.name: path for path in make_keys(tmp_path / "keys", "fed.example.org", SITES)}
     ca, server = (x509.load_pem_x509_certificate(paths[name].read_bytes()) for name in ("ca.crt", "server.pem"))
     server.verify_directly_issued_by(ca)
     names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert [str(name.value) for name in names] == ["127.0.0.1"]
+    assert [str(name.value) for name in names] == ["fed.example.org", "127.0.0.1", "localhost"]
     for name in SITES:
         private: Any = load_ssh_private_key(paths[f"{name}.key"].read_bytes(), None)
         assert isinstance(private.curve, ec.SECP384R1)

@@ -18,6 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from compfed.errors import InputError
 
 YEARS = 2
+LOCAL = ("127.0.0.1", "localhost")  # for a SuperLink behind a proxy, which speaks to it on the same machine
 
 
 def make_keys(folder: Path, host: str, sites: Sequence[str]) -> list[Path]:
@@ -32,7 +33,7 @@ def make_keys(folder: Path, host: str, sites: Sequence[str]) -> list[Path]:
     ca = _certificate(issuer, authority, issuer, authority, [(x509.BasicConstraints(ca=True, path_length=0), True)])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     more = [
-        (x509.SubjectAlternativeName([_alternative(host)]), False),
+        (x509.SubjectAlternativeName([_alternative(name) for name in dict.fromkeys((host, *LOCAL))]), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     ]

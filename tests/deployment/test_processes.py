@@ -1,0 +1,162 @@
+"""Real processes on this machine, TLS and node keys: the model is the one of this process to the last bit, whoever is killed.
+
+One undisturbed run is part of `make test`. Those with kills take minutes each, most of them Flower's own time-outs:
+`make test-federation`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="a deployment runs on Flower: pip install 'compfed[flower]'")
+
+import compfed as cf
+from compfed.deployment import model_files
+from compfed.deployment.loopback import Loopback
+from compfed.deployment.operator import run
+from compfed.deployment.settings import FederationSettings
+from compfed.federation import InProcess
+
+NAMES = ("north", "south")
+faults = pytest.mark.skipif(not os.environ.get("COMPFED_FAULTS"), reason="minutes of time-outs: make test-federation")
+
+
+def sites() -> cf.data.Sites:
+    rng = np.random.default_rng(5)
+    A = [rng.standard_normal((m, 4)) for m in (20, 30)]
+    y = [a @ [1.0, -1.0, 0.0, 0.5] + 0.3 * rng.standard_normal(len(a)) for a in A]
+    return cf.data.from_arrays(A, y, list(NAMES), columns=["age", "dose", "bmi", "rate"])
+
+
+def furnished(home: Path, parameters: str, estimator: str = "FederatedLasso") -> Loopback:
+    federation = Loopback(home, sites(), NAMES)
+    path = federation.home / "federation.toml"
+    text = path.read_text().replace('"FederatedLogisticRegressionCV"', f'"{estimator}"')
+    path.write_text(text.replace("[parameters]", f"[parameters]\n{parameters}\n#"))
+    return federation
+
+
+def ours(home: Path) -> dict[int, str]:
+    """Processes that belong to a federation: those that name its folder or one of its ports."""
+    marks = [str(home)]
+    for path in home.rglob("*.toml"):
+        marks += [
+            f"127.0.0.1:{line.split('=')[1].strip()}" for line in path.read_text().splitlines() if line[:6] == "port ="
+        ]
+    marks.append(FederationSettings.read(home).superlink)
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            text = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if any(mark in text for mark in marks) and int(folder.name) != os.getpid():
+                found[int(folder.name)] = text
+    return found
+
+
+def coefficients(federation: Loopback, meddle: Callable[[], None] | None = None) -> np.ndarray:
+    with federation:
+        federation.start()
+        thread = threading.Thread(target=meddle or (lambda: None))
+        thread.start()
+        run(federation.settings, federation.home / "run")
+        thread.join()
+    assert ours(federation.home) == {}  # no process is left behind
+    return model_files.load(federation.home / "run").coef_
+
+
+def here(federation: Loopback) -> np.ndarray:
+    return federation.settings.new_estimator().fit_federation(InProcess(sites())).coef_
+
+
+def after_message(federation: Loopback, number: int) -> None:
+    while not (federation.home / "run" / "journal" / f"{number:08d}").exists():
+        time.sleep(0.2)
+
+
+def kill(federation: Loopback, program: str, mark: str = "", patience: float = 120.0) -> None:
+    """SIGKILL to one process of the federation, when it is there."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        for pid, text in ours(federation.home).items():
+            if program in text and mark in text:
+                os.kill(pid, signal.SIGKILL)
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"no {program} to kill")
+
+
+def test_a_fit_over_processes_is_the_fit_in_this_process(tmp_path):
+    federation = furnished(tmp_path / "f", "alpha = 0.1")
+    np.testing.assert_array_equal(coefficients(federation), here(federation))
+    for path in (tmp_path / "f" / "run").rglob("*"):
+        assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes()
+    log = (tmp_path / "f" / "sites" / "north" / "state" / "node.log").read_text()
+    assert "PRIVATE KEY" not in log
+
+
+METHODS = {
+    "stateful": 'alpha = 0.1\nalgorithm = "DecoupledProx"\nmax_rounds = 6',
+    "stateless": 'alpha = 0.1\nalgorithm = "FISTA"\nmax_rounds = 6',
+    "second order": "alpha = 0.1",
+}
+
+
+@faults
+@pytest.mark.parametrize("kind", METHODS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_methods_over_processes(kind, tmp_path):
+    federation = furnished(tmp_path / "f", METHODS[kind])
+    np.testing.assert_array_equal(coefficients(federation), here(federation))
+
+
+def _node(f: Loopback) -> None:
+    kill(f, "flower-supernode", "/south/")
+
+
+def _client_app(f: Loopback) -> None:
+    kill(f, "flwr-clientapp")
+
+
+def _server_app(f: Loopback) -> None:
+    kill(f, "flwr-serverapp")
+
+
+def _superlink(f: Loopback) -> None:
+    process = f.processes["superlink"]
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(2.0)
+    f.start_superlink()
+
+
+def _disk(f: Loopback) -> None:
+    shutil.rmtree(f.home / "sites" / "south" / "state" / "runs")
+
+
+KILLS = {"node": _node, "client app": _client_app, "server app": _server_app, "superlink": _superlink, "disk": _disk}
+
+
+@faults
+@pytest.mark.parametrize("fault", KILLS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_whoever_is_killed_the_model_has_the_same_bits(fault, tmp_path):
+    federation = furnished(tmp_path / "f", METHODS["stateful"])
+
+    def meddle() -> None:
+        after_message(federation, 4)
+        KILLS[fault](federation)
+
+    np.testing.assert_array_equal(coefficients(federation, meddle), here(federation))
+    if fault == "disk":
+        events = (federation.home / "run" / "events.jsonl").read_text()
+        assert "rounds are done again there" in events
