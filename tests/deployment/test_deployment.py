@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from federation.flower.fake_grid import NOW, FakeGrid, written
 
 import compfed as cf
-from compfed.deployment import model_files, site_node
+from compfed.deployment import model_files, processes, site_node
 from compfed.deployment.app_folder import new
 from compfed.deployment.keys import make_keys
 from compfed.deployment.operator import followed, superlink
@@ -225,14 +226,36 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_said(furnished, mon
     with pytest.raises(KeyboardInterrupt):
         site_node.keep_running(furnished, said.append)
     assert sum("node started, dialling h:1" in line for line in said) == 3
-    assert "the server still counts the node that was here before" in said[-1]
+    assert "it was not admitted. Either its key is not registered yet" in said[-1]
+
+
+def test_everything_that_was_started_is_ended(tmp_path):
+    """Also what a process has put in a group of its own, as Flower's SuperLink does, and what does not listen."""
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import signal, subprocess, sys, time\n"
+        "child = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'\n"
+        "made = subprocess.Popen([sys.executable, '-c', child], start_new_session=True)\n"
+        "open(sys.argv[1], 'w').write(str(made.pid))\n"
+        "time.sleep(600)\n"
+    )
+    process = processes.start(
+        [sys.executable, str(script), str(tmp_path / "pid")], processes.environment(tmp_path / "home")
+    )
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        time.sleep(0.05)
+    child = int((tmp_path / "pid").read_text())
+    assert processes.descendants(process.pid) == [child]
+    processes.end(process, patience=0.5)
+    assert process.poll() is not None
+    assert not processes._alive(child)
 
 
 def test_reasons_a_person_can_act_on(tmp_path):
     log = tmp_path / "node.log"
     for text, reason in {
         "[SSL: CERTIFICATE_VERIFY_FAILED]": "ask the operator for the ca.crt",
-        "SuperNode [code: 2004]": "its key is not registered yet",
+        "[code: 2004] Failed to activate SuperNode.": "its key is not registered yet",
         "anything else": "see ",
     }.items():
         log.write_text(text)

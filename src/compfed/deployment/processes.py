@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,36 @@ def start(command: Sequence[str], env: Mapping[str, str], log: Path | None = Non
 
 
 def end(process: subprocess.Popen[Any], patience: float = 10.0) -> None:
-    """End a process and everything in its group: politely, then not."""
+    """End a process, everything in its group and everything it started: politely, then not.
+
+    Flower's SuperLink puts what it starts in groups of their own, which would end by themselves some time later.
+    """
+    family = descendants(process.pid)
     for sent, wait in ((signal.SIGTERM, patience), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, sent)  # the group outlives its leader as long as anybody is in it
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(wait)
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, sent)
+        until = time.monotonic() + wait
+        while (family := [pid for pid in family if _alive(pid)]) and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    children: dict[int, list[int]] = {}
+    for child, parent in (map(int, line.split()) for line in listed.splitlines()):
+        children.setdefault(parent, []).append(child)
+    found = [pid]
+    for known in found:
+        found += children.get(known, [])
+    return found[1:]
+
+
+def _alive(pid: int) -> bool:
+    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+    return bool(state.strip()) and not state.strip().startswith("Z")

@@ -97,8 +97,9 @@ def reason(log: Path) -> str:
     text = log.read_text(errors="replace")[-4000:] if log.exists() else ""
     if "CERTIFICATE_VERIFY_FAILED" in text:
         return "the server's certificate is not signed by `ca`: ask the operator for the ca.crt of this federation."
-    if "2004" in text or "not registered" in text.lower() or "unauthenticated" in text.lower():
-        return "its key is not registered yet: the operator registers node.key.pub when a run starts."
-    if "activate" in text.lower():
-        return "the server still counts the node that was here before; it is let in again within a minute."
+    if "2004" in text or "activate" in text.lower():  # Flower says the same in both cases
+        return (
+            "it was not admitted. Either its key is not registered yet (the operator does that when a run starts), or the "
+            "server still counts the node that was here before, for up to a minute."
+        )
     return f"see {log}."

@@ -26,6 +26,7 @@ from compfed.federation import (
     HeldOut,
     InProcess,
     Moments,
+    Refusals,
     Steepness,
     ValueAndGradient,
     ask,
@@ -212,6 +213,18 @@ def test_a_site_that_refuses_says_so_to_the_operator(problem, tmp_path):
     few, _ = remote(written(tmp_path / "few", problem.sites, more))
     with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has 6 rows and answers nothing below 10"):
         ask(few, Moments())
+
+
+def test_a_fit_goes_on_without_the_curvature_that_a_site_refuses(tmp_path):
+    sites = table("numbers")
+    federation, _ = remote(written(tmp_path, sites, '[refuses]\nquestions = ["Curvature"]\n'))
+    there, here = (
+        cf.FederatedLasso(alpha=0.1).fit_federation(f)
+        for f in (federation, InProcess(sites, Refusals(questions=("Curvature",))))
+    )
+    np.testing.assert_array_equal(there.coef_, here.coef_)
+    assert there.certificate_.holds
+    assert there.n_rounds_ > 4  # with curvature it takes four
 
 
 @record

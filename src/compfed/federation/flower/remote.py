@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,9 @@ class _Known:
 
     told: set[str]
     after: int = 0  # the last message it answered
-    rounds: tuple[Question, ...] = ()  # the rounds it took part in whose method remembers something at a site
+    rounds: list[Question] = field(
+        default_factory=list
+    )  # the rounds it took part in whose method remembers something at a site
 
 
 class Remote:
@@ -95,7 +97,7 @@ class Remote:
         known = self._known[site]
         payload(tuple(questions), known.told)
         known.after = self.number
-        known.rounds += tuple(q for q in questions if isinstance(q, (Round, Result)) and self._kept_at_sites(q))
+        known.rounds += [q for q in questions if isinstance(q, (Round, Result)) and self._kept_at_sites(q)]
 
     def _kept_at_sites(self, question: Round | Result) -> bool:
         """Does the method of a round remember anything at a site?"""
@@ -108,7 +110,7 @@ class Remote:
     def contents(self, site: int, questions: tuple[Question, ...], forgot: bool) -> tuple[dict[str, Any], Packed]:
         """A message to a site; to one that forgot the run, with all it has to know again."""
         known = self._known[site]
-        told, after, again = (set(), 0, known.rounds) if forgot else (known.told, known.after, ())
+        told, after, again = (set(), 0, tuple(known.rounds)) if forgot else (known.told, known.after, ())
         return {"run": self.journal.run, "number": self.number, "after": after}, pack((again, questions), told)
 
     def tell_of_loss(self, site: int, reason: str) -> None:
