@@ -1,5 +1,6 @@
-"""What is collected: modules of an extra that is not installed cannot be looked through for examples."""
+"""What is collected: modules that need an extra which is not installed cannot be looked through for examples."""
 
 from importlib.util import find_spec
 
-collect_ignore_glob = [] if find_spec("flwr") else ["src/compfed/federation/flower/*", "src/compfed/deployment/*"]
+FLOWER = ["src/compfed/federation/flower/*", "src/compfed/deployment/*", "tests/federation/flower/fake_grid.py"]
+collect_ignore_glob = [] if find_spec("flwr") else FLOWER
