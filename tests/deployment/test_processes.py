@@ -98,8 +98,16 @@ def kill(federation: Loopback, program: str, mark: str = "", patience: float = 1
 def test_a_fit_over_processes_is_the_fit_in_this_process(tmp_path):
     federation = furnished(tmp_path / "f", "alpha = 0.1")
     np.testing.assert_array_equal(coefficients(federation), here(federation))
-    for path in (tmp_path / "f" / "run").rglob("*"):
-        assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes()
+    # no number of any row is on the server's disk: run folder, journal, logs, the database of the SuperLink
+    rows = [np.float64(value).tobytes() for A in sites().features for value in A.ravel()]
+    at_the_server = [
+        path for path in federation.home.rglob("*") if path.is_file() and federation.home / "sites" not in path.parents
+    ]
+    assert any(path.name.startswith("superlink.db") for path in at_the_server)
+    for path in at_the_server:
+        data = path.read_bytes()
+        assert not any(number in data for number in rows), path
+        assert federation.home / "run" not in path.parents or b"PRIVATE KEY" not in data
     log = (tmp_path / "f" / "sites" / "north" / "state" / "node.log").read_text()
     assert "PRIVATE KEY" not in log
 
