@@ -1,0 +1,135 @@
+"""Fits of anything: a clear error, or coefficients whose optimality conditions hold to the tolerance stated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from optimality import Objective
+from oracles import answered, check_certificate, fuzz, row_shares
+from strategies import DAMAGES, SCALES, Rows, damaged, mostly, odd, tables
+
+import compfed as cf
+
+KINDS = ["lasso", "elastic net", "logistic", "huber", "poisson", "group", "multi-task"]
+ALPHAS = st.sampled_from([0.0, 1e-300, 1e-9, 1e-3, 1e-2, 0.1, 0.1, 0.1, 1.0, 10.0, 1e6, 1e300])
+
+
+def labels(kind: str, rows: Rows, style: str, size: float) -> np.ndarray:
+    """Labels that suit the model."""
+    z, n = rows.signal, len(rows.signal)
+    if style == "constant":
+        z = np.ones(n)
+    if kind == "logistic":
+        classes = np.digitize(z, [-0.5, 0.5]) if style == "three classes" else (z > 0).astype(int)
+        if style == "words":
+            return np.array(["sick", "healthy", "ä$"])[classes]
+        return classes if style != "separated" else (rows.X[:, 0] > 0).astype(int) if rows.X.shape[1] else classes
+    if kind == "poisson":
+        z = np.round(np.exp(np.clip(z, -5, 5)))
+    if kind == "multi-task":
+        z = z[:, None] * np.array([1.0, -0.5]) + 0.1 * np.cos(np.arange(2 * n)).reshape(n, 2)
+    with np.errstate(all="ignore"):
+        return z * size if style == "scaled" else z + size if style == "offset" else z
+
+
+def estimator(kind: str, alpha: float, ratio: float, d: int, common: dict[str, Any]) -> tuple[Any, Objective, bool]:
+    """(the estimator, what it says it minimises, is the minimiser sure to exist?)"""
+    shared = {k: common[k] for k in ("fit_intercept", "standardize")}
+    plain = {
+        "lasso": (cf.FederatedLasso, "squared", {}), "elastic net": (cf.FederatedElasticNet, "squared", {"l1_ratio": ratio}),
+        "logistic": (cf.FederatedLogisticRegression, "logistic", {"l1_ratio": ratio}), "huber": (cf.FederatedHuber, "huber", {"l1_ratio": ratio}),
+        "poisson": (cf.FederatedPoissonRegressor, "poisson", {"l1_ratio": ratio}),
+    }  # fmt: skip
+    if kind in plain:
+        make, loss, own = plain[kind]
+        positive = common["positive"] and make in (cf.FederatedLasso, cf.FederatedElasticNet)
+        own = own | ({"positive": True} if positive else {})
+        given = {k: v for k, v in common.items() if k != "positive"}
+        return make(alpha=alpha, **own, **given), Objective(loss, alpha, **({"l1_ratio": 1.0} | own), **shared), alpha > 0
+    given = {k: v for k, v in common.items() if k != "positive"}
+    if kind == "multi-task":
+        of = Objective("squared", alpha, groups=np.arange(d), group_weights=np.ones(d), **shared)
+        return cf.FederatedMultiTaskLasso(alpha=alpha, **given), of, True
+    groups = np.arange(d) // 2
+    weights = np.sqrt(np.bincount(groups)) if d else np.ones(0)
+    model = cf.FederatedGroupLasso(alpha=alpha, groups=groups.tolist(), **given)
+    return model, Objective("squared", alpha, groups=groups, group_weights=weights, **shared), True
+
+
+STYLES = st.sampled_from(["plain"] * 6 + ["scaled", "offset", "constant", "words", "three classes", "separated"])
+COMMON = st.fixed_dictionaries(
+    {
+        "fit_intercept": mostly(True, False, of=3),
+        "standardize": mostly(False, True, of=3),
+        "positive": mostly(False, True, of=3),
+        "site_weights": mostly("rows", "equal", of=4),
+        "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
+        "max_rounds": mostly(200, 3, 30),  # what does not arrive by Newton's steps is not to compile first-order rounds here
+    }
+)
+
+
+@fuzz(52, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
+def test_fits(kind, rows, style, size, alpha, ratio, common):
+    y = labels(kind, rows, style, size)
+    model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
+    before = rows.X.copy()
+    _, said = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
+    np.testing.assert_array_equal(rows.X, before)
+    target = y
+    if kind == "logistic":
+        target = np.searchsorted(model.classes_, y)
+        of = Objective(**(vars(of) | {"loss": "softmax" if len(model.classes_) > 2 else "logistic"}))
+    q = row_shares(rows.where, rows.weights, common["site_weights"] == "equal")
+    count = rows.weights is None or np.asarray(rows.weights) > 0
+    used = np.ones(len(y), bool) if count is True else count
+    plain = rows.plain and style in ("plain", "words") and 1e-3 <= alpha <= 10 and common["max_rounds"] == 200 and sure
+    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], plain, said)
+    check_predictions(model, rows, y)
+
+
+def check_predictions(model: Any, rows: Rows, y: np.ndarray) -> None:
+    """X w + b, as worked out with longer numbers."""
+    z, _ = answered(lambda: model.linear_predictor(rows.given_X))
+    W, b = np.atleast_2d(model.coef_).astype(np.longdouble), np.atleast_1d(model.intercept_).astype(np.longdouble)
+    X = rows.X.astype(np.longdouble)
+    slack = 1e-13 * (np.abs(X) @ np.abs(W).T + np.abs(b))
+    assert (np.abs(X @ W.T + b - z) <= slack).all()
+    predicted, _ = answered(lambda: model.predict(rows.given_X))
+    assert len(predicted) == len(y)
+    if len(y) >= 2:
+        score, _ = answered(lambda: model.score(rows.given_X, y, rows.given_weights))
+        assert score <= 1 or np.isnan(score)
+    if hasattr(model, "predict_proba"):
+        np.testing.assert_allclose(model.predict_proba(rows.given_X).sum(axis=1), 1.0, atol=1e-12)
+        assert set(predicted) <= set(model.classes_)
+
+
+@fuzz(10, kind=st.sampled_from(KINDS), rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
+def test_damaged_tables(kind, rows, damage):
+    """Refused, or read in the only way there is: what is accepted must then fit."""
+    given, named = damaged(damage, rows, labels(kind, rows, "plain", 1.0))
+    model, *_ = estimator(kind, 0.1, 1.0, rows.X.shape[1], {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 100})
+    answered(lambda: model.fit(*given, **named))
+    assert np.isfinite(model.coef_).all()
+    assert damage not in ("nan", "inf", "word", "complex", "3-D", "short y", "short sites", "third", "negative weight", "no weight")
+
+
+NAMES = ["alpha", "l1_ratio", "fit_intercept", "standardize", "site_weights", "algorithm", "tau", "tol", "max_rounds", "seconds_per_round", "verbose", "positive", "delta", "groups", "group_weights"]  # fmt: skip
+fixed = np.random.default_rng(5)
+X0 = fixed.standard_normal((12, 3))
+Y0 = {"logistic": (X0[:, 0] > 0).astype(int), "poisson": np.round(np.exp(X0[:, 0])), "multi-task": X0 @ np.ones((3, 2))}
+
+
+@fuzz(10, kind=st.sampled_from(KINDS), name=st.sampled_from(NAMES), value=odd)
+def test_odd_parameters(kind, name, value):
+    common = {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 30}
+    model, *_ = estimator(kind, 0.1, 1.0, 3, common)
+    if name not in model.get_params():
+        answered(lambda: model.set_params(**{name: value}))
+        raise AssertionError(f"{name} was taken")
+    model.set_params(**{name: value})
+    answered(lambda: model.fit(X0, Y0.get(kind, X0[:, 1]), sites=np.arange(12) % 3))
+    assert np.isfinite(model.coef_).all()
