@@ -190,6 +190,8 @@ def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
     if not isinstance(head, dict) or not isinstance(head["provenance"], dict):
         raise ValueError("its head is no table")
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
+    if "round" not in columns:
+        raise KeyError("round")
     if len({values.shape for values in columns.values()}) > 1 or any(values.ndim != 1 for values in columns.values()):
         raise ValueError("its columns are of different lengths")
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))

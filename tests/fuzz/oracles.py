@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -69,7 +70,8 @@ def _kept(name: str, number: int, values: dict[str, Any]) -> None:
     folder = os.environ.get("FUZZ_FINDINGS")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        Path(folder, f"{name}-{number}.pickle").write_bytes(pickle.dumps(values))
+        with contextlib.suppress(Exception):  # not everything can be kept
+            Path(folder, f"{name}-{number}.pickle").write_bytes(pickle.dumps(values))
 
 
 def _progress() -> None:

@@ -71,7 +71,7 @@ COMMON = st.fixed_dictionaries(
 )
 
 
-@fuzz(52, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
+@fuzz(42, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
 def test_fits(kind, rows, style, size, alpha, ratio, common):
     y = labels(kind, rows, style, size)
     model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
@@ -133,3 +133,33 @@ def test_odd_parameters(kind, name, value):
     model.set_params(**{name: value})
     answered(lambda: model.fit(X0, Y0.get(kind, X0[:, 1]), sites=np.arange(12) % 3))
     assert np.isfinite(model.coef_).all()
+
+
+CV = {"lasso": cf.FederatedLassoCV, "logistic": cf.FederatedLogisticRegressionCV, "multi-task": cf.FederatedMultiTaskLassoCV}
+
+
+@fuzz(2, kind=st.sampled_from(list(CV)), rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)), cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3), alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3), rule=mostly("best", "one_standard_error", "x"))  # fmt: skip
+def test_cross_validation(kind, rows, cv, alphas, rule):
+    """alpha_ is one of alphas_, and the model is that of alpha_."""
+    y = labels(kind, rows, "plain", 1.0)
+    model = CV[kind](alphas=alphas, n_alphas=3, cv=cv, rule=rule, max_rounds=60)
+    _, said = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
+    assert model.alpha_ in model.alphas_
+    assert np.isfinite(model.cv_loss_).any(axis=1).all()
+    common = {"fit_intercept": True, "standardize": False, "positive": False}
+    _, of, _ = estimator(kind, model.alpha_, 1.0, rows.X.shape[1], common)
+    used = np.ones(len(y), bool) if rows.weights is None else np.asarray(rows.weights) > 0
+    target = np.searchsorted(model.classes_, y) if kind == "logistic" else y
+    q = row_shares(rows.where, rows.weights, equal=False)
+    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], False, said)
+
+
+@fuzz(2, rows=tables(rows=st.just(12), columns=st.just(3)), alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]), common=st.fixed_dictionaries({"standardize": st.booleans(), "site_weights": mostly("rows", "equal")}))  # fmt: skip
+def test_low_rank(rows, alpha, common):
+    """Compiled, so of one shape."""
+    where = np.arange(12) % 3
+    y = labels("multi-task", rows, "plain", 1.0)
+    model = cf.FederatedNuclearRegressor(alpha=alpha, max_rounds=3000, **common)
+    _, said = answered(lambda: model.fit(rows.given_X, y, sites=where))
+    of = Objective("squared", alpha, nuclear=True, standardize=common["standardize"])
+    check_certificate(model, of, rows.X, y, row_shares(where, None, common["site_weights"] == "equal"), False, said)

@@ -129,7 +129,11 @@ def _line(problem: Exception) -> str:
 
 
 def _listed(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
+    listed = [names] if isinstance(names, str) or not np.ndim(names) else list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise InputError(f"{name!r} is no name of a column; give its name as the header has it, or a list of names.")
+    return listed
 
 
 def _some(names: Sequence[Any], most: int = 12) -> str:
@@ -138,7 +142,11 @@ def _some(names: Sequence[Any], most: int = 12) -> str:
 
 def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
     files = []
-    for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]:
+    given = [paths] if isinstance(paths, (str, Path)) or not np.ndim(paths) else list(paths)
+    for path in given:
+        if not isinstance(path, (str, Path)):
+            raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")
+    for path in map(Path, given):
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if _ending(p, endings))
             if not inside:

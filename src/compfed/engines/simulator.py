@@ -22,6 +22,7 @@ from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
+from compfed.tools.checks import a_function
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
@@ -212,6 +213,7 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
+    a_function(progress, "progress"), a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     return simulated(run, stop, progress=progress, measure=measure)
 
