@@ -25,7 +25,7 @@ HERE = Path(tempfile.mkdtemp(prefix="compfed-fuzz-"))
 # --- tables ---
 
 
-@fuzz(4, rows=tables(), layout=st.sampled_from(["arrays", "table"]))
+@fuzz(3, rows=tables(), layout=st.sampled_from(["arrays", "table"]))
 def test_tables(rows: Rows, layout: str):
     """Every row is at its site, once, and says what was given."""
     if layout == "table":
@@ -52,7 +52,7 @@ CSV = b"age,dose,ill,town\n50,1.5,1,oslo\n61,-2e-3,0,rome\n70,0,1,oslo\n"
 SVM = b"1 1:0.5 3:2\n0 2:1.5 # note\n1 1:-1 2:1e-3 3:4\n"
 
 
-@fuzz(6, content=spoiled(CSV), zipped=mostly(False, True, of=4), site=mostly("town", None, of=3), damage=st.data())
+@fuzz(5, content=spoiled(CSV), zipped=mostly(False, True, of=4), site=mostly("town", None, of=3), damage=st.data())
 def test_csv(content: bytes, zipped: bool, site: str | None, damage: Any):
     """What is accepted says what Python's own reader says, column by column."""
     path = HERE / ("rows.csv.gz" if zipped else "rows.csv")
@@ -69,7 +69,7 @@ def test_csv(content: bytes, zipped: bool, site: str | None, damage: Any):
     assert told == sorted([*(float(row[c]) for c in columns), float(row["ill"])] for row in table)
 
 
-@fuzz(4, content=spoiled(SVM), features=mostly(None, 3, 0, 2, -1, "3", 10**9, of=3))
+@fuzz(3, content=spoiled(SVM), features=mostly(None, 3, 0, 2, -1, "3", of=3))
 def test_svmlight(content: bytes, features: Any):
     path = HERE / "rows.svm"
     path.write_bytes(content)
@@ -101,7 +101,7 @@ def a_trace() -> bytes:
 TRACE = a_trace()
 
 
-@fuzz(4, content=spoiled(TRACE))
+@fuzz(3, content=spoiled(TRACE))
 def test_damaged_traces(content: bytes):
     """A trace that loads is the one that was saved: checksums see to that."""
     path = HERE / "damaged.npz"
@@ -142,7 +142,7 @@ USUAL: dict[str, Any] = {"rows": 20, "sites": 3, "seed": 0, "exponent": 1.0, "mi
 USUAL |= {"y": [0, 1, 2, 1] * 5, "column": list(range(20)), "rest": None}
 
 
-@fuzz(5, kind=st.sampled_from(list(PARTS)), choice=st.integers(0, 4), value=odd | st.sampled_from([19, 20, 21, 1e-6, 1e6, 1e-300, 2**63, [0] * 20, ["a"] * 20]))
+@fuzz(4, kind=st.sampled_from(list(PARTS)), choice=st.integers(0, 4), value=odd | st.sampled_from([19, 20, 21, 1e-6, 1e6, 1e-300, [0] * 20, ["a"] * 20]))
 def test_partitions(kind: str, choice: int, value: Any):
     """Every row has a site, every site as many rows as were asked for, and the same seed gives the same."""
     make, names = PARTS[kind]

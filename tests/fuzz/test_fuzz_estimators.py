@@ -71,7 +71,7 @@ COMMON = st.fixed_dictionaries(
 )
 
 
-@fuzz(42, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
+@fuzz(30, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
 def test_fits(kind, rows, style, size, alpha, ratio, common):
     y = labels(kind, rows, style, size)
     model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
@@ -107,7 +107,7 @@ def check_predictions(model: Any, rows: Rows, y: np.ndarray) -> None:
         assert set(predicted) <= set(model.classes_)
 
 
-@fuzz(10, kind=st.sampled_from(KINDS), rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
+@fuzz(6, kind=st.sampled_from(KINDS), rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
 def test_damaged_tables(kind, rows, damage):
     """Refused, or read in the only way there is: what is accepted must then fit."""
     given, named = damaged(damage, rows, labels(kind, rows, "plain", 1.0))
@@ -123,7 +123,7 @@ X0 = fixed.standard_normal((12, 3))
 Y0 = {"logistic": (X0[:, 0] > 0).astype(int), "poisson": np.round(np.exp(X0[:, 0])), "multi-task": X0 @ np.ones((3, 2))}
 
 
-@fuzz(10, kind=st.sampled_from(KINDS), name=st.sampled_from(NAMES), value=odd)
+@fuzz(7, kind=st.sampled_from(KINDS), name=st.sampled_from(NAMES), value=odd)
 def test_odd_parameters(kind, name, value):
     common = {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 30}
     model, *_ = estimator(kind, 0.1, 1.0, 3, common)

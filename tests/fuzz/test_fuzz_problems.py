@@ -46,7 +46,7 @@ REGULARISERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@fuzz(6, loss=st.sampled_from(list(LOSSES)), g=st.sampled_from(list(REGULARISERS)), lam=st.sampled_from([0.0, 1e-9, 0.01, 0.3, 10.0, 1e6]), ridge=mostly(0.0, 0.1, 1e-9, 100.0, of=3), seed=SEEDS, exponent=mostly(0, *EXPONENTS, of=3), uneven=st.booleans())  # fmt: skip
+@fuzz(5, loss=st.sampled_from(list(LOSSES)), g=st.sampled_from(list(REGULARISERS)), lam=st.sampled_from([0.0, 1e-9, 0.01, 0.3, 10.0, 1e6]), ridge=mostly(0.0, 0.1, 1e-9, 100.0, of=3), seed=SEEDS, exponent=mostly(0, *EXPONENTS, of=3), uneven=st.booleans())  # fmt: skip
 def test_minimise(loss, g, lam, ridge, seed, exponent, uneven):
     """A certificate that holds is true: the gradient mapping in longer numbers, with a prox written here."""
     rng = np.random.default_rng(seed)
@@ -63,7 +63,7 @@ def test_minimise(loss, g, lam, ridge, seed, exponent, uneven):
     found, said = answered(call)
     assert np.isfinite(found.x).all()
     if not found.certificate.holds:
-        assert said or not found.converged
+        assert said or not found.converged, f"said to have converged, and {found.certificate} does not hold"
         return
     with np.errstate(all="ignore"):
         A, x, q = X.astype(LONG), found.x.astype(LONG), (p[where] / 3).astype(LONG)
@@ -97,8 +97,6 @@ def test_odd_arguments_of_problem_and_solve(name, value):
     given: dict[str, Any] = {"loss": WHOLE.loss, "regulariser": WHOLE.regulariser, "sites": WHOLE.sites, "weights": None, "dtype": "float64"}
     last = {"max_iterations": value} if name == "max_iterations" else {}
     given |= {} if last else {name: value}
-    if not last and value in (None, "float64", "auto") and name in ("weights", "dtype"):
-        return
     problem, _ = answered(lambda: cf.Problem(**given))
     found, _ = answered(lambda: cf.solve(problem, **last))
     assert np.isfinite(found.x).all()
@@ -119,7 +117,7 @@ MADE: dict[str, Any] = {
 NUMBERS = st.sampled_from([0.0, 1e-300, 1e-12, 0.3, 1.0, 1.0, 2.5, 1e12, 1e300])
 
 
-@fuzz(5, kind=st.sampled_from(list(MADE)), a=NUMBERS | odd, b=NUMBERS | odd, t=st.sampled_from([1e-6, 0.3, 1.0, 10.0]), seed=SEEDS, exponent=mostly(0, -150, -30, 30, 150, of=3))  # fmt: skip
+@fuzz(4, kind=st.sampled_from(list(MADE)), a=NUMBERS | odd, b=NUMBERS | odd, t=st.sampled_from([1e-6, 0.3, 1.0, 10.0]), seed=SEEDS, exponent=mostly(0, -150, -30, 30, 150, of=3))  # fmt: skip
 def test_three_points(kind, a, b, t, seed, exponent):
     """t (g(u) - g(p)) >= <z - p, u - p> for all u, exactly when p = prox_{t g}(z); p is finite wherever z is."""
     if kind == "SortedL1" and not (isinstance(a, float) and isinstance(b, float)):
@@ -173,7 +171,7 @@ def check_command(argv: list[str]) -> None:
     raise Refused(said)
 
 
-@fuzz(5, content=spoiled(CSV), name=st.sampled_from(["rows.csv", "rows.csv.gz", "rows.parquet", "rows.svm", "rows"]), options=st.lists(st.tuples(st.sampled_from(["--label", "--site", "--drop", "--format"]), st.sampled_from(["ill", "town", "age", "", "csv", "svmlight", "parquet", "ill,age"])), max_size=3))  # fmt: skip
+@fuzz(4, content=spoiled(CSV), name=st.sampled_from(["rows.csv", "rows.csv.gz", "rows.parquet", "rows.svm", "rows"]), options=st.lists(st.tuples(st.sampled_from(["--label", "--site", "--drop", "--format"]), st.sampled_from(["ill", "town", "age", "", "csv", "svmlight", "parquet", "ill,age"])), max_size=3))  # fmt: skip
 def test_data_describe(content, name, options):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, name)
