@@ -66,7 +66,7 @@ COMMON = st.fixed_dictionaries(
         "positive": mostly(False, True, of=3),
         "site_weights": mostly("rows", "equal", of=4),
         "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
-        "max_rounds": mostly(200, 3, 30),  # what does not arrive by Newton's steps is not to compile first-order rounds here
+        "max_rounds": mostly(30, 3, 100),  # what does not arrive by Newton's steps is not to compile first-order rounds here
     }
 )
 
@@ -85,7 +85,7 @@ def test_fits(kind, rows, style, size, alpha, ratio, common):
     q = row_shares(rows.where, rows.weights, common["site_weights"] == "equal")
     count = rows.weights is None or np.asarray(rows.weights) > 0
     used = np.ones(len(y), bool) if count is True else count
-    plain = rows.plain and style in ("plain", "words") and 1e-3 <= alpha <= 10 and common["max_rounds"] == 200 and sure
+    plain = rows.plain and style in ("plain", "words") and 1e-3 <= alpha <= 10 and common["max_rounds"] >= 30 and sure
     check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], plain, said)
     check_predictions(model, rows, y)
 

@@ -134,11 +134,13 @@ def test_three_points(kind, a, b, t, seed, exponent):
     assert np.isfinite(p).all(), f"prox({z}) = {p}"
     if kind in ("MCP", "SCAD"):
         return
+    if np.abs(p).max() > 1e150:
+        return  # whose squares are no numbers
     size = float(np.abs(z).max())
     for u in (z, 0 * z, p + size * 1e-3 * rng.standard_normal(4), size * rng.standard_normal(4)):
         with precision(np.dtype(float)):
             gu, gp = float(g(u)), float(g(p))
-        slack = 1e-9 * (size**2 + float(np.abs(p).max()) ** 2) + 1e-6 * (t * gp if np.isfinite(gp) and gp > 0 else 0.0)
+        slack = 1e-9 * (z @ z + p @ p) + 1e-6 * (t * gp if np.isfinite(gp) and gp > 0 else 0.0)
         if np.isfinite(gu) and np.isfinite(slack):
             inside = gp if np.isfinite(gp) else 0.0  # a projection may be outside by rounding
             assert t * (gu - inside) - (z - p) @ (u - p) >= -slack

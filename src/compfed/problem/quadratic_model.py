@@ -20,6 +20,7 @@ from compfed.problem.regularisers.form import Form
 from compfed.problem.working_set import norms, settled, subgradient, working_set
 
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
+STALE = 30  # sweeps that do not bring it to half the distance: the next evaluation knows more than the next sweep
 EPS = float(np.finfo(float).eps)
 _solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
 SHARES = 10  # halvings of a Newton step
@@ -59,7 +60,8 @@ def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -
         search.sweep(*search.newton())
         left = search.left()
         best, stale = (left, 0) if left < 0.5 * best else (best, stale + 1)
-        if left <= 1.0 or (stale >= 3 and left <= 1e4):  # no better, and near rounding: as good as it gets
+        # no better, and near rounding: as good as it gets
+        if left <= 1.0 or (stale >= 3 and left <= 1e4) or stale >= STALE:
             break
     return search.u
 

@@ -13,8 +13,8 @@ from compfed.tools.text import shortened
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number; True and False are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """A whole number that a machine counts with; True and False are not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
 
 def is_number(value: Any) -> bool:
@@ -27,7 +27,8 @@ def is_number(value: Any) -> bool:
 def whole(value: Any, name: str, at_least: int, hint: str = "") -> int:
     """`value` as an int, if it is a whole number >= at_least."""
     if not is_whole(value) or value < at_least:
-        raise InputError(f"{name}={value!r} must be a whole number >= {at_least}.{hint}")
+        below = " and below 2**63" if isinstance(value, int) and value > at_least else ""
+        raise InputError(f"{name}={value!r} must be a whole number >= {at_least}{below}.{hint}")
     return int(value)
 
 
