@@ -28,6 +28,7 @@ def judged(model: Any, X: np.ndarray, y: np.ndarray, kind: str, l1: float, weigh
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", cf.NotUniqueWarning)
             fitted = model.fit(X, y, sites=SITES, sample_weight=weights)
     except cf.InputError as refusal:
         return "refused" if "between 1e-70 and 1e+70" in str(refusal) else str(refusal)
