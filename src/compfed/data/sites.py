@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
+from compfed.tools.grouping import rows_by
+from compfed.tools.memory import check_written_out
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Sites:
 
 def _dense(values: Any, what: str) -> np.ndarray:
     if hasattr(values, "toarray"):  # scipy.sparse
+        check_written_out(*values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
         values = values.toarray()
     try:
         return np.asarray(values, dtype=float)
@@ -244,8 +247,7 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
         )
-    names = np.unique(where)
-    rows = [where == name for name in names]
+    names, rows = rows_by(where)
     if row_weights is not None:
         row_weights = _dense(row_weights, "row weights")
         if row_weights.shape != (len(where),):

@@ -78,6 +78,7 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
         if isinstance(said, Spent):
             cost, replies = cost.then(said.cost), None
         else:
+            replies = None  # answers of many sites are large: the last ones go before the next ones come
             replies, message = _exchange(federation, said)
             cost = cost.then(message)
 

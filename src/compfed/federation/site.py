@@ -21,9 +21,11 @@ from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SparseRows, written_out
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.randomness import client_key, run_key
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
+ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
 JOBS_KEPT = 4096
 SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
@@ -65,6 +67,7 @@ class Site:
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
+        room: float = ROOM,
     ):
         features = features.tocsr() if issparse(features) else np.asarray(features)
         labels = np.asarray(labels)
@@ -75,6 +78,7 @@ class Site:
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits  # (train, test) masks, for folds that were given row by row
         self.refuses = Refusals() if refuses is None else refuses
+        self.room = room  # bytes of views kept; of several sites in one process, each has its share
         self._views: OrderedDict[str, Look] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self._memory: OrderedDict[str, Memory] = OrderedDict()
@@ -88,7 +92,11 @@ class Site:
 
     def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
-        return tuple(self._answered(question) for question in questions)
+        answers = tuple(self._answered(question) for question in questions)
+        for table, size in ((self._views, _size_of_look), (self._arrays, _size_of_arrays)):
+            while table and sum(map(size, table.values())) > self.room:
+                table.popitem(last=False)
+        return answers
 
     def _answered(self, question: Question) -> Any:
         reason = self.refuses.reason(question, len(self.labels))
@@ -220,7 +228,7 @@ class Site:
             room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
             last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
             weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
-            return jnp.asarray(A[last]), jnp.asarray(y[last]), jnp.asarray(weight), jnp.int32(len(q))
+            return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
 
         return _kept(self._arrays, digest(view), VIEWS_KEPT, padded)
 
@@ -254,16 +262,29 @@ def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], 
     return table[key]
 
 
+def room_for(share: float) -> float:
+    """The room of a site that has this share of the rows in this process."""
+    return ROOM * share
+
+
+def _size_of_look(seen: Look) -> int:
+    return seen.A.nbytes if isinstance(seen.A, np.ndarray) else 0  # sparse rows are those of the site, not a copy
+
+
+def _size_of_arrays(arrays: tuple[Any, ...]) -> int:
+    return arrays[0].nbytes
+
+
 def finite(tree: Any) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
 # --- the stages that run at a site, each compiled on its own ---
 
-close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
+close = compiled(lambda a, g, d, c: a.close(g, d, c))
 
 
-@jax.jit(static_argnames=("exchange", "batch_size", "capacity"))
+@compiled(static_argnames=("exchange", "batch_size", "capacity"))
 def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)

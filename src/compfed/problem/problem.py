@@ -20,6 +20,7 @@ from compfed.problem.padded_rows import store
 from compfed.problem.regularisers import Regulariser, from_object
 from compfed.tools.checks import numbers, positive
 from compfed.tools.precision import checked_dtype, precision
+from compfed.tools.programs import compiled
 from compfed.tools.records import describe
 
 
@@ -212,7 +213,7 @@ class Problem:
         }
 
 
-@jax.jit  # traced once for all regularisers of a kind, such as those of a path
+@compiled  # traced once for all regularisers of a kind, such as those of a path
 def _prox(g: Regulariser, x: Array, t: Array) -> Array:
     return g.prox(x, t)
 
