@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError, MissingExtra
+from compfed.tools.files import whole_file
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
@@ -123,7 +124,7 @@ class Trace:
             head["rounds"] = self.state.rounds
             arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(self.state.server)}
             arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(self.state.clients)}
-        with target.open("wb") as file:
+        with whole_file(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 
