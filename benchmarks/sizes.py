@@ -40,8 +40,9 @@ def one_fit(case: str, model: str) -> None:
         X = sp.random(len(sites), columns, 0.01, format="csr", rng=rng, data_rvs=rng.standard_normal)
     else:
         X = rng.standard_normal((len(sites), columns))
-    y = X[:, [0]] * 3.0 - X[:, [1]] * 2.0
-    y = np.asarray(y.todense() if sp.issparse(y) else y).ravel() + 0.1 * rng.standard_normal(len(sites))
+    w = np.zeros(columns)
+    w[:2] = 3.0, -2.0
+    y = X @ w + 0.1 * rng.standard_normal(len(sites))
     estimator = cf.FederatedLasso() if model == "lasso" else cf.FederatedLogisticRegression()
     began = time.perf_counter()
     estimator.fit(X, y if model == "lasso" else y > 0, sites=sites)

@@ -237,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # a reader who has gone is found out here, not when the interpreter ends
         return status
     except BrokenPipeError:  # `compfed list algorithms | head -1`: the reader has what it wanted
+        assert sys.stdout is not None
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as a program that SIGPIPE ended
     except (InputError, MissingExtra, Divergence, OSError, MemoryError) as problem:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ def answers() -> dict[str, np.ndarray]:
     """What every way to run something gives; problems are built anew, as a user would."""
     cf.Problem(cf.losses.Logistic(), cf.regularisers.Nuclear(0.01, 2), SITES)  # whose prox is tried on the way
     problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(0.01), SITES)
-    sampled = {"batch_size": 3, "participants": 2}
+    sampled: dict[str, Any] = {"batch_size": 3, "participants": 2}
     algorithm = cf.algorithms.DecoupledProx(eta=0.5)
     (X, y), where = SITES.pooled(), np.repeat(np.arange(3), 12)
     return {
@@ -65,7 +67,7 @@ def test_settings_are_put_back_when_a_run_fails():
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), SITES)
     with pytest.raises(cf.Divergence):
         cf.simulate(problem, cf.algorithms.DecoupledProx(eta=1e6), 200)
-    assert jax.config.jax_transfer_guard is None
-    assert not jax.config.jax_enable_x64
+    assert jax.config.values["jax_transfer_guard"] is None
+    assert not jax.config.values["jax_enable_x64"]
     with jax.numpy_rank_promotion("raise"), pytest.raises(ValueError, match="broadcast"):
-        jax.numpy.ones((2, 2)) + jax.numpy.ones(2)
+        _ = jax.numpy.ones((2, 2)) + jax.numpy.ones(2)

@@ -124,10 +124,10 @@ def _check_size(files: Sequence[Path], loaded: Sequence[Any], features: int | No
     """Refuse a table too large to write out, before it is: a single large index makes it as wide as that."""
     rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
     if features is not None:
-        check_written_out(rows, width, f"features={features}", "Give fewer features, or fewer rows.", NAME)
+        check_written_out((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
     widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
     check_written_out(
-        rows, width, f"{files[widest].name} has the largest feature index, so there are {width} columns",
+        (rows, width), f"{files[widest].name} has the largest feature index, so there are {width} columns",
         "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
         "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are.", NAME,
     )  # fmt: skip

@@ -77,7 +77,7 @@ class Sites:
 
 def _dense(values: Any, what: str) -> np.ndarray:
     if hasattr(values, "toarray"):  # scipy.sparse
-        check_written_out(*values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
+        check_written_out(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
         values = values.toarray()
     try:
         return np.asarray(values, dtype=float)

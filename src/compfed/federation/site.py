@@ -93,9 +93,8 @@ class Site:
     def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
         answers = tuple(self._answered(question) for question in questions)
-        for table, size in ((self._views, _size_of_look), (self._arrays, _size_of_arrays)):
-            while table and sum(map(size, table.values())) > self.room:
-                table.popitem(last=False)
+        _make_room(self._views, self.room)
+        _make_room(self._arrays, self.room)
         return answers
 
     def _answered(self, question: Question) -> Any:
@@ -267,12 +266,10 @@ def room_for(share: float) -> float:
     return ROOM * share
 
 
-def _size_of_look(seen: Look) -> int:
-    return seen.A.nbytes if isinstance(seen.A, np.ndarray) else 0  # sparse rows are those of the site, not a copy
-
-
-def _size_of_arrays(arrays: tuple[Any, ...]) -> int:
-    return arrays[0].nbytes
+def _make_room(table: OrderedDict[str, Any], room: float) -> None:
+    """Forget the oldest until the rows kept, which come first in an entry, fit; sparse ones are the site's own, no copy."""
+    while table and sum(getattr(kept[0], "nbytes", 0) for kept in table.values()) > room:
+        table.popitem(last=False)
 
 
 def finite(tree: Any) -> bool:

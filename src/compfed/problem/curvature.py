@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,20 +46,23 @@ def largest_eigenvalue(features: Sequence[Any], weights: Sequence[np.ndarray]) -
 
 def _joined(parts: list[tuple[Any, np.ndarray]]) -> list[tuple[Any, np.ndarray]]:
     """The same rows in fewer parts: small ones are put together, so that many tiny sites are no many products."""
-    large, small = [], []
+    large: list[Any] = []
+    small: list[Any] = []
     for A, w in parts:
         (small if isinstance(A, np.ndarray) and len(w) < GRAM_WIDTH else large).append((A, w))
     before = np.cumsum([0, *(len(w) for _, w in small)])[:-1]
     for _, group in itertools.groupby(zip(before // GRAM_WIDTH, small, strict=True), key=lambda entry: entry[0]):
-        A, w = zip(*(part for _, part in group), strict=True)
-        large.append((np.concatenate(A), np.concatenate(w)) if len(w) > 1 else (A[0], w[0]))
+        members = [part for _, part in group]
+        large.append(
+            tuple(np.concatenate(arrays) for arrays in zip(*members, strict=True)) if members[1:] else members[0]
+        )
     return large
 
 
 def _smaller_gram(parts: Sequence[tuple[np.ndarray, np.ndarray]], few_rows: bool) -> np.ndarray:
     """R R^T, R = diag(sqrt(w)) A over all parts, where the rows are few, or R^T R: the eigenvalues that count are the same."""
     if not few_rows:
-        return sum((gram(A, w) for A, w in parts[1:]), gram(*parts[0]))
+        return functools.reduce(np.add, (gram(A, w) for A, w in parts))
     R = np.concatenate([A * np.sqrt(w)[:, None] for A, w in parts])
     return R @ R.T
 

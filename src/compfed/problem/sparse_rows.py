@@ -114,5 +114,5 @@ def written_out(A: Any, who: str) -> np.ndarray:
     """A as an array, if that is not too large."""
     if not issparse(A):
         return np.asarray(A)
-    check_written_out(*A.shape, who, SPARSE_METHODS)
+    check_written_out(A.shape, who, SPARSE_METHODS)
     return A.toarray()

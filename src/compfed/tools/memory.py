@@ -7,11 +7,12 @@ from compfed.errors import InputError
 LARGEST = 2**31  # bytes
 
 
-def check_written_out(rows: int, columns: int, what: str, way_out: str, beside: int = 0) -> None:
+def check_written_out(shape: tuple[int, int], what: str, way_out: str, beside: int = 0) -> None:
     """Refuse, before anything is allocated, to write out sparse rows that would be too large.
 
     `beside`: bytes of a column that are not its numbers, such as its name.
     """
+    rows, columns = shape
     size = columns * (8 * rows + beside)
     if size > LARGEST:
         raise InputError(

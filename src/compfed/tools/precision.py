@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from compfed.tools.programs import make_room
 DTYPES = ("float64", "float32")
 # What our programs are written for. A user's own settings would crash them (strict promotion, transfer guards), stop them
 # at numbers that they deal with (debug_nans), or give other random draws.
-SETTINGS = (
+SETTINGS: tuple[tuple[Any, Any], ...] = (
     (jax.default_prng_impl, "threefry2x32"),
     (jax.threefry_partitionable, True),
     (jax.numpy_dtype_promotion, "standard"),
@@ -24,7 +25,6 @@ SETTINGS = (
     (jax.transfer_guard, "allow"),
     (jax.debug_nans, False),
     (jax.debug_infs, False),
-    (jax.disable_jit, False),
     (jax.no_tracing, False),
 )
 _here = threading.local()  # JAX's settings are a thread's own
