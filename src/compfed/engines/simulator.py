@@ -25,6 +25,7 @@ from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
@@ -102,7 +103,7 @@ def _grid_rounds(
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
 _SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
-    (grid, short): jax.jit(
+    (grid, short): compiled(
         _grid_rounds if grid else _single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
         compiler_options=_SHORT_LOOPS if short else None,
