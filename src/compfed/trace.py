@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError, MissingExtra
+from compfed.tools.files import whole_file
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
@@ -144,7 +145,7 @@ class Trace:
                 head["names"] = list(members.names)
                 said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
                 arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
-        with target.open("wb") as file:
+        with whole_file(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 

@@ -580,7 +580,7 @@ def test_a_tall_matrix_is_searched_in_the_span_of_its_columns(free):
     assert few is not None
     assert few.given.shape[1] == 2 * 12 + free
     np.testing.assert_allclose(in_metric(lifted(0.7), x, gradient, S, Y, 2.0), plain_step, atol=1e-12)
-    step = jax.jit(lambda *given: in_metric(lifted(0.7), *given, 2.0))
+    step = jax.jit(lambda x, gradient, S, Y: in_metric(lifted(0.7), x, gradient, S, Y, 2.0))
     np.testing.assert_allclose(step(*map(jnp.asarray, (x, gradient, S, Y))), plain_step, atol=1e-12)
     # B s = y: where the gradient is y and nothing is penalised, the step is -s
     S, Y = np.stack([0 * s, s]), np.stack([0 * y, y])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from compfed.data.reading import as_float, check_names, check_no_category
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
 from compfed.tools.checks import one_of, whole
+from compfed.tools.memory import check_written_out
 
 Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
@@ -22,6 +25,9 @@ Names = str | Sequence[str]
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
 ALL_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
+NAME = 100  # bytes of a column's name, mean and spread
+# What readers of files raise, their decompressors included, when a file is not what its name says.
+UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
 
 
 def from_files(
@@ -56,6 +62,8 @@ def from_files(
     """
     if not label:
         raise InputError(f"label={label!r}: name the column of labels, or several.")
+    if site == "":
+        raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
         one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
@@ -103,14 +111,28 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
     files = _expanded(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
-    except (ValueError, OSError) as problem:
+    except UNREADABLE as problem:
         _blame_svmlight(files, features)
         raise InputError(f"{', '.join(path.name for path in files)}: {_line(problem)}") from None
+    _check_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
     source = {"name": "from_svmlight", "files": [path.name for path in files]}
     if sites is None:
         return from_arrays(X, Y, _site_names(files, SVMLIGHT_ENDINGS), source)
     return replace(from_table(np.concatenate(X), np.concatenate(Y), sites), source=source)
+
+
+def _check_size(files: Sequence[Path], loaded: Sequence[Any], features: int | None) -> None:
+    """Refuse a table too large to write out, before it is: a single large index makes it as wide as that."""
+    rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
+    if features is not None:
+        check_written_out((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
+    widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
+    check_written_out(
+        (rows, width), f"{files[widest].name} has the largest feature index, so there are {width} columns",
+        "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
+        "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are.", NAME,
+    )  # fmt: skip
 
 
 def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
@@ -120,12 +142,14 @@ def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
     for path in files:
         try:
             load_svmlight_file(str(path), n_features=features)
-        except (ValueError, OSError) as problem:
+        except UNREADABLE as problem:
             raise InputError(f"{path.name} cannot be read as svmlight: {_line(problem)}") from None
 
 
-def _line(problem: Exception) -> str:
-    return str(problem).strip().splitlines()[0]
+def _line(problem: BaseException) -> str:
+    if isinstance(problem, OverflowError):
+        return "a feature index is too large; the largest there can be is 2147483647"
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 def _listed(names: Names) -> list[str]:
@@ -177,10 +201,11 @@ def _format(path: Path) -> Format:
 
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
     names = [path.name.removesuffix(_ending(path, endings)) for path in files]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            first = files[names.index(name)]
-            raise InputError(f"{first} and {files[i]} would both be site {name!r}; rename one of them.")
+    seen: dict[str, Path] = {}
+    for path, name in zip(files, names, strict=True):
+        if name in seen:
+            raise InputError(f"{seen[name]} and {path} would both be site {name!r}; rename one of them.")
+        seen[name] = path
     return names
 
 
@@ -197,7 +222,7 @@ def _read(path: Path, format: Format, read: dict[str, Any]) -> Any:
         ) from None
     except InputError:
         raise
-    except (ValueError, TypeError, OSError) as problem:
+    except UNREADABLE as problem:
         raise InputError(f"{path.name} cannot be read as {what}: {_line(problem)}") from None
     check_names(path.name, frame.columns)
     return frame.set_axis([str(c) for c in frame.columns], axis=1)
