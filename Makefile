@@ -47,6 +47,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/path.py
+	$(BIN)/python benchmarks/sizes.py
 
 # The lock pins every package for every supported Python; each line says who asked for it.
 lock:

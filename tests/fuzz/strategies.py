@@ -131,7 +131,9 @@ def _weights(draw: Any, n: int, where: np.ndarray, rng: np.random.Generator) -> 
 
 
 @st.composite
-def tables(draw: Any, rows: Any = st.sampled_from([0, 1, 2, 3, 5, 8, 12, 12, 20, 20, 40]), columns: Any = st.integers(0, 6)) -> Rows:
+def tables(
+    draw: Any, rows: Any = st.sampled_from([0, 1, 2, 3, 5, 8, 12, 12, 20, 20, 40]), columns: Any = st.integers(0, 6)
+) -> Rows:
     n, d, rng = draw(rows), draw(columns), np.random.default_rng(draw(SEEDS))
     kinds = [draw(st.sampled_from(COLUMNS)) for _ in range(d)] if draw(st.integers(0, 3)) else ["plain"] * d
     before: list[np.ndarray] = []
@@ -142,8 +144,12 @@ def tables(draw: Any, rows: Any = st.sampled_from([0, 1, 2, 3, 5, 8, 12, 12, 20,
     weights = _weights(draw, n, where, rng)
     with np.errstate(all="ignore"):
         size = np.abs(X).max(axis=0, initial=0.0)
-        signal = (X / np.where((size > 0) & np.isfinite(size), size, 1.0)) @ rng.standard_normal(d) + 0.3 * rng.standard_normal(n)
-    plain = set(kinds) <= {"plain", "two values", "whole"} and n > 2 * d > 0 and weights is None and np.ptp(X, axis=0).all()
+        signal = (X / np.where((size > 0) & np.isfinite(size), size, 1.0)) @ rng.standard_normal(
+            d
+        ) + 0.3 * rng.standard_normal(n)
+    plain = (
+        set(kinds) <= {"plain", "two values", "whole"} and n > 2 * d > 0 and weights is None and np.ptp(X, axis=0).all()
+    )
     return Rows(X, np.nan_to_num(signal), where, weights, given, sites, weights, bool(plain))
 
 

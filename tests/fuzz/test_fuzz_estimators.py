@@ -47,7 +47,11 @@ def estimator(kind: str, alpha: float, ratio: float, d: int, common: dict[str, A
         positive = common["positive"] and make in (cf.FederatedLasso, cf.FederatedElasticNet)
         own = own | ({"positive": True} if positive else {})
         given = {k: v for k, v in common.items() if k != "positive"}
-        return make(alpha=alpha, **own, **given), Objective(loss, alpha, **({"l1_ratio": 1.0} | own), **shared), alpha > 0
+        return (
+            make(alpha=alpha, **own, **given),
+            Objective(loss, alpha, **({"l1_ratio": 1.0} | own), **shared),
+            alpha > 0,
+        )
     given = {k: v for k, v in common.items() if k != "positive"}
     if kind == "multi-task":
         of = Objective("squared", alpha, groups=np.arange(d), group_weights=np.ones(d), **shared)
@@ -66,7 +70,9 @@ COMMON = st.fixed_dictionaries(
         "positive": mostly(False, True, of=3),
         "site_weights": mostly("rows", "equal", of=4),
         "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
-        "max_rounds": mostly(30, 3, 100),  # what does not arrive by Newton's steps is not to compile first-order rounds here
+        "max_rounds": mostly(
+            30, 3, 100
+        ),  # what does not arrive by Newton's steps is not to compile first-order rounds here
     }
 )
 
@@ -107,14 +113,36 @@ def check_predictions(model: Any, rows: Rows, y: np.ndarray) -> None:
         assert set(predicted) <= set(model.classes_)
 
 
-@fuzz(6, kind=st.sampled_from(KINDS), rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
+@fuzz(
+    6,
+    kind=st.sampled_from(KINDS),
+    rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)),
+    damage=st.sampled_from(DAMAGES),
+)
 def test_damaged_tables(kind, rows, damage):
     """Refused, or read in the only way there is: what is accepted must then fit."""
     given, named = damaged(damage, rows, labels(kind, rows, "plain", 1.0))
-    model, *_ = estimator(kind, 0.1, 1.0, rows.X.shape[1], {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 100})
+    model, *_ = estimator(
+        kind,
+        0.1,
+        1.0,
+        rows.X.shape[1],
+        {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 100},
+    )
     answered(lambda: model.fit(*given, **named))
     assert np.isfinite(model.coef_).all()
-    assert damage not in ("nan", "inf", "word", "complex", "3-D", "short y", "short sites", "third", "negative weight", "no weight")
+    assert damage not in (
+        "nan",
+        "inf",
+        "word",
+        "complex",
+        "3-D",
+        "short y",
+        "short sites",
+        "third",
+        "negative weight",
+        "no weight",
+    )
 
 
 NAMES = ["alpha", "l1_ratio", "fit_intercept", "standardize", "site_weights", "algorithm", "tau", "tol", "max_rounds", "seconds_per_round", "verbose", "positive", "delta", "groups", "group_weights"]  # fmt: skip
@@ -135,7 +163,11 @@ def test_odd_parameters(kind, name, value):
     assert np.isfinite(model.coef_).all()
 
 
-CV = {"lasso": cf.FederatedLassoCV, "logistic": cf.FederatedLogisticRegressionCV, "multi-task": cf.FederatedMultiTaskLassoCV}
+CV = {
+    "lasso": cf.FederatedLassoCV,
+    "logistic": cf.FederatedLogisticRegressionCV,
+    "multi-task": cf.FederatedMultiTaskLassoCV,
+}
 
 
 @fuzz(2, kind=st.sampled_from(list(CV)), rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)), cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3), alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3), rule=mostly("best", "one_standard_error", "x"))  # fmt: skip

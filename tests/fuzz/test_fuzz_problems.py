@@ -51,7 +51,9 @@ def test_minimise(loss, g, lam, ridge, seed, exponent, uneven):
     """A certificate that holds is true: the gradient mapping in longer numbers, with a prox written here."""
     rng = np.random.default_rng(seed)
     X, where = rng.standard_normal((9, 3)) * 10.0**exponent, np.arange(9) % 3
-    y = {"Poisson": np.round(np.exp(X[:, 0] / 10.0**exponent))}.get(loss, np.where(X[:, 0] + rng.standard_normal(9) > 0, 1.0, -1.0))
+    y = {"Poisson": np.round(np.exp(X[:, 0] / 10.0**exponent))}.get(
+        loss, np.where(X[:, 0] + rng.standard_normal(9) > 0, 1.0, -1.0)
+    )
     slope, curved = LOSSES[loss]
     penalty, prox = REGULARISERS[g](lam)
     p = np.array([0.5, 0.3, 0.2]) if uneven else np.full(3, 1 / 3)
@@ -74,11 +76,19 @@ def test_minimise(loss, g, lam, ridge, seed, exponent, uneven):
     assert left <= 10 * found.certificate.tol * found.certificate.scale, f"{found.certificate} holds; it is {left:.1e}"
 
 
-WHOLE = cf.Problem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(0.1), cf.data.synthetic(clients=3, samples=6, features=3))
+WHOLE = cf.Problem(
+    cf.losses.Squared(ridge=0.1), cf.regularisers.L1(0.1), cf.data.synthetic(clients=3, samples=6, features=3)
+)
 BIG = [10**400, 2**63, 1e300]  # no fuzz of sizes: memory and time are not what is looked for here
 
 
-@fuzz(3, name=st.sampled_from(["tol", "max_rounds", "x0", "scale", "seed", "tau", "algorithm", "seconds_per_round", "problem"]), value=odd)
+@fuzz(
+    3,
+    name=st.sampled_from(
+        ["tol", "max_rounds", "x0", "scale", "seed", "tau", "algorithm", "seconds_per_round", "problem"]
+    ),
+    value=odd,
+)
 def test_odd_arguments_of_minimise(name, value):
     given: dict[str, Any] = {"problem": WHOLE, "max_rounds": 30} | {name: value}
     found, _ = answered(lambda: cf.minimise(**given))
@@ -94,7 +104,13 @@ def test_odd_arguments_of_simulate(name, value):
 
 @fuzz(3, name=st.sampled_from(["loss", "regulariser", "sites", "weights", "dtype", "max_iterations"]), value=odd)
 def test_odd_arguments_of_problem_and_solve(name, value):
-    given: dict[str, Any] = {"loss": WHOLE.loss, "regulariser": WHOLE.regulariser, "sites": WHOLE.sites, "weights": None, "dtype": "float64"}
+    given: dict[str, Any] = {
+        "loss": WHOLE.loss,
+        "regulariser": WHOLE.regulariser,
+        "sites": WHOLE.sites,
+        "weights": None,
+        "dtype": "float64",
+    }
     last = {"max_iterations": value} if name == "max_iterations" else {}
     given |= {} if last else {name: value}
     problem, _ = answered(lambda: cf.Problem(**given))
@@ -149,7 +165,20 @@ def test_three_points(kind, a, b, t, seed, exponent):
 # --- commands ---
 
 CSV = b"age,dose,ill,town\n50,1.5,1,oslo\n61,-2e-3,0,rome\n70,0,1,oslo\n"
-TINY = ["--clients", "3", "--samples", "6", "--features", "3", "--rounds", "2", "--candidates", "1", "--methods", "ProximalGradient"]
+TINY = [
+    "--clients",
+    "3",
+    "--samples",
+    "6",
+    "--features",
+    "3",
+    "--rounds",
+    "2",
+    "--candidates",
+    "1",
+    "--methods",
+    "ProximalGradient",
+]
 
 
 def ran(argv: list[str]) -> tuple[int, str]:

@@ -156,7 +156,9 @@ def _listed(names: Names) -> list[str]:
     listed = [names] if isinstance(names, str) or not np.ndim(names) else list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name of a column; give its name as the header has it, or a list of names.")
+            raise InputError(
+                f"{name!r} is no name of a column; give its name as the header has it, or a list of names."
+            )
     return listed
 
 

@@ -252,7 +252,7 @@ def _budget(rounds: float | None, bytes: float | None, gradients: float | None) 
         raise InputError(f"give one budget: {' or '.join(named)}.")
     unit, amount = next(iter(named.items()))
     if not 1 <= amount < np.inf:
-        raise InputError(f"{unit}={amount:g} must be a finite number >= 1.")
+        raise InputError(f"{unit}={amount:g} must be at least 1, and finite.")
     return Budget(unit, float(amount))
 
 
