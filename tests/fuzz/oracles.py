@@ -88,8 +88,9 @@ def answered(call: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage
         try:
             value = call()
         except Exception as problem:
-            assert is_clear(problem), f"not a clear error: {type(problem).__name__}: {problem}"
-            raise Refused(str(problem)) from None
+            if is_clear(problem):
+                raise Refused(str(problem)) from None
+            raise AssertionError(f"not a clear error: {type(problem).__name__}: {problem}") from problem
     raw = [w for w in said if issubclass(w.category, RuntimeWarning)]
     assert not raw, f"a warning nobody can act on: {raw[0].message} at {raw[0].filename}:{raw[0].lineno}"
     return value, said

@@ -29,7 +29,9 @@ HERE = Path(tempfile.mkdtemp(prefix="compfed-fuzz-"))
 def test_tables(rows: Rows, layout: str):
     """Every row is at its site, once, and says what was given."""
     if layout == "table":
-        sites, _ = answered(lambda: cf.data.from_table(rows.given_X, rows.signal, rows.where, row_weights=rows.given_weights))
+        sites, _ = answered(
+            lambda: cf.data.from_table(rows.given_X, rows.signal, rows.where, row_weights=rows.given_weights)
+        )
     else:
         parts = [rows.where == i for i in np.unique(rows.where)]
         sites, _ = answered(lambda: cf.data.from_arrays([rows.X[p] for p in parts], [rows.signal[p] for p in parts]))
@@ -41,7 +43,9 @@ def test_tables(rows: Rows, layout: str):
 @fuzz(3, rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
 def test_damaged_tables(rows: Rows, damage: str):
     given, named = damaged(damage, rows, rows.signal)
-    sites, _ = answered(lambda: cf.data.from_table(given[0], given[1], named["sites"], row_weights=named["sample_weight"]))
+    sites, _ = answered(
+        lambda: cf.data.from_table(given[0], given[1], named["sites"], row_weights=named["sample_weight"])
+    )
     assert all(np.isfinite(features).all() for features in sites.features)
     assert damage not in ("nan", "inf", "word", "complex", "3-D", "1-D", "short y", "short sites", "negative weight")
 
@@ -65,7 +69,11 @@ def test_csv(content: bytes, zipped: bool, site: str | None, damage: Any):
     table = [dict(zip(header, line, strict=True)) for line in lines]
     columns = [c for c in header if c not in ("ill", "town")]
     assert list(sites.columns or ()) == [c for c in columns]
-    told = sorted([*row, y] for X, Y in zip(sites.features, sites.labels, strict=True) for *row, y in np.column_stack([X, Y]).tolist())
+    told = sorted(
+        [*row, y]
+        for X, Y in zip(sites.features, sites.labels, strict=True)
+        for *row, y in np.column_stack([X, Y]).tolist()
+    )
     assert told == sorted([*(float(row[c]) for c in columns), float(row["ill"])] for row in table)
 
 
@@ -94,7 +102,9 @@ def test_odd_arguments_of_from_files(name: str, value: Any):
 def a_trace() -> bytes:
     members = Members(("a", "b"), np.array([3, 4]), np.array([0.5, 0.5]), np.array([1.0, 2.0]))
     state = State(3, [np.arange(2.0)], [np.arange(4.0).reshape(2, 2)], members)
-    trace = cf.Trace({"round": np.arange(4.0), "objective": np.array([3.0, 2.0, 1.5, 1.2])}, np.array([1.0, 2.0]), {"seed": 0}, state)
+    trace = cf.Trace(
+        {"round": np.arange(4.0), "objective": np.array([3.0, 2.0, 1.5, 1.2])}, np.array([1.0, 2.0]), {"seed": 0}, state
+    )
     return trace.save(HERE / "whole").read_bytes()
 
 
@@ -114,7 +124,11 @@ def test_damaged_traces(content: bytes):
     np.testing.assert_array_equal(trace.state.clients[0], np.arange(4.0).reshape(2, 2))
 
 
-@fuzz(2, field=st.sampled_from(["provenance", "columns", "rounds", "leaves", "names"]), value=st.sampled_from([None, 0, -1, 7, "x", [], [1], ["x"], {}, [0, 9], 1e300]))  # fmt: skip
+@fuzz(
+    2,
+    field=st.sampled_from(["provenance", "columns", "rounds", "leaves", "names"]),
+    value=st.sampled_from([None, 0, -1, 7, "x", [], [1], ["x"], {}, [0, 9], 1e300]),
+)
 def test_traces_with_another_head(field: str, value: Any):
     with np.load(io.BytesIO(TRACE)) as stored:
         arrays = {name: stored[name] for name in stored.files}
@@ -138,11 +152,25 @@ PARTS = {
     "shards": (cf.data.partition.shards, ["y", "sites", "shards_per_site", "seed"]),
     "by_column": (cf.data.partition.by_column, ["column", "bins", "min_rows", "rest"]),
 }
-USUAL: dict[str, Any] = {"rows": 20, "sites": 3, "seed": 0, "exponent": 1.0, "min_rows": 1, "alpha": 0.5, "shards_per_site": 2, "bins": 3}
+USUAL: dict[str, Any] = {
+    "rows": 20,
+    "sites": 3,
+    "seed": 0,
+    "exponent": 1.0,
+    "min_rows": 1,
+    "alpha": 0.5,
+    "shards_per_site": 2,
+    "bins": 3,
+}
 USUAL |= {"y": [0, 1, 2, 1] * 5, "column": list(range(20)), "rest": None}
 
 
-@fuzz(4, kind=st.sampled_from(list(PARTS)), choice=st.integers(0, 4), value=odd | st.sampled_from([19, 20, 21, 1e-6, 1e6, 1e-300, [0] * 20, ["a"] * 20]))
+@fuzz(
+    4,
+    kind=st.sampled_from(list(PARTS)),
+    choice=st.integers(0, 4),
+    value=odd | st.sampled_from([19, 20, 21, 1e-6, 1e6, 1e-300, [0] * 20, ["a"] * 20]),
+)
 def test_partitions(kind: str, choice: int, value: Any):
     """Every row has a site, every site as many rows as were asked for, and the same seed gives the same."""
     make, names = PARTS[kind]

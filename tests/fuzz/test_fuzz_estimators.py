@@ -37,17 +37,24 @@ def labels(kind: str, rows: Rows, style: str, size: float) -> np.ndarray:
 def estimator(kind: str, alpha: float, ratio: float, d: int, common: dict[str, Any]) -> tuple[Any, Objective, bool]:
     """(the estimator, what it says it minimises, is the minimiser sure to exist?)"""
     shared = {k: common[k] for k in ("fit_intercept", "standardize")}
+    mixed = {"l1_ratio": ratio}
     plain = {
-        "lasso": (cf.FederatedLasso, "squared", {}), "elastic net": (cf.FederatedElasticNet, "squared", {"l1_ratio": ratio}),
-        "logistic": (cf.FederatedLogisticRegression, "logistic", {"l1_ratio": ratio}), "huber": (cf.FederatedHuber, "huber", {"l1_ratio": ratio}),
-        "poisson": (cf.FederatedPoissonRegressor, "poisson", {"l1_ratio": ratio}),
-    }  # fmt: skip
+        "lasso": (cf.FederatedLasso, "squared", {}),
+        "elastic net": (cf.FederatedElasticNet, "squared", mixed),
+        "logistic": (cf.FederatedLogisticRegression, "logistic", mixed),
+        "huber": (cf.FederatedHuber, "huber", mixed),
+        "poisson": (cf.FederatedPoissonRegressor, "poisson", mixed),
+    }
     if kind in plain:
         make, loss, own = plain[kind]
         positive = common["positive"] and make in (cf.FederatedLasso, cf.FederatedElasticNet)
         own = own | ({"positive": True} if positive else {})
         given = {k: v for k, v in common.items() if k != "positive"}
-        return make(alpha=alpha, **own, **given), Objective(loss, alpha, **({"l1_ratio": 1.0} | own), **shared), alpha > 0
+        return (
+            make(alpha=alpha, **own, **given),
+            Objective(loss, alpha, **({"l1_ratio": 1.0} | own), **shared),
+            alpha > 0,
+        )
     given = {k: v for k, v in common.items() if k != "positive"}
     if kind == "multi-task":
         of = Objective("squared", alpha, groups=np.arange(d), group_weights=np.ones(d), **shared)
@@ -66,12 +73,23 @@ COMMON = st.fixed_dictionaries(
         "positive": mostly(False, True, of=3),
         "site_weights": mostly("rows", "equal", of=4),
         "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
-        "max_rounds": mostly(30, 3, 100),  # what does not arrive by Newton's steps is not to compile first-order rounds here
+        "max_rounds": mostly(
+            30, 3, 100
+        ),  # what does not arrive by Newton's steps is not to compile first-order rounds here
     }
 )
 
 
-@fuzz(30, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
+@fuzz(
+    30,
+    kind=st.sampled_from(KINDS),
+    rows=tables(),
+    style=STYLES,
+    size=SCALES,
+    alpha=ALPHAS,
+    ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]),
+    common=COMMON,
+)
 def test_fits(kind, rows, style, size, alpha, ratio, common):
     y = labels(kind, rows, style, size)
     model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
@@ -107,17 +125,55 @@ def check_predictions(model: Any, rows: Rows, y: np.ndarray) -> None:
         assert set(predicted) <= set(model.classes_)
 
 
-@fuzz(6, kind=st.sampled_from(KINDS), rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)), damage=st.sampled_from(DAMAGES))
+@fuzz(
+    6,
+    kind=st.sampled_from(KINDS),
+    rows=tables(rows=st.sampled_from([5, 12]), columns=st.integers(1, 3)),
+    damage=st.sampled_from(DAMAGES),
+)
 def test_damaged_tables(kind, rows, damage):
     """Refused, or read in the only way there is: what is accepted must then fit."""
     given, named = damaged(damage, rows, labels(kind, rows, "plain", 1.0))
-    model, *_ = estimator(kind, 0.1, 1.0, rows.X.shape[1], {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 100})
+    model, *_ = estimator(
+        kind,
+        0.1,
+        1.0,
+        rows.X.shape[1],
+        {"fit_intercept": True, "standardize": False, "positive": False, "max_rounds": 100},
+    )
     answered(lambda: model.fit(*given, **named))
     assert np.isfinite(model.coef_).all()
-    assert damage not in ("nan", "inf", "word", "complex", "3-D", "short y", "short sites", "third", "negative weight", "no weight")
+    assert damage not in (
+        "nan",
+        "inf",
+        "word",
+        "complex",
+        "3-D",
+        "short y",
+        "short sites",
+        "third",
+        "negative weight",
+        "no weight",
+    )
 
 
-NAMES = ["alpha", "l1_ratio", "fit_intercept", "standardize", "site_weights", "algorithm", "tau", "tol", "max_rounds", "seconds_per_round", "verbose", "positive", "delta", "groups", "group_weights"]  # fmt: skip
+NAMES = [
+    "alpha",
+    "l1_ratio",
+    "fit_intercept",
+    "standardize",
+    "site_weights",
+    "algorithm",
+    "tau",
+    "tol",
+    "max_rounds",
+    "seconds_per_round",
+    "verbose",
+    "positive",
+    "delta",
+    "groups",
+    "group_weights",
+]
 fixed = np.random.default_rng(5)
 X0 = fixed.standard_normal((12, 3))
 Y0 = {"logistic": (X0[:, 0] > 0).astype(int), "poisson": np.round(np.exp(X0[:, 0])), "multi-task": X0 @ np.ones((3, 2))}
@@ -135,10 +191,21 @@ def test_odd_parameters(kind, name, value):
     assert np.isfinite(model.coef_).all()
 
 
-CV = {"lasso": cf.FederatedLassoCV, "logistic": cf.FederatedLogisticRegressionCV, "multi-task": cf.FederatedMultiTaskLassoCV}
+CV = {
+    "lasso": cf.FederatedLassoCV,
+    "logistic": cf.FederatedLogisticRegressionCV,
+    "multi-task": cf.FederatedMultiTaskLassoCV,
+}
 
 
-@fuzz(2, kind=st.sampled_from(list(CV)), rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)), cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3), alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3), rule=mostly("best", "one_standard_error", "x"))  # fmt: skip
+@fuzz(
+    2,
+    kind=st.sampled_from(list(CV)),
+    rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)),
+    cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3),
+    alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3),
+    rule=mostly("best", "one_standard_error", "x"),
+)
 def test_cross_validation(kind, rows, cv, alphas, rule):
     """alpha_ is one of alphas_, and the model is that of alpha_."""
     y = labels(kind, rows, "plain", 1.0)
@@ -154,7 +221,12 @@ def test_cross_validation(kind, rows, cv, alphas, rule):
     check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], False, said)
 
 
-@fuzz(2, rows=tables(rows=st.just(12), columns=st.just(3)), alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]), common=st.fixed_dictionaries({"standardize": st.booleans(), "site_weights": mostly("rows", "equal")}))  # fmt: skip
+@fuzz(
+    2,
+    rows=tables(rows=st.just(12), columns=st.just(3)),
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]),
+    common=st.fixed_dictionaries({"standardize": st.booleans(), "site_weights": mostly("rows", "equal")}),
+)
 def test_low_rank(rows, alpha, common):
     """Compiled, so of one shape."""
     where = np.arange(12) % 3

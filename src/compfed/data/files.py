@@ -60,18 +60,19 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    if not label:
+    labels, aside = _listed(label), _listed(drop)
+    if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
+    if site is not None and not isinstance(site, str):
+        raise InputError(f"site={site!r} is no name of a column; name the one that says at which site a row lives.")
     if site == "":
         raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
         one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: _read(path, format or _format(path), read) for path in files}
-    labels = _listed(label)
-    columns = _agreed(
-        frames, [*labels, *_listed(site or ())], None if features is None else _listed(features), _listed(drop)
-    )
+    chosen = None if features is None else _listed(features)
+    columns = _agreed(frames, [*labels, *_listed(site or ())], chosen, aside)
     X = [np.column_stack([_numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
     Y = [np.column_stack([_numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
@@ -156,7 +157,9 @@ def _listed(names: Names) -> list[str]:
     listed = [names] if isinstance(names, str) or not np.ndim(names) else list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name of a column; give its name as the header has it, or a list of names.")
+            raise InputError(
+                f"{name!r} is no name of a column; give its name as the header has it, or a list of names."
+            )
     return listed
 
 

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import compfed.algorithms as alg
 from compfed.algorithms.bounds import Bounds
-from compfed.errors import InputError
 from compfed.problem.gradient_mapping import usable
 from compfed.problem.problem import Problem
 from compfed.solvers.choice_of_method import automatic, named, of_first_order
