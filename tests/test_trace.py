@@ -164,6 +164,8 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, np.ndarray]], Any], 
     "columns of different lengths": (
         lambda _, a: a.update({"column/drift": np.zeros(2)}), r"columns are of different lengths",
     ),
+    "no rounds": (lambda head, _: head["columns"].remove("round"), r"'round' is missing"),
+    "less than no rounds": (lambda head, _: head.update(rounds=-1), r"it says that -1 rounds were done"),
     "no model": (lambda _, a: a.pop("x"), r"'x' is missing"),
     "no memory of the clients": (lambda _, a: a.pop("clients/002"), r"'clients/002' is missing"),
     "clients of an earlier version with a gap": (

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError, MissingExtra
+from compfed.tools.checks import is_whole
 from compfed.tools.files import whole_file
 
 COLUMNS = {
@@ -216,6 +217,8 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
         members = Members(tuple(head["names"]), *said, marks=arrays.get("members/marks"))
         if any(values.shape != (len(members.names),) for values in said):
             raise ValueError("its sites are of different numbers")
+    if not is_whole(head["rounds"]) or head["rounds"] < 0:
+        raise ValueError(f"it says that {head['rounds']} rounds were done")
     return State(int(head["rounds"]), server, clients, members)
 
 

@@ -130,10 +130,11 @@ def _weights(draw: Any, n: int, where: np.ndarray, rng: np.random.Generator) -> 
     return None if kind == "none" else w
 
 
+ROWS, WIDTHS = st.sampled_from([0, 1, 2, 3, 5, 8, 12, 12, 20, 20, 40]), st.integers(0, 6)
+
+
 @st.composite
-def tables(
-    draw: Any, rows: Any = st.sampled_from([0, 1, 2, 3, 5, 8, 12, 12, 20, 20, 40]), columns: Any = st.integers(0, 6)
-) -> Rows:
+def tables(draw: Any, rows: Any = ROWS, columns: Any = WIDTHS) -> Rows:
     n, d, rng = draw(rows), draw(columns), np.random.default_rng(draw(SEEDS))
     kinds = [draw(st.sampled_from(COLUMNS)) for _ in range(d)] if draw(st.integers(0, 3)) else ["plain"] * d
     before: list[np.ndarray] = []
@@ -170,7 +171,8 @@ def damaged(kind: str, rows: Rows, y: Any) -> tuple[list[Any], dict[str, Any]]:
         some[:1, :1] = corner[kind]
         return [some.astype(complex) if kind == "complex" else some, y], given
     shaped = {
-        "dates": lambda: X.astype("datetime64[s]"), "3-D": lambda: X[None], "1-D": lambda: X.ravel(), "masked": lambda: np.ma.masked_greater(X, 0.0),
+        "dates": lambda: X.astype("datetime64[s]"), "3-D": lambda: X[None], "1-D": lambda: X.ravel(),
+        "masked": lambda: np.ma.masked_greater(X, 0.0),
         "ragged": lambda: [[1.0], *X.tolist()], "not rows": lambda: object(),
         "categories": lambda: pd.DataFrame(X).astype("category"),
     }  # fmt: skip

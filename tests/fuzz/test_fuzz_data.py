@@ -124,7 +124,11 @@ def test_damaged_traces(content: bytes):
     np.testing.assert_array_equal(trace.state.clients[0], np.arange(4.0).reshape(2, 2))
 
 
-@fuzz(2, field=st.sampled_from(["provenance", "columns", "rounds", "leaves", "names"]), value=st.sampled_from([None, 0, -1, 7, "x", [], [1], ["x"], {}, [0, 9], 1e300]))  # fmt: skip
+@fuzz(
+    2,
+    field=st.sampled_from(["provenance", "columns", "rounds", "leaves", "names"]),
+    value=st.sampled_from([None, 0, -1, 7, "x", [], [1], ["x"], {}, [0, 9], 1e300]),
+)
 def test_traces_with_another_head(field: str, value: Any):
     with np.load(io.BytesIO(TRACE)) as stored:
         arrays = {name: stored[name] for name in stored.files}
@@ -173,7 +177,7 @@ def test_partitions(kind: str, choice: int, value: Any):
     given = {name: USUAL[name] for name in names} | {names[choice % len(names)]: value}
     where, _ = answered(lambda: make(**given))
     np.testing.assert_array_equal(where, make(**given))
-    column = given.get("y", given.get("column", given.get("rows")))
+    column: Any = given.get("y", given.get("column", given.get("rows")))
     assert len(where) == (int(column) if np.ndim(column) == 0 else len(column))
     if kind != "by_column":
         assert set(np.unique(where)) == set(range(int(given["sites"])))

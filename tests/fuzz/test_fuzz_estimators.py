@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,14 @@ def labels(kind: str, rows: Rows, style: str, size: float) -> np.ndarray:
 def estimator(kind: str, alpha: float, ratio: float, d: int, common: dict[str, Any]) -> tuple[Any, Objective, bool]:
     """(the estimator, what it says it minimises, is the minimiser sure to exist?)"""
     shared = {k: common[k] for k in ("fit_intercept", "standardize")}
+    mixed = {"l1_ratio": ratio}
     plain = {
-        "lasso": (cf.FederatedLasso, "squared", {}), "elastic net": (cf.FederatedElasticNet, "squared", {"l1_ratio": ratio}),
-        "logistic": (cf.FederatedLogisticRegression, "logistic", {"l1_ratio": ratio}), "huber": (cf.FederatedHuber, "huber", {"l1_ratio": ratio}),
-        "poisson": (cf.FederatedPoissonRegressor, "poisson", {"l1_ratio": ratio}),
-    }  # fmt: skip
+        "lasso": (cf.FederatedLasso, "squared", {}),
+        "elastic net": (cf.FederatedElasticNet, "squared", mixed),
+        "logistic": (cf.FederatedLogisticRegression, "logistic", mixed),
+        "huber": (cf.FederatedHuber, "huber", mixed),
+        "poisson": (cf.FederatedPoissonRegressor, "poisson", mixed),
+    }
     if kind in plain:
         make, loss, own = plain[kind]
         positive = common["positive"] and make in (cf.FederatedLasso, cf.FederatedElasticNet)
@@ -77,7 +81,16 @@ COMMON = st.fixed_dictionaries(
 )
 
 
-@fuzz(30, kind=st.sampled_from(KINDS), rows=tables(), style=STYLES, size=SCALES, alpha=ALPHAS, ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]), common=COMMON)  # fmt: skip
+@fuzz(
+    30,
+    kind=st.sampled_from(KINDS),
+    rows=tables(),
+    style=STYLES,
+    size=SCALES,
+    alpha=ALPHAS,
+    ratio=st.sampled_from([1.0, 1.0, 0.5, 0.0, 0.99]),
+    common=COMMON,
+)
 def test_fits(kind, rows, style, size, alpha, ratio, common):
     y = labels(kind, rows, style, size)
     model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
@@ -87,7 +100,7 @@ def test_fits(kind, rows, style, size, alpha, ratio, common):
     target = y
     if kind == "logistic":
         target = np.searchsorted(model.classes_, y)
-        of = Objective(**(vars(of) | {"loss": "softmax" if len(model.classes_) > 2 else "logistic"}))
+        of = replace(of, loss="softmax" if len(model.classes_) > 2 else "logistic")
     q = row_shares(rows.where, rows.weights, common["site_weights"] == "equal")
     count = rows.weights is None or np.asarray(rows.weights) > 0
     used = np.ones(len(y), bool) if count is True else count
@@ -145,7 +158,23 @@ def test_damaged_tables(kind, rows, damage):
     )
 
 
-NAMES = ["alpha", "l1_ratio", "fit_intercept", "standardize", "site_weights", "algorithm", "tau", "tol", "max_rounds", "seconds_per_round", "verbose", "positive", "delta", "groups", "group_weights"]  # fmt: skip
+NAMES = [
+    "alpha",
+    "l1_ratio",
+    "fit_intercept",
+    "standardize",
+    "site_weights",
+    "algorithm",
+    "tau",
+    "tol",
+    "max_rounds",
+    "seconds_per_round",
+    "verbose",
+    "positive",
+    "delta",
+    "groups",
+    "group_weights",
+]
 fixed = np.random.default_rng(5)
 X0 = fixed.standard_normal((12, 3))
 Y0 = {"logistic": (X0[:, 0] > 0).astype(int), "poisson": np.round(np.exp(X0[:, 0])), "multi-task": X0 @ np.ones((3, 2))}
@@ -170,7 +199,14 @@ CV = {
 }
 
 
-@fuzz(2, kind=st.sampled_from(list(CV)), rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)), cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3), alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3), rule=mostly("best", "one_standard_error", "x"))  # fmt: skip
+@fuzz(
+    2,
+    kind=st.sampled_from(list(CV)),
+    rows=tables(rows=st.sampled_from([3, 8, 12, 20]), columns=st.integers(1, 3)),
+    cv=mostly(3, 2, 1, 50, "leave-one-site-out", 0, "x", None, of=3),
+    alphas=mostly(None, [0.1], [1.0, 0.1], [], [-1.0], [0.1, 0.1], [1e-3, 1e300], of=3),
+    rule=mostly("best", "one_standard_error", "x"),
+)
 def test_cross_validation(kind, rows, cv, alphas, rule):
     """alpha_ is one of alphas_, and the model is that of alpha_."""
     y = labels(kind, rows, "plain", 1.0)
@@ -186,7 +222,12 @@ def test_cross_validation(kind, rows, cv, alphas, rule):
     check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], False, said)
 
 
-@fuzz(2, rows=tables(rows=st.just(12), columns=st.just(3)), alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]), common=st.fixed_dictionaries({"standardize": st.booleans(), "site_weights": mostly("rows", "equal")}))  # fmt: skip
+@fuzz(
+    2,
+    rows=tables(rows=st.just(12), columns=st.just(3)),
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]),
+    common=st.fixed_dictionaries({"standardize": st.booleans(), "site_weights": mostly("rows", "equal")}),
+)
 def test_low_rank(rows, alpha, common):
     """Compiled, so of one shape."""
     where = np.arange(12) % 3

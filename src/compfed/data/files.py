@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
 from compfed.tools.checks import one_of, whole
 from compfed.tools.memory import check_written_out
+from compfed.tools.text import some
 
 Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
@@ -60,18 +61,19 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    if not label:
+    labels, aside = _listed(label), _listed(drop)
+    if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
+    if site is not None and not isinstance(site, str):
+        raise InputError(f"site={site!r} is no name of a column; name the one that says at which site a row lives.")
     if site == "":
         raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
         one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: _read(path, format or _format(path), read) for path in files}
-    labels = _listed(label)
-    columns = _agreed(
-        frames, [*labels, *_listed(site or ())], None if features is None else _listed(features), _listed(drop)
-    )
+    chosen = None if features is None else _listed(features)
+    columns = _agreed(frames, [*labels, *_listed(site or ())], chosen, aside)
     X = [np.column_stack([_numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
     Y = [np.column_stack([_numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
@@ -153,22 +155,24 @@ def _line(problem: BaseException) -> str:
 
 
 def _listed(names: Names) -> list[str]:
-    listed = [names] if isinstance(names, str) or not np.ndim(names) else list(names)
+    listed = _in_list(names)
     for name in listed:
         if not isinstance(name, str):
-            raise InputError(
-                f"{name!r} is no name of a column; give its name as the header has it, or a list of names."
-            )
+            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
     return listed
 
 
-def _some(names: Sequence[Any], most: int = 12) -> str:
-    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _in_list(given: Any) -> list[Any]:
+    return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
+
+
+def _some(names: Iterable[Any]) -> str:
+    return some([str(name) for name in names], most=12)
 
 
 def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
     files = []
-    given = [paths] if isinstance(paths, (str, Path)) or not np.ndim(paths) else list(paths)
+    given = _in_list(paths)
     for path in given:
         if not isinstance(path, (str, Path)):
             raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")

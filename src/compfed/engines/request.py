@@ -91,7 +91,7 @@ def _checked_participants(problem: Problem, participants: Any) -> int:
 
 def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray, k: int) -> Scheme | None:
     """How a sample of k clients stands for all: as asked for, or as the method prefers; None where all take part."""
-    if sampling is not None and sampling not in SCHEMES:
+    if sampling is not None and (not isinstance(sampling, str) or sampling not in SCHEMES):
         raise InputError(
             f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own."
         )

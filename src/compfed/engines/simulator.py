@@ -24,7 +24,7 @@ from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
-from compfed.tools.checks import a_function
+from compfed.tools.checks import a_function, is_number
 from compfed.tools.precision import precision
 from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
@@ -218,7 +218,8 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress"), a_function(measure, "measure")
+    a_function(progress, "progress")
+    a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     return simulated(run, stop, progress=progress, measure=measure)
 
@@ -266,7 +267,7 @@ def rows_of(run: Run) -> Problem:
 
 
 def checked_tol(tol: float) -> float:
-    if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not tol >= 0:
+    if not is_number(tol) or not tol >= 0:
         raise InputError(f"tol={tol!r} must be a number >= 0, or None to run all rounds.")
     return float(tol)
 

@@ -37,8 +37,8 @@ class Search:
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, (str, type, Algorithm)):
             raise InputError(
-                f"algorithm={shortened(repr(self.algorithm), 80)} is no method. Give 'auto', a name of `compfed list algorithms`, "
-                "or one of compfed.algorithms with steps of your own."
+                "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
+                f"{shortened(repr(self.algorithm), 80)}."
             )
 
 
