@@ -117,6 +117,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"is no name of a column; name the one",
     ),
     "a number for a path": (lambda: cf.data.from_files(3, label="y"), r"3 is no path; give the name of a file"),  # pyright: ignore[reportArgumentType]
+    "no number for delta": (lambda: cf.losses.Huber(delta=()), r"delta.*a finite number > 0"),  # pyright: ignore[reportArgumentType]
     "features that are all zero": (
         lambda: cf.FederatedLasso(fit_intercept=False).fit(0 * X, Y, sites=None),
         r"Lipschitz constant 0\.0: its features are all zero",

@@ -207,6 +207,16 @@ def test_every_cut_and_every_changed_byte_is_noticed_or_harmless(trace, tmp_path
     assert refused > 200
 
 
+def test_what_is_wrong_is_told_shortly(trace, tmp_path):
+    """A changed length of a name in a zip file makes its reader quote the rest of the file."""
+    content = bytearray(trace.save(tmp_path / "whole").read_bytes())
+    content[27] = 0x20  # the name of the first part is 8 KB long
+    (tmp_path / "bad.npz").write_bytes(bytes(content))
+    with pytest.raises(cf.InputError, match="is a damaged trace") as caught:
+        cf.Trace.load(tmp_path / "bad.npz")
+    assert len(str(caught.value)) < 500
+
+
 def test_a_folder_in_the_place_of_a_trace(tmp_path):
     (tmp_path / "run.npz").mkdir()
     with pytest.raises(cf.InputError, match=r"run\.npz cannot be read: Is a directory"):

@@ -14,6 +14,7 @@ import numpy as np
 from compfed.errors import InputError, MissingExtra
 from compfed.tools.checks import is_whole
 from compfed.tools.files import whole_file
+from compfed.tools.text import shortened
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
@@ -184,7 +185,9 @@ def _damaged(source: Path, problem: Exception) -> InputError:
     what = (
         f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
     )
-    return InputError(f"{source} is a damaged trace ({what}). Write it again with Trace.save, or take another copy.")
+    return InputError(
+        f"{source} is a damaged trace ({shortened(what, 200)}). Write it again with Trace.save, or take another copy."
+    )
 
 
 def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:

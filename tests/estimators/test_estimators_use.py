@@ -340,4 +340,5 @@ def test_the_share_explained_of_counts_that_are_all_the_same():
     X, y = np.arange(6.0)[:, None], np.array([1.0, 2, 3, 5, 9, 14])
     model = cf.FederatedPoissonRegressor(alpha=0.1).fit(X, y, sites=None)
     assert model.score(X, np.full(6, 2.0)) == 0.0
+    assert model.score(X, y, sample_weight=np.eye(6)[2]) == 0.0
     assert model.score(X[:1], model.predict(X[:1])) == 1.0

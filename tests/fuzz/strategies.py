@@ -171,7 +171,7 @@ def damaged(kind: str, rows: Rows, y: Any) -> tuple[list[Any], dict[str, Any]]:
         some[:1, :1] = corner[kind]
         return [some.astype(complex) if kind == "complex" else some, y], given
     shaped = {
-        "dates": lambda: X.astype("datetime64[s]"), "3-D": lambda: X[None], "1-D": lambda: X.ravel(),
+        "dates": lambda: np.zeros(X.shape, "datetime64[s]"), "3-D": lambda: X[None], "1-D": lambda: X.ravel(),
         "masked": lambda: np.ma.masked_greater(X, 0.0),
         "ragged": lambda: [[1.0], *X.tolist()], "not rows": lambda: object(),
         "categories": lambda: pd.DataFrame(X).astype("category"),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score
+from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
 from compfed.data.reading import floats
 from compfed.errors import InputError
@@ -189,9 +189,11 @@ class PoissonModel(Regressor):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean. Of labels that are all the same: 0, or 1."""
-        if np.size(y) and np.ptp(np.asarray(y, float)) == 0:  # no deviance to explain; as r2_score has it
-            return float(np.array_equal(np.ravel(y), self.predict(X)))
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+        predicted = self.predict(X)
+        try:
+            return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
+        except ZeroDivisionError:  # no deviance to explain: as r2_score has it
+            return float(mean_poisson_deviance(y, predicted, sample_weight=sample_weight) == 0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
