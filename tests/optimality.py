@@ -99,7 +99,7 @@ class Objective:
         """The unit of every column that leaves the penalty what it is: one per group, one for all with singular values."""
         if self.standardize or (self.groups is None and not self.nuclear):
             return spread
-        groups = np.zeros(len(spread), int) if self.nuclear else self.groups
+        groups: Any = np.zeros(len(spread), int) if self.nuclear else self.groups
         mean = np.bincount(groups, np.asarray(spread**2, float)) / np.bincount(groups)
         return np.sqrt(mean.astype(LONG))[groups]
 

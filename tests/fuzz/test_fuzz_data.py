@@ -177,7 +177,7 @@ def test_partitions(kind: str, choice: int, value: Any):
     given = {name: USUAL[name] for name in names} | {names[choice % len(names)]: value}
     where, _ = answered(lambda: make(**given))
     np.testing.assert_array_equal(where, make(**given))
-    column = given.get("y", given.get("column", given.get("rows")))
+    column: Any = given.get("y", given.get("column", given.get("rows")))
     assert len(where) == (int(column) if np.ndim(column) == 0 else len(column))
     if kind != "by_column":
         assert set(np.unique(where)) == set(range(int(given["sites"])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,7 @@ def test_fits(kind, rows, style, size, alpha, ratio, common):
     target = y
     if kind == "logistic":
         target = np.searchsorted(model.classes_, y)
-        of = Objective(**(vars(of) | {"loss": "softmax" if len(model.classes_) > 2 else "logistic"}))
+        of = replace(of, loss="softmax" if len(model.classes_) > 2 else "logistic")
     q = row_shares(rows.where, rows.weights, common["site_weights"] == "equal")
     count = rows.weights is None or np.asarray(rows.weights) > 0
     used = np.ones(len(y), bool) if count is True else count

@@ -153,7 +153,7 @@ def _line(problem: BaseException) -> str:
     return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
-def _listed(names: Names) -> list[str]:
+def _listed(names: Any) -> list[str]:
     listed = [names] if isinstance(names, str) or not np.ndim(names) else list(names)
     for name in listed:
         if not isinstance(name, str):
@@ -167,7 +167,7 @@ def _some(names: Sequence[Any], most: int = 12) -> str:
     return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
+def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
     files = []
     given = [paths] if isinstance(paths, (str, Path)) or not np.ndim(paths) else list(paths)
     for path in given:

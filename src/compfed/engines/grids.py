@@ -58,7 +58,8 @@ def grid(
     >>> [t.provenance["grid"] for t in traces][1]
     {'eta': 0.5, 'seed': 1}
     """
-    a_function(progress, "progress"), a_function(measure, "measure")
+    a_function(progress, "progress")
+    a_function(measure, "measure")
     kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
     names = {} if over is None else dict(over)
     for name, listed in names.items():

@@ -218,7 +218,8 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress"), a_function(measure, "measure")
+    a_function(progress, "progress")
+    a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     return simulated(run, stop, progress=progress, measure=measure)
 
