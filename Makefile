@@ -33,9 +33,10 @@ check: $(STAMP)
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
-# Without FUZZ_SEED every run draws other cases; the one that found something is told with the finding.
+# Without FUZZ_SEED every run draws other cases; the first line says which.
 fuzz: $(STAMP)
-	FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} FUZZ_CASES=$${FUZZ_CASES:-2000} $(BIN)/python -m pytest --capture=no tests/fuzz
+	export FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} FUZZ_CASES=$${FUZZ_CASES:-2000}; echo "FUZZ_SEED=$$FUZZ_SEED"; \
+	$(BIN)/python -m pytest --capture=no tests/fuzz
 
 test-all: check
 	COMPFED_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile

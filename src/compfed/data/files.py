@@ -170,7 +170,7 @@ def _some(names: Iterable[Any]) -> str:
     return some([str(name) for name in names], most=12)
 
 
-def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
+def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
     files = []
     given = _in_list(paths)
     for path in given:
