@@ -61,7 +61,7 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    labels, aside = _listed(label), _listed(drop)
+    labels, aside = _listed(() if label is None else label), _listed(drop)
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if site is not None and not isinstance(site, str):
