@@ -232,7 +232,7 @@ def test_low_rank(rows, alpha, common):
     """Compiled, so of one shape."""
     where = np.arange(12) % 3
     y = labels("multi-task", rows, "plain", 1.0)
-    model = cf.FederatedNuclearRegressor(alpha=alpha, max_rounds=3000, **common)
+    model = cf.FederatedNuclearRegressor(alpha=alpha, max_rounds=300, **common)
     _, said = answered(lambda: model.fit(rows.given_X, y, sites=where))
     of = Objective("squared", alpha, nuclear=True, standardize=common["standardize"])
     check_certificate(model, of, rows.X, y, row_shares(where, None, common["site_weights"] == "equal"), False, said)
