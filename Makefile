@@ -3,12 +3,13 @@
 #   make test        set up .venv, check style, types and layers, run the tests
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
 #   make test-federation  kill those processes, one by one, and compare the models
+#   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test test-federation test-all check format bench lock clean
+.PHONY: help reproduce quick federation test test-federation fuzz test-all check format bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -40,6 +41,11 @@ test: check
 test-federation: $(STAMP)
 	COMPFED_FAULTS=1 $(BIN)/python -m pytest tests/deployment tests/federation/flower
 
+# Without FUZZ_SEED every run draws other cases; the first line says which.
+fuzz: $(STAMP)
+	export FUZZ_SEED=$${FUZZ_SEED:-$$(date +%s)} FUZZ_CASES=$${FUZZ_CASES:-2000}; echo "FUZZ_SEED=$$FUZZ_SEED"; \
+	$(BIN)/python -m pytest --capture=no tests/fuzz
+
 test-all: check
 	COMPFED_THOROUGH=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
@@ -50,6 +56,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/path.py
+	$(BIN)/python benchmarks/sizes.py
 
 # The lock pins every package for every supported Python; each line says who asked for it.
 lock:

@@ -19,9 +19,11 @@ from compfed.problem.regularisers import L1, Box, ElasticNet, L2Ball, Zero
 from compfed.tools.records import record
 from compfed.trace import State
 
+ANYTHING: Any = np.ones(2)
 X, Y = np.ones((4, 2)), np.array([0, 1, 0, 1])
 SITES = from_arrays([X, 2 * X], [Y, Y], names=["north", "south"])
 ALGORITHM = DecoupledProx(eta=0.5, tau=3)
+any_: Any = cf  # for what no type checker would let through
 
 
 def spoiled(array: np.ndarray, at: Any, value: float) -> np.ndarray:
@@ -77,6 +79,53 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "NaN in labels": (
         lambda: from_arrays([X], [spoiled(Y, 3, np.nan)]),
         r"labels of site '0' has 1 value\(s\).*row 3\. Drop",
+    ),
+    "a number no float can be of": (
+        lambda: any_.FederatedLasso(alpha=10**400).fit(X, Y, sites=None),
+        r"alpha must be a finite number >= 0",
+    ),
+    "a count no machine can count to": (lambda: run(rounds=10**400), r"must be a whole number >= 0 and below 2\*\*63"),
+    "words for counts": (
+        lambda: any_.FederatedPoissonRegressor().fit(X, np.array(["a", "b", "a", "b"]), sites=None),
+        r"y must be numbers: row 0 has .*'a'",
+    ),
+    "an array for a method": (
+        lambda: cf.FederatedLasso(algorithm=ANYTHING).fit(X, Y, sites=None),
+        r"algorithm must be a name such as 'DecoupledProx'",
+    ),
+    "an array for a word": (
+        lambda: cf.FederatedLasso(site_weights=ANYTHING).fit(X, Y, sites=None),
+        r"site_weights must be 'rows'",
+    ),
+    "an array for a rule": (
+        lambda: cf.FederatedLassoCV(rule=ANYTHING).fit(X, Y, sites=None),
+        r"rule must be one of",
+    ),
+    "an array for a scheme": (lambda: run(sampling=np.ones(2)), r"sampling=array.* must be one of"),
+    "no function for progress": (lambda: run(progress=1.5), r"progress=1\.5 must be a function, or None"),
+    "no function for a measure": (lambda: run(measure="loss"), r"measure='loss' must be a function, or None"),
+    "steps for no local step": (
+        lambda: cf.steps.suggest("ProximalGradient", problem(), tau=-1),
+        r"tau=-1 must be a whole number >= 1",
+    ),
+    "a scale whose square is no number": (
+        lambda: cf.regularisers.Rescaled(L1(0.1), 1e-300),
+        r"scale must be between 1e-70 and 1e\+70",
+    ),
+    "a number for a column": (lambda: any_.data.from_files("a.csv", label=5), r"5 is no name of a column"),
+    "numbers for the column of sites": (
+        lambda: cf.data.from_files("a.csv", label="y", site=ANYTHING),
+        r"is no name of a column; name the one",
+    ),
+    "a number for a path": (lambda: any_.data.from_files(3, label="y"), r"3 is no path; give the name of a file"),
+    "no number for delta": (lambda: any_.losses.Huber(delta=()), r"delta.*a finite number > 0"),
+    "features that are all zero": (
+        lambda: any_.FederatedLasso(fit_intercept=False).fit(0 * X, Y, sites=None),
+        r"Lipschitz constant 0\.0: its features are all zero",
+    ),
+    "one number for groups": (
+        lambda: any_.FederatedGroupLasso(groups=np.array(0.1)).fit(X, Y, sites=None),
+        r"groups=array\(0\.1\) must be a list",
     ),
     "inf in labels": (lambda: from_arrays([X], [spoiled(Y, 0, -np.inf)]), r"labels of site '0'.*row 0\. Drop"),
     "words for labels": (

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import errno
+import html
+import io
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +22,14 @@ from compfed.report.figures import Line, Panel, draw
 from compfed.studies import methods_compared as compare
 from compfed.studies.paper import reproduction as reproduce
 from compfed.studies.paper.claims import CHECKS, within_bound
+from compfed.studies.paper.finished import Finished
 from compfed.studies.paper.keys import ALGORITHM_1, Group, Key
+from compfed.studies.paper.runs import Experiment
 from compfed.studies.paper.setting import QUICK
 from compfed.studies.paper.theorem import theorem_bound
-from compfed.tools.progress import progress_bar
+from compfed.tools.progress import Steps, progress_bar
+
+SRC = str(Path(cf.__file__).parents[1])
 
 
 @pytest.mark.parametrize(
@@ -27,6 +39,14 @@ from compfed.tools.progress import progress_bar
         (["compare", "--methods", "FedAvg"], "FedAvg is for smooth problems"),
         (["compare", "--methods", "FISTA", "--participants", "3"], "FISTA needs every client"),
         (["compare", "--rounds", "0.5"], "must both be at least 1"),
+        (["compare", "--rounds", "nan"], "must both be at least 1, and finite"),
+        (["compare", "--bytes", "inf"], "must both be at least 1, and finite"),
+        (["compare", "--rounds", "1e300", "--quick", "--methods", "FedDA"], "more than can be counted"),
+        (["compare", "--few-rounds", "--rounds", "inf"], "rounds=inf must be a whole number"),
+        (["compare", "--candidates", "100", "--clients", "2"], "candidates=100 must be at most 99"),
+        (["compare", "--clients", "4000000000", "--quick"], "GB of numbers"),
+        (["compare", "--l1", "nan"], "lam must be"),
+        (["compare", "--methods", "no_such_module:Method", "--quick"], "no_such_module"),
         (["compare", "--gradients", "2", "--methods", "FedDA", "--quick"], "does not buy one round of FedDA"),
         (["compare", "--ridge", "-1"], "ridge must be finite and >= 0"),
         (["compare", "--few-rounds", "--tau", "3"], "--tau has no meaning with --few-rounds"),
@@ -43,10 +63,72 @@ def test_a_user_s_mistake_is_one_line_and_status_2(argv, message, capsys, tmp_pa
     assert error.count("\n") == 1
 
 
-def test_out_must_be_a_folder(capsys, tmp_path):
+COMMANDS = [["reproduce", "--quick"], ["compare", "--quick"], ["compare", "--few-rounds", "--quick"]]
+
+
+def never(*_, **__):
+    raise AssertionError("something was computed")
+
+
+@pytest.fixture
+def nothing_is_computed(monkeypatch):
+    monkeypatch.setattr(cf.Problem, "__init__", never)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("below", ["file", "file/folder", "a" * 300], ids=["a file", "below a file", "too long a name"])
+def test_a_folder_that_cannot_be_made_is_known_before_anything_is_computed(
+    command, below, capsys, tmp_path, nothing_is_computed
+):
     (tmp_path / "file").write_text("")
-    assert main(["reproduce", "--out", str(tmp_path / "file")]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert main([*command, "--out", str(tmp_path / below)]) == 2
+    error = capsys.readouterr().err
+    assert ("is a file, or below one" if "file" in below else "File name too long") in error
+    assert error.count("\n") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_full_disk_is_known_before_anything_is_computed(command, capsys, tmp_path, monkeypatch, nothing_is_computed):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("compfed.tools.files.tempfile.TemporaryFile", lambda dir: Full())
+    assert main([*command, "--out", str(tmp_path / "a" / "b")]) == 2
+    assert "nothing can be written there (No space left on device)" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())  # what was made to try is gone
+
+
+def in_a_process(*argv: str, **changed: str) -> subprocess.Popen:
+    command = [sys.executable, "-c", "import sys; from compfed.cli import main; sys.exit(main())", *argv]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": SRC, **changed}
+    )
+
+
+def test_a_reader_that_goes_is_no_error():
+    with in_a_process("list", "algorithms") as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert (process.stderr.read(), process.wait()) == (b"", 141)
+
+
+def test_words_that_the_locale_does_not_have_are_printed_by_number(tmp_path):
+    (tmp_path / "zürich.csv").write_text("a,y\n1,0\n2,1\n")
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    out, error = in_a_process("data", "describe", str(tmp_path), "--label", "y", **ascii).communicate()
+    assert (error, rb"z\xfcrich" in out or rb"z\udcc3\udcbcrich" in out) == (b"", True)
+
+
+def test_a_disk_that_is_full_in_the_end_is_one_line(capsys, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
+
+    monkeypatch.setattr("compfed.cli._list", full)
+    assert main(["list", "algorithms"]) == 2
+    assert capsys.readouterr().err == "compfed list: report.html: No space left on device.\n"
 
 
 def test_list_prints_every_algorithm(capsys):
@@ -129,6 +211,68 @@ def test_budgets_buy_rounds():
     assert compare.Budget("gradients", 103).rounds(algorithm, problem, 4) == 20
     assert compare.Budget("bytes", 400).rounds(algorithm, problem, 4) == 10
     assert compare.Budget("gradients", 103).rounds(algorithm, problem, 2) == 41  # half the clients, half the cost
+
+
+# --- reproduce, interrupted ---
+
+
+def made_up(names: list[str], began: list[str]) -> list[Experiment]:
+    """Steps that take no time: each notes that it was begun, and gives one trace that is its own."""
+
+    def run(name: str):
+        def give(progress):
+            began.append(name)
+            progress(1, 1)
+            return {Key(Group.TAU, name, 2.0): [trace_of(np.array([1.0, len(name)])), trace_of(np.ones(2))]}
+
+        return give
+
+    return [Experiment(name, run(name)) for name in names]
+
+
+def test_interrupted_it_keeps_finished_steps_and_goes_on_from_them(capsys, monkeypatch, tmp_path):
+    began: list[str] = []
+    names = ["one", "three", "seven"]
+
+    def interrupted(futures, return_when):
+        reproduce_wait(futures[:2])
+        raise KeyboardInterrupt
+
+    reproduce_wait = concurrent.futures.wait
+    monkeypatch.setattr(reproduce, "experiments", lambda size: made_up(names, began))
+    monkeypatch.setattr(reproduce, "wait", interrupted)
+    assert main(["reproduce", "--quick", "--out", str(tmp_path)]) == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "compfed reproduce: interrupted." in last
+    assert f"steps are finished and kept in {tmp_path}; the same command goes on from them." in last
+    # the second run does only what is left, and has the traces of all
+    monkeypatch.undo()
+    began.clear()
+    finished = Finished(tmp_path, QUICK)
+    done = len(finished)
+    assert done >= 2
+    found = reproduce._all_traces(made_up(names, began), finished, Steps(4, io.StringIO()))
+    assert len(began) == 3 - done
+    assert list(found) == [Key(Group.TAU, name, 2.0) for name in names]
+    assert [runs[0]["optimality"][1] for runs in found.values()] == [3, 5, 5]
+    # of another size nothing is taken up; and when all is done, the next run begins anew
+    assert len(Finished(tmp_path, replace(QUICK, seeds=9))) == 0
+    finished.done()
+    assert len(Finished(tmp_path, QUICK)) == 0
+
+
+def test_a_step_that_fails_stops_the_others(tmp_path):
+    began: list[str] = []
+    first, *others = made_up([str(k) for k in range(40)], began)
+
+    def fails(progress):
+        raise OSError(errno.ENOSPC, "full")
+
+    with pytest.raises(OSError, match="full"):
+        reproduce._all_traces(
+            [Experiment("fails", fails), first, *others], Finished(tmp_path, QUICK), Steps(42, io.StringIO())
+        )
+    assert len(began) < 40
 
 
 TINY = replace(
@@ -223,6 +367,32 @@ def test_figures_draw_bands_over_seeds(tmp_path):
     assert [p.suffix for p in written] == [".svg", ".png", ".pdf"]
     again = draw([Panel("title", [Line("five seeds", traces, 0), Line("one", traces[:1], 1)])], tmp_path / "again")
     assert written[0].read_bytes() == again[0].read_bytes()  # the same traces give the same file
+
+
+@pytest.mark.parametrize("name", ["$x$ and $", r"$\\frac$", "_hidden", "two\nlines", "tab\tand\x00zero", "100 %", "ü"])
+def test_names_are_drawn_as_they_are(name, tmp_path):
+    """Neither as formulas, which may not parse, nor hidden from the legend."""
+    trace = trace_of(0.9 ** np.arange(5))
+    draw([Panel("title", [Line(name, [trace], 0), Line("other", [trace], 1)])], tmp_path / "figure")
+    shown = " ".join(name.replace("\x00", " ").split())
+    text = " ".join(html.unescape((tmp_path / "figure.svg").read_text(encoding="utf-8")).split())
+    assert shown in text
+
+
+def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeypatch):
+    lines = [Line("a", [trace_of(0.9 ** np.arange(5))], 0)]
+    draw([Panel("title", lines)], tmp_path / "figure")
+    before = (tmp_path / "figure.svg").read_bytes()
+
+    def half(self, where, **_):
+        Path(where).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", half)
+    with pytest.raises(OSError, match="full"):
+        draw([Panel("another title", lines)], tmp_path / "figure")
+    assert (tmp_path / "figure.svg").read_bytes() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["figure.pdf", "figure.png", "figure.svg"]
 
 
 def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch):

@@ -164,6 +164,8 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, np.ndarray]], Any], 
     "columns of different lengths": (
         lambda _, a: a.update({"column/drift": np.zeros(2)}), r"columns are of different lengths",
     ),
+    "no rounds": (lambda head, _: head["columns"].remove("round"), r"'round' is missing"),
+    "less than no rounds": (lambda head, _: head.update(rounds=-1), r"it says that -1 rounds were done"),
     "no model": (lambda _, a: a.pop("x"), r"'x' is missing"),
     "no memory of the clients": (lambda _, a: a.pop("clients/002"), r"'clients/002' is missing"),
     "clients of an earlier version with a gap": (
@@ -203,6 +205,16 @@ def test_every_cut_and_every_changed_byte_is_noticed_or_harmless(trace, tmp_path
             assert_same_arrays(trace.columns, back.columns)
             assert_same_state(trace.state, back.state)
     assert refused > 200
+
+
+def test_what_is_wrong_is_told_shortly(trace, tmp_path):
+    """A changed length of a name in a zip file makes its reader quote the rest of the file."""
+    content = bytearray(trace.save(tmp_path / "whole").read_bytes())
+    content[27] = 0x20  # the name of the first part is 8 KB long
+    (tmp_path / "bad.npz").write_bytes(bytes(content))
+    with pytest.raises(cf.InputError, match="is a damaged trace") as caught:
+        cf.Trace.load(tmp_path / "bad.npz")
+    assert len(str(caught.value)) < 500
 
 
 def test_a_folder_in_the_place_of_a_trace(tmp_path):

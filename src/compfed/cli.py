@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from compfed import __version__
 from compfed.deployment.commands import add_federation, add_site
 from compfed.errors import Divergence, InputError, MissingExtra
 
+LARGEST = 2**34  # bytes of numbers that are drawn for a comparison
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
@@ -21,6 +25,17 @@ def _parser() -> argparse.ArgumentParser:
     for add in (_add_reproduce, _add_compare, _add_list, _add_data, add_federation, add_site):
         add(commands)
     return parser
+
+
+def _whole(text: str) -> int:
+    """A whole number that fits 32 bits, as sizes, counts and seeds must."""
+    number = int(text)
+    if abs(number) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is too large: it must be below 2**32")
+    return number
+
+
+_whole.__name__ = "whole number"  # argparse: invalid whole number value: 'x'
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -33,7 +48,7 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s"
     )
-    reproduce.add_argument("--seeds", type=int, metavar="K", help="seeds for mini-batch runs (default: 5, quick: 2)")
+    reproduce.add_argument("--seeds", type=_whole, metavar="K", help="seeds for mini-batch runs (default: 5, quick: 2)")
     reproduce.set_defaults(run=_reproduce)
 
 
@@ -60,18 +75,18 @@ def _add_compare(commands: Any) -> None:
     budget.add_argument("--rounds", type=float, metavar="N", help="budget in communication rounds (default: 300)")
     budget.add_argument("--bytes", type=float, metavar="N", help="budget in bytes sent by a client")
     budget.add_argument("--gradients", type=float, metavar="N", help="budget in gradient evaluations of a client")
-    compare.add_argument("--tau", type=int, default=5, help="local steps (default: 5)")
+    compare.add_argument("--tau", type=_whole, default=5, help="local steps (default: 5)")
     compare.add_argument(
-        "--candidates", type=int, default=7, metavar="K", help="step sizes tried per method (default: 7)"
+        "--candidates", type=_whole, default=7, metavar="K", help="step sizes tried per method (default: 7)"
     )
-    compare.add_argument("--batch-size", type=int, metavar="B", help="mini-batch size (default: full gradients)")
-    compare.add_argument("--participants", type=int, metavar="K", help="clients per round (default: all)")
-    compare.add_argument("--clients", type=int, default=30, help="default: 30")
-    compare.add_argument("--samples", type=int, default=500, help="examples per client (default: 500)")
-    compare.add_argument("--features", type=int, default=60, help="default: 60")
+    compare.add_argument("--batch-size", type=_whole, metavar="B", help="mini-batch size (default: full gradients)")
+    compare.add_argument("--participants", type=_whole, metavar="K", help="clients per round (default: all)")
+    compare.add_argument("--clients", type=_whole, default=30, help="default: 30")
+    compare.add_argument("--samples", type=_whole, default=500, help="examples per client (default: 500)")
+    compare.add_argument("--features", type=_whole, default=60, help="default: 60")
     compare.add_argument("--ridge", type=float, default=0.01, help="default: 0.01")
     compare.add_argument("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
-    compare.add_argument("--seed", type=int, default=0, help="of the data and of mini-batches (default: 0)")
+    compare.add_argument("--seed", type=_whole, default=0, help="of the data and of mini-batches (default: 0)")
     compare.add_argument("--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds")
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare, or results/few-rounds")
     compare.set_defaults(run=_compare)
@@ -102,8 +117,10 @@ def _add_data(commands: Any) -> None:
 
 
 def _folder(path: Path) -> Path:
-    if path.exists() and not path.is_dir():
-        raise InputError(f"--out {path} is a file; give the name of a folder.")
+    """The folder for results, if they can be written there: known before anything is computed."""
+    from compfed.tools.files import check_writable
+
+    check_writable(path, f"--out {path}")
     return path
 
 
@@ -157,8 +174,14 @@ def _compare(args: argparse.Namespace) -> int:
     samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
     given = given or {"rounds": 100.0 if args.quick else 300.0}
     unit, amount = next(iter(given.items()))
-    if amount < 1 or candidates < 1:
-        raise InputError(f"--{unit} {amount:g} and --candidates {candidates} must both be at least 1.")
+    if not 1 <= amount < math.inf or candidates < 1:
+        raise InputError(f"--{unit} {amount:g} and --candidates {candidates} must both be at least 1, and finite.")
+    size = 8.0 * args.clients * samples * args.features
+    if size > LARGEST:
+        raise InputError(
+            f"--clients {args.clients}, --samples {samples} and --features {args.features} make {size / 1e9:.3g} GB of "
+            f"numbers; at most {LARGEST / 1e9:.3g} GB. Give smaller sizes."
+        )
     sites = data.synthetic(clients=args.clients, samples=samples, features=args.features, seed=args.seed)
     g = regularisers.L1(args.l1) if args.l1 else regularisers.Zero()
     problem = Problem(losses.Logistic(ridge=args.ridge), g, sites)
@@ -209,15 +232,34 @@ def _describe(args: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `compfed`; a user's mistake ends with one line on stderr and status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a letter that the locale does not have is written as its number
+            stream.reconfigure(errors="backslashreplace")
     args = _parser().parse_args(argv)
     try:
-        return args.run(args)
-    except (InputError, MissingExtra, Divergence) as problem:
-        print(f"compfed {args.command}: {problem}", file=sys.stderr)
+        status = args.run(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a reader who has gone is found out here, not when the interpreter ends
+        return status
+    except BrokenPipeError:  # `compfed list algorithms | head -1`: the reader has what it wanted
+        assert sys.stdout is not None
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # as a program that SIGPIPE ended
+    except (InputError, MissingExtra, Divergence, OSError, MemoryError) as problem:
+        print(f"compfed {args.command}: {_said(problem)}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        print(f"\ncompfed {args.command}: interrupted. {stopped}".rstrip(), file=sys.stderr)
         return 130
+
+
+def _said(problem: Exception) -> str:
+    """A problem in one line; of the disk or of memory too."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename or 'the output'}: {problem.strerror}."
+    if isinstance(problem, MemoryError):
+        return f"there is not enough memory ({str(problem) or 'none left'}); give smaller sizes."
+    return " ".join(str(problem).split("\n"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError, MissingExtra
+from compfed.tools.checks import is_whole
+from compfed.tools.files import whole_file
+from compfed.tools.text import shortened
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
@@ -144,7 +147,7 @@ class Trace:
                 head["names"] = list(members.names)
                 said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
                 arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
-        with target.open("wb") as file:
+        with whole_file(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 
@@ -182,7 +185,9 @@ def _damaged(source: Path, problem: Exception) -> InputError:
     what = (
         f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
     )
-    return InputError(f"{source} is a damaged trace ({what}). Write it again with Trace.save, or take another copy.")
+    return InputError(
+        f"{source} is a damaged trace ({shortened(what, 200)}). Write it again with Trace.save, or take another copy."
+    )
 
 
 def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
@@ -190,6 +195,8 @@ def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
     if not isinstance(head, dict) or not isinstance(head["provenance"], dict):
         raise ValueError("its head is no table")
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
+    if "round" not in columns:
+        raise KeyError("round")
     if len({values.shape for values in columns.values()}) > 1 or any(values.ndim != 1 for values in columns.values()):
         raise ValueError("its columns are of different lengths")
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))
@@ -213,6 +220,8 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
         members = Members(tuple(head["names"]), *said, marks=arrays.get("members/marks"))
         if any(values.shape != (len(members.names),) for values in said):
             raise ValueError("its sites are of different numbers")
+    if not is_whole(head["rounds"]) or head["rounds"] < 0:
+        raise ValueError(f"it says that {head['rounds']} rounds were done")
     return State(int(head["rounds"]), server, clients, members)
 
 

@@ -272,6 +272,32 @@ def test_mistakes_with_paths(tmp_path):
         from_files([tmp_path / "one", tmp_path / "two"], "y")
 
 
+def test_a_large_index_asks_for_no_more_memory_than_there_is(tmp_path):
+    """One line can say that there are a billion columns: refused with the size before anything is allocated."""
+    (tmp_path / "a.svm").write_text("1 3:1\n")
+    (tmp_path / "b.svm").write_text("0 1000000000:1\n")
+    with pytest.raises(
+        cf.InputError, match=r"^b\.svm has the largest feature index, so there are 1000000000 columns: 2 x"
+    ):
+        from_svmlight(tmp_path)
+    with pytest.raises(cf.InputError, match=r"^features=1000000000: 1 x .* GB written out"):
+        from_svmlight(tmp_path / "a.svm", features=10**9)
+    (tmp_path / "b.svm").write_text("0 99999999999:1\n")
+    with pytest.raises(cf.InputError, match=r"^b\.svm cannot be read as svmlight: a feature index is too large"):
+        from_svmlight(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "a byte changed", "no gzip at all"])
+@pytest.mark.parametrize("kind", ["csv", "svmlight"])
+def test_a_damaged_gzip_is_named(damage, kind, tmp_path):
+    whole = gzip.compress((b"1 1:2\n" if kind == "svmlight" else b"a,y\n1,0\n") * 50)
+    flipped = bytes([*whole[:12], whole[12] ^ 0xFF, *whole[13:]])
+    path = tmp_path / ("a.csv.gz" if kind == "csv" else "a.svm.gz")
+    path.write_bytes({"cut": whole[:-12], "a byte changed": flipped}.get(damage, b"hello"))
+    with pytest.raises(cf.InputError, match=rf"^a\.\w+\.gz cannot be read as {'CSV' if kind == 'csv' else 'svmlight'}"):
+        from_files([path], "y") if kind == "csv" else from_svmlight(path)
+
+
 def test_mistakes_with_svmlight(tmp_path):
     (tmp_path / "a.svm").write_text("1 1:2\n")
     (tmp_path / "b.svm").write_text("1 3:x\n")

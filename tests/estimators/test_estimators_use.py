@@ -327,6 +327,18 @@ def test_groups_as_lists_of_positions_or_names(table):
     np.testing.assert_array_equal(labelled.coef_, listed.coef_)
     names = ["age", "bmi", "bp", "chol", "hr", "sex"]
     by_name = cf.FederatedGroupLasso(alpha=0.05, groups=[["bmi", "hr"], ["age", "bp"], ["chol", "sex"]])
-    np.testing.assert_array_equal(by_name.fit(pd.DataFrame(X, columns=names), y, sites=site).coef_, listed.coef_)
+    by_name.fit(
+        pd.DataFrame(X, columns=names), y, sites=site
+    )  # whose rows lie otherwise in memory, and round otherwise
+    np.testing.assert_allclose(by_name.coef_, listed.coef_, rtol=1e-12)
     singles = cf.FederatedGroupLasso(alpha=0.1).fit(X, y, sites=site)
     agree(singles, pooled(X, y, 0.1))
+
+
+def test_the_share_explained_of_counts_that_are_all_the_same():
+    """As r2_score has it: 1 where the prediction is exact, 0 elsewhere; scikit-learn's deviance divides by zero."""
+    X, y = np.arange(6.0)[:, None], np.array([1.0, 2, 3, 5, 9, 14])
+    model = cf.FederatedPoissonRegressor(alpha=0.1).fit(X, y, sites=None)
+    assert model.score(X, np.full(6, 2.0)) == 0.0
+    assert model.score(X, y, sample_weight=np.eye(6)[2]) == 0.0
+    assert model.score(X[[0, 0]], model.predict(X[[0, 0]])) == 1.0

@@ -119,3 +119,16 @@ def test_without_a_copy_all_of_them_are_sure():
         found, said = fitted(model, X, y)
         assert found.certificate_.unique is True
         assert not said
+
+
+@pytest.mark.parametrize("alpha", [1e-300, 1e-30])
+def test_a_penalty_below_rounding_pulls_at_no_group(alpha):
+    """A group at zero without a slope has no direction to move in: an undefined one is not divided by."""
+    on = (np.arange(12.0) % 2)[:, None]
+    X = np.column_stack([on, 0 * on, 0 * on + 1 / 3, on])
+    Y = np.column_stack([on, -0.5 * on])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        warnings.simplefilter("ignore", cf.NotUniqueWarning)
+        model = cf.FederatedMultiTaskLasso(alpha=alpha, fit_intercept=False).fit(X, Y, sites=np.arange(12) % 3)
+    np.testing.assert_allclose(model.predict(X), Y, atol=1e-12)

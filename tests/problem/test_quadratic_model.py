@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
-from compfed.problem.quadratic_model import _pulled, minimiser, solved
+from compfed.problem.quadratic_model import _pulled, _Search, minimiser, solved
 from compfed.problem.regularisers import (
     L1,
     Box,
@@ -580,7 +580,7 @@ def test_a_tall_matrix_is_searched_in_the_span_of_its_columns(free):
     assert few is not None
     assert few.given.shape[1] == 2 * 12 + free
     np.testing.assert_allclose(in_metric(lifted(0.7), x, gradient, S, Y, 2.0), plain_step, atol=1e-12)
-    step = jax.jit(lambda *given: in_metric(lifted(0.7), *given, 2.0))
+    step = jax.jit(lambda x, gradient, S, Y: in_metric(lifted(0.7), x, gradient, S, Y, 2.0))
     np.testing.assert_allclose(step(*map(jnp.asarray, (x, gradient, S, Y))), plain_step, atol=1e-12)
     # B s = y: where the gradient is y and nothing is penalised, the step is -s
     S, Y = np.stack([0 * s, s]), np.stack([0 * y, y])
@@ -626,3 +626,48 @@ def test_outside_its_domain_a_penalty_is_far_and_finite():
         assert value_of(NonNegative(), x) == FAR
         assert value_of(L1(0.5), x) == 1.5
         assert value_of(Nuclear(0.5, columns=1), x) == pytest.approx(0.5 * np.sqrt(5.0))
+
+
+@pytest.mark.parametrize("lam", [0.0, 1e-300, 0.3])
+def test_groups_with_flat_directions(lam):
+    """Copied columns: the curvature within a group is zero along a line, to rounding of either sign. Checked by the mapping."""
+    rng = np.random.default_rng(0)
+    one = rng.standard_normal((4, 2))
+    A = np.column_stack([one, one, 2 * one[:, :1]])
+    B, gradient = A.T @ A, -A.T @ rng.standard_normal(4)
+    form = form_of(GroupL2(lam, (0, 1, 0, 1, 1), np.ones(2)), 5)
+    assert form is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        u = minimiser(form, np.zeros(5), gradient, B)
+    r, t = gradient + B @ u, 1.0 / np.linalg.norm(B, 2)
+    for members in ([0, 2], [1, 3, 4]):
+        moved = (u - t * r)[members]
+        size = np.linalg.norm(moved)
+        np.testing.assert_allclose(u[members], moved * max(1.0 - t * lam / size, 0.0), atol=1e-12)
+
+
+def test_a_step_is_cut_where_a_group_bends(monkeypatch):
+    """Groups that share directions: steps halved and halved again pass the point where one of them is nearest to zero."""
+    X = np.array([[2.0, 2, 0, 0, 2, 4], [-1, -1, 0, 1, -1, -2]])
+    Z = X - X.mean(axis=0)
+    B, gradient = Z.T @ Z / 2, -Z.T @ np.array([-1.0, 1.4]) / 2
+    form = form_of(GroupL2(1e-3, (0, 0, 1, 1, 2, 2)), 6)
+    assert form is not None
+    sweeps = 0
+    sweep = _Search.sweep
+
+    def counted(self: Any, *given: Any) -> None:
+        nonlocal sweeps
+        sweeps += 1
+        sweep(self, *given)
+
+    monkeypatch.setattr(_Search, "sweep", counted)
+    u = minimiser(form, np.zeros(6), gradient, B)
+    r = gradient + B @ u
+    for members in ([0, 1], [2, 3], [4, 5]):
+        force = r[members] + np.sqrt(2) * 1e-3 * u[members] / max(np.linalg.norm(u[members]), 1e-300)
+        assert np.linalg.norm(force) < 1e-12 or (
+            not u[members].any() and np.linalg.norm(r[members]) <= np.sqrt(2) * 1e-3
+        )
+    assert sweeps <= 20

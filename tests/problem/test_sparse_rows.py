@@ -13,6 +13,7 @@ from compfed.federation.site import Site
 from compfed.federation.view import Frame
 from compfed.problem import sparse_rows
 from compfed.problem.curvature import largest_eigenvalue
+from compfed.tools import memory
 
 N, D = 40, 13
 
@@ -115,7 +116,7 @@ def test_a_fit_to_sparse_rows(monkeypatch, name):
 
 def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(sparse_rows, "LARGEST", 1000)
+    monkeypatch.setattr(memory, "LARGEST", 1000)
     A = matrix()
     model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
     with pytest.raises(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
+
+import matplotlib
 import numpy as np
 import pytest
 
 from compfed.errors import InputError
+from compfed.report.local_federated_pooled import comparison_figure
 from compfed.report.paths import _apart, path_figure
 
 ALPHAS = np.geomspace(1.0, 0.01, 9)
@@ -63,3 +67,22 @@ def test_names_are_moved_apart_and_stay_inside():
 def test_mistakes_are_named(alphas, coefs, names, message):
     with pytest.raises(InputError, match=message):
         path_figure(alphas, coefs, names=names)
+
+
+def test_names_are_drawn_as_they_are_also_by_who_saves_the_figure(tmp_path):
+    """A name with a $ is no formula, and one that begins with _ is shown, whatever matplotlib's settings are by then."""
+    alphas, names = np.array([1.0, 0.5, 0.1]), ["$a$ and $", "_b", "two\nlines"]
+    path = path_figure(alphas, np.outer([0.0, 1.0, 2.0], [1.0, -2.0, 3.0]), names, marks={"$best$ $": 0.5})
+    rng = np.random.default_rng(0)
+    models = ["$n$ $", "_s", "average", "federated", "pooled"]
+    compared = comparison_figure(
+        sites=["$n$ $", "_s"], models=models, status=[""] * 5, features=names, coefficients=rng.standard_normal((3, 5)),
+        scores={"R^2": rng.random((5, 3))}, own={"R^2": rng.random(3)},
+    )  # fmt: skip
+    for number, (figure, shown) in enumerate(
+        [(path, [*names[:2], "two lines", "$best$ $"]), (compared, ["$n$ $", "_s"])]
+    ):
+        with matplotlib.rc_context({"svg.fonttype": "none"}):
+            figure.savefig(tmp_path / f"{number}.svg")
+        text = html.unescape((tmp_path / f"{number}.svg").read_text(encoding="utf-8"))
+        assert all(name in text for name in shown)

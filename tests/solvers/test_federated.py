@@ -503,3 +503,15 @@ def test_what_the_sites_say_is_summed_with_their_weights():
     found = looked(task, answers)  # pyright: ignore[reportArgumentType]  # stands in
     assert (found.value, found.terms, found.L, found.L_max) == (7.0, 70.0, 7.0, 8.0)
     assert found.gradient.tolist() == [7.0, 0.0]
+
+
+def test_what_is_returned_is_the_point_that_met_the_tolerance():
+    """Objectives whose terms cancel may round to a lower number at a point before."""
+    X = np.random.default_rng(184).standard_normal((9, 3))
+    sites = cf.data.from_table(X, np.round(np.exp(X[:, 0])), np.arange(9) % 3)
+    problem = cf.Problem(cf.losses.Poisson(ridge=1e-9), cf.regularisers.NonNegative(), sites)
+    found = cf.minimise(problem)
+    assert found.converged
+    assert found.certificate.holds
+    gradient = X.T @ (np.exp(X @ found.x) - np.round(np.exp(X[:, 0]))) / 9 + 1e-9 * found.x
+    assert np.abs(np.where(found.x > 0, gradient, np.minimum(gradient, 0.0))).max() < 1e-11

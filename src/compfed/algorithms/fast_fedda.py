@@ -81,9 +81,8 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     reference = Reference(
         authors="Bao, Crawshaw, Luo, Liu",
         year=2022,
-        title="Fast Composite Optimization and Statistical Recovery in Federated Learning",
-        where="ICML",
-    )
+        title="Fast Composite Optimization and Statistical Recovery in Federated Learning", where="ICML",
+    )  # fmt: skip
     composite = True
     exact = True
     slow = True

@@ -26,15 +26,7 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, Reference
 from compfed.problem.losses.arrays import is_jax, namespace
-from compfed.problem.model_step import (
-    FAR,
-    descends,
-    either,
-    foreseen,
-    next_working_set,
-    on_working_set,
-    value_of,
-)
+from compfed.problem.model_step import FAR, descends, either, foreseen, next_working_set, on_working_set, value_of
 from compfed.problem.regularisers.form import form_of
 from compfed.problem.triangle import square, upper
 from compfed.tools.records import count, optional, record

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import lzma
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,8 @@ from compfed.data.reading import as_float, check_names, check_no_category
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
 from compfed.tools.checks import one_of, whole
+from compfed.tools.memory import check_written_out
+from compfed.tools.text import some
 
 Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
@@ -22,6 +26,9 @@ Names = str | Sequence[str]
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
 ALL_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
+NAME = 100  # bytes of a column's name, mean and spread
+# What readers of files raise, their decompressors included, when a file is not what its name says.
+UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
 
 
 def from_files(
@@ -54,16 +61,19 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    if not label:
+    labels, aside = _listed(() if label is None else label), _listed(drop)
+    if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
+    if site is not None and not isinstance(site, str):
+        raise InputError(f"site={site!r} is no name of a column; name the one that says at which site a row lives.")
+    if site == "":
+        raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
         one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: _read(path, format or _format(path), read) for path in files}
-    labels = _listed(label)
-    columns = _agreed(
-        frames, [*labels, *_listed(site or ())], None if features is None else _listed(features), _listed(drop)
-    )
+    chosen = None if features is None else _listed(features)
+    columns = _agreed(frames, [*labels, *_listed(site or ())], chosen, aside)
     X = [np.column_stack([_numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
     Y = [np.column_stack([_numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
@@ -103,14 +113,28 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
     files = _expanded(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
-    except (ValueError, OSError) as problem:
+    except UNREADABLE as problem:
         _blame_svmlight(files, features)
         raise InputError(f"{', '.join(path.name for path in files)}: {_line(problem)}") from None
+    _check_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
     source = {"name": "from_svmlight", "files": [path.name for path in files]}
     if sites is None:
         return from_arrays(X, Y, _site_names(files, SVMLIGHT_ENDINGS), source)
     return replace(from_table(np.concatenate(X), np.concatenate(Y), sites), source=source)
+
+
+def _check_size(files: Sequence[Path], loaded: Sequence[Any], features: int | None) -> None:
+    """Refuse a table too large to write out, before it is: a single large index makes it as wide as that."""
+    rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
+    if features is not None:
+        check_written_out((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
+    widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
+    check_written_out(
+        (rows, width), f"{files[widest].name} has the largest feature index, so there are {width} columns",
+        "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
+        "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are.", NAME,
+    )  # fmt: skip
 
 
 def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
@@ -120,25 +144,39 @@ def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
     for path in files:
         try:
             load_svmlight_file(str(path), n_features=features)
-        except (ValueError, OSError) as problem:
+        except UNREADABLE as problem:
             raise InputError(f"{path.name} cannot be read as svmlight: {_line(problem)}") from None
 
 
-def _line(problem: Exception) -> str:
-    return str(problem).strip().splitlines()[0]
+def _line(problem: BaseException) -> str:
+    if isinstance(problem, OverflowError):
+        return "a feature index is too large; the largest there can be is 2147483647"
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 def _listed(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
+    listed = _in_list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
+    return listed
 
 
-def _some(names: Sequence[Any], most: int = 12) -> str:
-    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _in_list(given: Any) -> list[Any]:
+    return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
 
 
-def _expanded(paths: Paths, endings: Sequence[str]) -> list[Path]:
+def _some(names: Iterable[Any]) -> str:
+    return some([str(name) for name in names], most=12)
+
+
+def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
     files = []
-    for path in [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]:
+    given = _in_list(paths)
+    for path in given:
+        if not isinstance(path, (str, Path)):
+            raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")
+    for path in map(Path, given):
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if _ending(p, endings))
             if not inside:
@@ -169,10 +207,11 @@ def _format(path: Path) -> Format:
 
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
     names = [path.name.removesuffix(_ending(path, endings)) for path in files]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            first = files[names.index(name)]
-            raise InputError(f"{first} and {files[i]} would both be site {name!r}; rename one of them.")
+    seen: dict[str, Path] = {}
+    for path, name in zip(files, names, strict=True):
+        if name in seen:
+            raise InputError(f"{seen[name]} and {path} would both be site {name!r}; rename one of them.")
+        seen[name] = path
     return names
 
 
@@ -189,7 +228,7 @@ def _read(path: Path, format: Format, read: dict[str, Any]) -> Any:
         ) from None
     except InputError:
         raise
-    except (ValueError, TypeError, OSError) as problem:
+    except UNREADABLE as problem:
         raise InputError(f"{path.name} cannot be read as {what}: {_line(problem)}") from None
     check_names(path.name, frame.columns)
     return frame.set_axis([str(c) for c in frame.columns], axis=1)

@@ -10,6 +10,7 @@ from compfed.data.partition import apportioned
 from compfed.data.reading import one_per_row
 from compfed.errors import InputError
 from compfed.tools.checks import is_number, whole
+from compfed.tools.grouping import rows_by
 
 
 def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None) -> np.ndarray:
@@ -26,8 +27,8 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
     whole(seed, "seed", 0)
     where = one_per_row("held_out: the site of every row is needed", sites)
     out = np.zeros(len(where), bool)
-    for i, site in enumerate(np.unique(where)):
-        rows = np.random.default_rng([seed, i]).permutation(np.flatnonzero(where == site))
+    for i, own in enumerate(rows_by(where)[1]):
+        rows = np.random.default_rng([seed, i]).permutation(own)
         kinds = np.zeros(len(rows), int) if classes is None else np.unique(classes[rows], return_inverse=True)[1]
         counts = np.bincount(kinds)
         if counts.max() == 1:  # no two rows of a class: nothing to stratify

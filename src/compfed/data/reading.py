@@ -15,6 +15,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.tools.checks import check_words, unmasked
+from compfed.tools.memory import check_written_out
 
 WAY_OUT = "Encode words as numbers, or leave them out."
 
@@ -72,6 +73,7 @@ def floats(values: Any, what: str) -> np.ndarray:
     """An array, a sparse matrix of scipy or a DataFrame as floats; holes become NaN."""
     unmasked(values, what)
     if hasattr(values, "toarray"):
+        check_written_out(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
         values = values.toarray()
     if is_frame(values):
         check_frame(values, what)

@@ -19,6 +19,7 @@ from compfed.data.reading import (
 )
 from compfed.errors import InputError
 from compfed.tools.arrays import made_here, owned
+from compfed.tools.grouping import rows_by
 from compfed.tools.sizes import check_sizes, check_weights
 from compfed.tools.text import some
 
@@ -239,8 +240,7 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
         )
-    names = np.unique(where)
-    rows = [where == name for name in names]
+    names, rows = rows_by(where)
     if row_weights is not None:
         row_weights = floats(row_weights, "row weights")
         if row_weights.shape != (len(where),):

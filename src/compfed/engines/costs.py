@@ -126,7 +126,9 @@ def _lengths(algorithm: Algorithm, start: int, dtype: np.dtype) -> np.ndarray:
 
 def _prices(algorithm: Algorithm, d: int, dtype: np.dtype, everyone: bool) -> tuple[Cost, Cost | None]:
     """A round, and None; where lengths are drawn, a round of one local step, and what each further step adds."""
-    if algorithm.local_steps(jnp.zeros((), jnp.int32)) is None:
+    with precision(dtype):
+        drawn = algorithm.local_steps(jnp.zeros((), jnp.int32)) is not None
+    if not drawn:
         return _cost(algorithm, d, dtype, everyone), None
     one, two = (_cost(algorithm.with_local_steps(k), d, dtype, everyone) for k in (1, 2))
     return one, Cost(*(b - a for a, b in zip(astuple(one), astuple(two), strict=True)))

@@ -19,6 +19,7 @@ from compfed.engines.simulator import drive, finished, first_carry, planned, pro
 from compfed.engines.xla_round import Carry, Measure, Setting, Stop
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
+from compfed.tools.checks import a_function
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.tools.records import has_leaf, leaf_names, with_leaf
@@ -57,6 +58,8 @@ def grid(
     >>> [t.provenance["grid"] for t in traces][1]
     {'eta': 0.5, 'seed': 1}
     """
+    a_function(progress, "progress")
+    a_function(measure, "measure")
     kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
     names = {} if over is None else dict(over)
     for name, listed in names.items():

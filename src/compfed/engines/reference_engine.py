@@ -23,6 +23,7 @@ from compfed.federation.site import close
 from compfed.federation.task import Task
 from compfed.federation.view import Job, View
 from compfed.problem.problem import Problem
+from compfed.tools.checks import a_function
 from compfed.tools.precision import precision
 from compfed.tools.sampling import Scheme
 from compfed.trace import Trace
@@ -51,6 +52,7 @@ def reference(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
+    a_function(progress, "progress")
     engine = _Engine(run)
     with precision(problem.dtype):
         _, cost = converse(engine.federation, engine.rounds(progress))

@@ -38,6 +38,9 @@ def checked(
         ready(algorithm, problem, problem.n)  # says what is wrong with it
     rounds = whole(rounds, "rounds", 0)
     record_every = whole(record_every, "record_every", 1)
+    for name, value in (("rounds", rounds), ("record_every", record_every)):
+        if value >= 2**31:
+            raise InputError(f"{name}={value} must be below 2**31: rounds are counted in 32 bits.")
     seed = whole(seed, "seed", 0)
     if seed >= 2**32:
         raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
@@ -88,7 +91,7 @@ def _checked_participants(problem: Problem, participants: Any) -> int:
 
 def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray, k: int) -> Scheme | None:
     """How a sample of k clients stands for all: as asked for, or as the method prefers; None where all take part."""
-    if sampling is not None and sampling not in SCHEMES:
+    if sampling is not None and (not isinstance(sampling, str) or sampling not in SCHEMES):
         raise InputError(
             f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own."
         )

@@ -15,6 +15,8 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured, own_columns
+from compfed.engines.onchip.choice import chosen
+from compfed.engines.onchip.rows import in_buckets
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
@@ -22,7 +24,9 @@ from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
+from compfed.tools.checks import a_function, is_number
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
@@ -57,11 +61,13 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def record(loop):
         k, _, carry, buffers = loop
-        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, c), carry)
+        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, buckets_of_rows, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
         return k + 1, over(carry, noted), carry, buffers
 
+    kernel = plan.kernel
+    buckets_of_rows = [] if kernel is None else in_buckets(data, rows_too=kernel.kind == "whole round")
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
     already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
@@ -98,7 +104,7 @@ def _grid_rounds(
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
 _SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
-    (grid, short): jax.jit(
+    (grid, short): compiled(
         _grid_rounds if grid else _single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
         compiler_options=_SHORT_LOOPS if short else None,
@@ -212,6 +218,8 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
     )  # fmt: skip
+    a_function(progress, "progress")
+    a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     return simulated(run, stop, progress=progress, measure=measure)
 
@@ -224,6 +232,10 @@ def simulated(
     plan, odds = planned(run, measure)
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
+        kernel, why = chosen(problem, run.algorithm, run.batch_size, run.participants)
+        plan = plan._replace(kernel=kernel)
+        if jax.devices()[0].platform == "gpu" or kernel is not None:
+            recorder.more["kernel"] = {"kind": None if kernel is None else kernel.kind, "why": why}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
@@ -255,7 +267,7 @@ def rows_of(run: Run) -> Problem:
 
 
 def checked_tol(tol: float) -> float:
-    if isinstance(tol, bool) or not isinstance(tol, (int, float, np.number)) or not tol >= 0:
+    if not is_number(tol) or not tol >= 0:
         raise InputError(f"tol={tol!r} must be a number >= 0, or None to run all rounds.")
     return float(tol)
 

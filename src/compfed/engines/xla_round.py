@@ -11,6 +11,9 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.engines.onchip.choice import Kernel
+from compfed.engines.onchip.rows import Bucket, OnePass, narrowed, widened
+from compfed.engines.onchip.whole_round import rounds_of_clients
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
 from compfed.problem.padded_rows import Store
@@ -30,6 +33,7 @@ class Plan(NamedTuple):
     at_once: int | None  # full gradients: clients worked on side by side; None for all
     measure: Measure | None
     scheme: Scheme  # of sampling
+    kernel: Kernel | None = None  # on a GPU: how rows are read
 
 
 class Stop(NamedTuple):
@@ -61,7 +65,9 @@ class Carry(NamedTuple):
 # --- one round ---
 
 
-def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+def _mini_batch_clients(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+):
     """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
     capacity = max(rows for _, rows in data.buckets)
     assert plan.batch_size is not None
@@ -75,7 +81,9 @@ def _mini_batch_clients(setting: Setting, data: Store, plan: Plan, work: Work, c
     return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
 
 
-def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array):
+def _full_gradient_clients(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+):
     """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
     n = len(data.weight)
     everyone = plan.participants == n
@@ -86,7 +94,10 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work
         A, y, q, i, on, c = client
 
         def active():
-            return work(FullGradient(setting.loss, A, y, q), c, client_key(setting.run, r, i))
+            f: LocalLoss = FullGradient(setting.loss, A, y, q)
+            if plan.kernel is not None:
+                f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
+            return work(f, c, client_key(setting.run, r, i))
 
         if not skips:
             return active()
@@ -96,11 +107,28 @@ def _full_gradient_clients(setting: Setting, data: Store, plan: Plan, work: Work
     # side by side, `cond` would work on everyone: to skip the absent, visit one after another
     at_once = None if skips else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
-    rows = [data.blocks(a) for a in (data.A, data.y, data.q)]
+    rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
     done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
     return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+
+
+def _whole_rounds(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+):
+    """Full gradients of everybody, a client's whole round in one kernel. No key is used: the choice of kernel saw to that."""
+    assert plan.kernel is not None
+    size, done = setting.loss.size(data.A.shape[1]), []
+    for bucket, c in zip(buckets, _split_tree(widened(clients, size), data), strict=True):
+        client = partial(_with_key, work, setting.run)
+        done.append(rounds_of_clients(client, setting.loss, *bucket, c, plan.kernel.interpret))
+    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
+    return narrowed(result, size)
+
+
+def _with_key(work: Work, key: Array, f: Any, c: Any) -> Any:
+    return work(f, c, key)
 
 
 def _split_tree(tree: Any, data: Store) -> list[Any]:
@@ -109,7 +137,8 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
     return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
 
 
-def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
+def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry) -> Carry:
+    """`buckets` are the rows as a kernel wants them, if there is one."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     n, size = len(data.weight), setting.loss.size(data.A.shape[1])
     everyone = plan.participants == n
@@ -118,10 +147,13 @@ def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
         who = participants(plan.scheme, setting.odds, setting.run, r, data.ids, plan.participants)
     weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
     share = jnp.asarray(share, weight.dtype)
+    whole = plan.kernel is not None and plan.kernel.kind == "whole round"
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+    visit = _whole_rounds if whole else visit
 
     def work_of(exchange: Exchange, d: Any) -> Work:
-        return lambda f, c, key: exchange.client(f, g, d, c, key)
+        h, d = (widened(g, size), widened(d, size)) if whole else (g, d)
+        return lambda f, c, key: exchange.client(f, h, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:
         return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
@@ -134,7 +166,7 @@ def one_round(setting: Setting, data: Store, plan: Plan, carry: Carry) -> Carry:
     z: Any = None  # their local models
     for exchange in a.exchanges:
         work = work_of(exchange, exchange.down(g, server))
-        u, c, z = visit(setting, data, plan, work, clients, who, r)
+        u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
         server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
     p = data.weight[who] / data.weight[who].sum()
     drift = p @ jnp.linalg.norm(z - p @ z, axis=1)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
@@ -18,6 +17,7 @@ from compfed.solvers.by_rounds import minimising_all
 from compfed.solvers.federated import asks_questions, minimising
 from compfed.solvers.search import Minimum, Search, Start
 from compfed.tools.checks import is_number, numbers, whole
+from compfed.tools.precision import precision
 
 STRIDES = (8, 1)  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
@@ -26,7 +26,7 @@ SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many s
 def alpha_max(name: str, prepared: Prepared) -> float:
     """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
     g: Any = prepared.regulariser(1.0)
-    with jax.enable_x64(True):
+    with precision(np.dtype(float)):
         found = float(g.critical(prepared.null_gradient))
     if not np.isfinite(found):
         raise InputError(

@@ -88,7 +88,7 @@ class CrossValidated(FederatedModel):
         grid = AlphaGrid(me, self.alphas, self.n_alphas, self.eps)
         grid.check()
         whole(self.seed, f"{me}: seed", 0)
-        if self.rule not in RULES:
+        if not isinstance(self.rule, str) or self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
         return grid
 

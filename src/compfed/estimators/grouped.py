@@ -69,7 +69,7 @@ class Grouped(Family):
             )
         unmasked(given, "groups")
         kinds = (list, tuple, np.ndarray)
-        if not isinstance(given, kinds) and not series:
+        if not (isinstance(given, kinds) and np.ndim(np.asarray(given, object))) and not series:
             raise InputError(
                 f"groups={shortened(repr(given), 80)} must be a list: one label per feature, or lists of features."
             )

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_tweedie_score
+from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
+from compfed.data.reading import floats
 from compfed.errors import InputError
 from compfed.estimators.family import Family, Labels, elastic_net
 from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
@@ -174,6 +175,7 @@ class PoissonModel(Regressor):
         return Counts(checked_ratio(type(self).__name__, self.l1_ratio))
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+        y = floats(y, f"{type(self).__name__}: y")
         if (y < 0).any() or not y.any():
             raise InputError(
                 f"{type(self).__name__}: some value(s) of y are out of the valid range of the Poisson loss; y must be "
@@ -186,8 +188,12 @@ class PoissonModel(Regressor):
         return np.exp(self.linear_predictor(X)[:, 0])
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean."""
-        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+        """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean. Of labels that are all the same: 0, or 1."""
+        predicted = self.predict(X)
+        try:
+            return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
+        except ZeroDivisionError:  # no deviance to explain: as r2_score has it
+            return float(mean_poisson_deviance(y, predicted, sample_weight=sample_weight) == 0)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

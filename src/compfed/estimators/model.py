@@ -144,7 +144,7 @@ class FederatedModel(BaseEstimator):
         finite(me, "alpha", getattr(self, "alpha", 0.0))
         tol = finite(me, "tol", self.tol)
         tau, max_rounds = (whole(getattr(self, name), f"{me}: {name}", 1) for name in ("tau", "max_rounds"))
-        if self.site_weights not in ("rows", "equal"):
+        if not isinstance(self.site_weights, str) or self.site_weights not in ("rows", "equal"):
             raise InputError(
                 f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."

@@ -14,9 +14,10 @@ from sklearn.utils.validation import _check_sample_weight
 from compfed.data.reading import check_frame, check_same_order, floats, is_frame, site_of_every_row
 from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError, OneSiteWarning
-from compfed.federation.site import Site
+from compfed.federation.site import Site, room_for
 from compfed.problem.sparse_rows import SMALL
 from compfed.tools.checks import unmasked
+from compfed.tools.grouping import as_run, rows_by
 from compfed.tools.text import shapes_shown
 
 
@@ -50,13 +51,14 @@ class Table:
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             sites.append(
                 Site(
-                    self.X[rows],
+                    self.X[as_run(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
                     self.y[rows],
                     name=name,
                     index=i,
                     row_weights=None if self.weights is None else self.weights[rows],
                     columns=self.columns,
                     splits=[(train[rows], test[rows]) for train, test in splits],
+                    room=room_for(len(rows) / len(place)),
                 )
             )
         return Simulated(sites)
@@ -134,13 +136,13 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
         keep = np.flatnonzero(weights)
         if not keep.size:
             raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
-    found = np.unique(where[keep])
+    found, rows = rows_by(where[keep])
     return Table(
         X=X,
         y=y,
         weights=weights,
         names=tuple(str(site) for site in found),
-        rows=tuple(keep[where[keep] == site] for site in found),
+        rows=tuple(keep[r] for r in rows),
         length=length,
         columns=None if columns is None else tuple(str(c) for c in columns),
     )

@@ -81,11 +81,11 @@ def _ways(form: Form, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way
         if l2[members].any():
             continue
         size, slope = np.linalg.norm(u[members]), np.linalg.norm(v[members])
-        if pull == 0:
+        if pull <= rounding:  # none that could be told from zero
             ways += [Way(np.array([j]), np.ones(1), False) for j in members]
         elif size > 0:
             ways.append(Way(members, u[members] / size, False))
-        elif slope >= (1 - KINK) * pull - rounding:
+        elif slope > 0 and slope >= (1 - KINK) * pull - rounding:
             ways.append(Way(members, -v[members] / slope, True))
     return ways
 

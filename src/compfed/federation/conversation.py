@@ -21,6 +21,7 @@ from compfed.errors import InputError
 from compfed.federation.communication import Communication, asked
 from compfed.federation.messages import payload
 from compfed.federation.questions import Question, Refused, SiteRefusal
+from compfed.tools.precision import our_settings
 
 T = TypeVar("T")
 
@@ -69,6 +70,11 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
         raise InputError(
             f"a federation has names, told and send (such as InProcess(sites)); got {type(federation).__name__}."
         )
+    with our_settings():
+        return _driven(federation, talk)
+
+
+def _driven(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
     cost, replies = Communication(), None
     while True:
         try:
@@ -78,6 +84,7 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
         if isinstance(said, Spent):
             cost, replies = cost.then(said.cost), None
         else:
+            replies = None  # answers of many sites are large: the last ones go before the next ones come
             replies, message = _exchange(federation, said)
             cost = cost.then(message)
 

@@ -12,7 +12,7 @@ from compfed.data import Sites
 from compfed.errors import InputError
 from compfed.federation.questions import Question
 from compfed.federation.refusals import Refusals
-from compfed.federation.site import Site
+from compfed.federation.site import Site, room_for
 
 
 class InProcess:
@@ -49,9 +49,11 @@ def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
         raise InputError(f"sites must come from compfed.data (from_files, ...); got {type(sites).__name__}.")
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
     weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
+    total = int(sites.sizes.sum())
     return [
         Site(
-            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, refuses=refuses
+            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, refuses=refuses,
+            room=room_for(len(y) / total),
         )
         for i, (A, y, name, number) in enumerate(rows)
     ]  # fmt: skip

@@ -21,15 +21,16 @@ from compfed.federation.questions import Result, Round
 from compfed.federation.task import Task
 from compfed.federation.view import Job
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Scheme, averaging, odds, participants, scheme_in_use
 from compfed.trace import State
 
 # Each stage of a round at the server, compiled on its own.
-_down = jax.jit(lambda a, g, s, k: a.exchanges[k].down(g, s), static_argnums=3)
-_server = jax.jit(lambda a, g, s, mean, share, k: a.exchanges[k].server(g, s, mean, share), static_argnums=5)
-_dense = jax.jit(dense, static_argnums=1)
-_solution = jax.jit(lambda a, g, s: a.solution(g, s))
+_down = compiled(lambda a, g, s, k: a.exchanges[k].down(g, s), static_argnums=3)
+_server = compiled(lambda a, g, s, mean, share, k: a.exchanges[k].server(g, s, mean, share), static_argnums=5)
+_dense = compiled(dense, static_argnums=1)
+_solution = compiled(lambda a, g, s: a.solution(g, s))
 
 
 class NotFinite(ArithmeticError):

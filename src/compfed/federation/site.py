@@ -22,11 +22,13 @@ from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SparseRows, written_out
 from compfed.tools.checks import unmasked
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.randomness import client_key, run_key
 from compfed.tools.sizes import check_sizes, check_weights
 from compfed.tools.text import shapes_shown
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
+ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
 JOBS_KEPT = 4096
 SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
@@ -69,6 +71,7 @@ class Site:
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
+        room: float = ROOM,
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
             unmasked(values, f"site {name!r}: {what}")
@@ -81,6 +84,7 @@ class Site:
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits  # (train, test) masks, for folds that were given row by row
         self.refuses = Refusals() if refuses is None else refuses
+        self.room = room  # bytes of views kept; of several sites in one process, each has its share
         self._views: OrderedDict[str, Look] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.memories: OrderedDict[str, Memory] = OrderedDict()  # by the hash of the job
@@ -94,7 +98,10 @@ class Site:
 
     def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
-        return tuple(self._answered(question) for question in questions)
+        answers = tuple(self._answered(question) for question in questions)
+        _make_room(self._views, self.room)
+        _make_room(self._arrays, self.room)
+        return answers
 
     def _answered(self, question: Question) -> Any:
         reason = self.refuses.reason(question, len(self.labels))
@@ -226,7 +233,7 @@ class Site:
             room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
             last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
             weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
-            return jnp.asarray(A[last]), jnp.asarray(y[last]), jnp.asarray(weight), jnp.int32(len(q))
+            return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
 
         return _kept(self._arrays, digest(view), VIEWS_KEPT, padded)
 
@@ -247,11 +254,8 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     check_sizes(y, f"labels of site {name!r}")
     if weights is None:
         return
-    if (
-        np.shape(weights) != (len(y),)
-        or not (np.isfinite(weights) & (np.asarray(weights) >= 0)).all()
-        or not np.any(weights)
-    ):
+    usable = np.isfinite(weights) & (np.asarray(weights) >= 0)
+    if np.shape(weights) != (len(y),) or not usable.all() or not np.any(weights):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
     check_weights(weights, name)
 
@@ -265,16 +269,27 @@ def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], 
     return table[key]
 
 
+def room_for(share: float) -> float:
+    """The room of a site that has this share of the rows in this process."""
+    return ROOM * share
+
+
+def _make_room(table: OrderedDict[str, Any], room: float) -> None:
+    """Forget the oldest until the rows kept, which come first in an entry, fit; sparse ones are the site's own, no copy."""
+    while table and sum(getattr(kept[0], "nbytes", 0) for kept in table.values()) > room:
+        table.popitem(last=False)
+
+
 def finite(tree: Any) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
 # --- the stages that run at a site, each compiled on its own ---
 
-close = jax.jit(lambda a, g, d, c: a.close(g, d, c))
+close = compiled(lambda a, g, d, c: a.close(g, d, c))
 
 
-@jax.jit(static_argnames=("exchange", "batch_size", "capacity"))
+@compiled(static_argnames=("exchange", "batch_size", "capacity"))
 def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)

@@ -43,8 +43,12 @@ class Frame:
         """Rows in these coordinates, with a last column of ones for the intercept. Sparse rows stay sparse."""
         if issparse(A):
             return SparseRows(A, self.centre, self.scale, self.intercept)
-        Z = (A - self.centre) / self.scale
-        return np.column_stack([Z, np.ones(len(Z))]) if self.intercept else Z
+        width = self.centre.size
+        Z = np.empty((len(A), width + int(self.intercept)))
+        np.subtract(A, self.centre, out=Z[:, :width])  # in place: rows may be many
+        Z[:, :width] /= self.scale
+        Z[:, width:] = 1.0
+        return Z
 
     def model(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """The flat model of coefficients (width, outputs) and intercepts (outputs,)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,9 @@ import numpy as np
 from jax import Array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-GRAM_WIDTH = 300  # up to this many columns A^T A is formed; beyond, products with vectors are cheaper
+GRAM_WIDTH = (
+    300  # up to this many columns, or rows, A^T A or A A^T is formed; beyond, products with vectors are cheaper
+)
 
 
 def gram(A: Any, weight: Any) -> Any:
@@ -27,17 +31,40 @@ def largest_eigenvalue(features: Sequence[Any], weights: Sequence[np.ndarray]) -
 
     The A_i are arrays, or know products with vectors and `largest` (`SparseRows`).
     """
-    parts = [(_double(A), np.asarray(w, float)) for A, w in zip(features, weights, strict=True)]
-    width = parts[0][0].shape[1]
+    parts = _joined([(_double(A), np.asarray(w, float)) for A, w in zip(features, weights, strict=True)])
+    width, rows = parts[0][0].shape[1], sum(len(w) for _, w in parts)
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is named by who asks for the constant
-        if width <= GRAM_WIDTH and all(isinstance(A, np.ndarray) for A, _ in parts):
-            return _top(np.sum([gram(A, w) for A, w in parts], axis=0))
+        if min(rows, width) <= GRAM_WIDTH and all(isinstance(A, np.ndarray) for A, _ in parts):
+            return _top(_smaller_gram(parts, rows < width))
         largest = max(_largest(A) * np.sqrt(w.max(initial=0.0)) for A, w in parts)
         if not 0 < largest < np.inf:  # the search needs a start that A does not map to zero
             return 0.0 if largest == 0 else np.inf
         scale = np.ldexp(1.0, np.frexp(largest)[1])  # a power of two, so that dividing by it rounds nothing
         roots = [np.sqrt(w) / scale for _, w in parts]
         return float(scale**2 * _lanczos([A for A, _ in parts], roots))
+
+
+def _joined(parts: list[tuple[Any, np.ndarray]]) -> list[tuple[Any, np.ndarray]]:
+    """The same rows in fewer parts: small ones are put together, so that many tiny sites are no many products."""
+    large: list[Any] = []
+    small: list[Any] = []
+    for A, w in parts:
+        (small if isinstance(A, np.ndarray) and len(w) < GRAM_WIDTH else large).append((A, w))
+    before = np.cumsum([0, *(len(w) for _, w in small)])[:-1]
+    for _, group in itertools.groupby(zip(before // GRAM_WIDTH, small, strict=True), key=lambda entry: entry[0]):
+        members = [part for _, part in group]
+        large.append(
+            tuple(np.concatenate(arrays) for arrays in zip(*members, strict=True)) if members[1:] else members[0]
+        )
+    return large
+
+
+def _smaller_gram(parts: Sequence[tuple[np.ndarray, np.ndarray]], few_rows: bool) -> np.ndarray:
+    """R R^T, R = diag(sqrt(w)) A over all parts, where the rows are few, or R^T R: the eigenvalues that count are the same."""
+    if not few_rows:
+        return functools.reduce(np.add, (gram(A, w) for A, w in parts))
+    R = np.concatenate([A * np.sqrt(w)[:, None] for A, w in parts])
+    return R @ R.T
 
 
 def _lanczos(features: Sequence[Any], roots: Sequence[np.ndarray]) -> float:

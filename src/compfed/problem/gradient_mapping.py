@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -14,6 +13,7 @@ from compfed.errors import InputError
 from compfed.problem.regularisers import Regulariser, largest_step
 from compfed.problem.regularisers.form import form_of
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 
 (_norm,) = get_blas_funcs(("nrm2",), dtype=np.float64)
 
@@ -44,7 +44,7 @@ def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, 
         return AtPoint(float(value) + float(penalty), np.asarray(mapping))
 
 
-@jax.jit
+@compiled
 def _penalty_and_mapping(g: Regulariser, x: Array, gradient: Array, step: float) -> tuple[Array, Array]:
     return g(x), (x - g.prox(x - step * gradient, step)) / step
 

@@ -10,15 +10,16 @@ from compfed.problem.curvature import steepest
 from compfed.problem.losses import Loss
 from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
+from compfed.tools.programs import compiled
 
 
-@jax.jit
+@compiled
 def gradients(loss: Loss, s: Store, X: Array) -> Array:
     """grad f at each row of X."""
     return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
 
 
-@jax.jit
+@compiled
 def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> tuple[Array, Array]:
     """F and the gradient mapping at each row of X."""
     values = jax.vmap(lambda x: loss.values(x, s.A, s.y) @ s.row_weight)(X)
@@ -27,7 +28,7 @@ def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step
     return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
 
 
-@jax.jit
+@compiled
 def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the store."""
     one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
@@ -35,7 +36,7 @@ def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
     return jnp.concatenate(parts) + loss.ridge * x
 
 
-@jax.jit
+@compiled
 def curvatures(loss: Loss, s: Store, x: Array) -> tuple[Array, Array]:
     """Largest curvature at x of f, and of every f_i in the order of the store."""
 

@@ -25,6 +25,7 @@ from compfed.problem.regularisers.turned import turned
 from compfed.problem.working_set import ranked, working_set
 from compfed.tools.host import hosted
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 
 PROX_STEPS = 20_000  # of FISTA, at most
 INEXACT = 1e-4  # of the first step, where the matrix is a guess and its minimiser need not be known to the last digit
@@ -45,7 +46,7 @@ def value_of(g: Regulariser, x: Numbers) -> Numbers:
         return min(float(_value(g, x)), FAR)
 
 
-_value = jax.jit(lambda g, x: g(x))
+_value = compiled(lambda g, x: g(x))
 
 
 def descends(new: Numbers, old: Numbers, hoped: Numbers) -> Numbers:
@@ -170,4 +171,4 @@ def _fista(g: Regulariser, x: Any, gradient: Any, B: Any, L: Any, share: float) 
     return jax.lax.while_loop(going_on, step, start)[0]
 
 
-_compiled_fista = jax.jit(_fista)
+_compiled_fista = compiled(_fista)

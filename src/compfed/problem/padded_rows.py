@@ -66,15 +66,16 @@ def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype
         # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
         A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
     with precision(dtype):
+        # device_put, for jnp.asarray compiles a program for every shape; nothing else holds these arrays
         made = Store(
-            A=jnp.asarray(A),
-            y=jnp.asarray(y),
-            q=jnp.asarray(q),
-            row_weight=jnp.asarray(row_weight),
-            offset=jnp.asarray(offset.astype(np.int32)),
-            size=jnp.asarray(sizes[order].astype(dtype)),
-            weight=jnp.asarray(weights[order].astype(dtype)),
-            ids=jnp.asarray(np.asarray(sites.ids, np.int32)[order]),
+            A=jax.device_put(A),
+            y=jax.device_put(y),
+            q=jax.device_put(q),
+            row_weight=jax.device_put(row_weight),
+            offset=jax.device_put(offset.astype(np.int32)),
+            size=jax.device_put(sizes[order].astype(dtype)),
+            weight=jax.device_put(weights[order].astype(dtype)),
+            ids=jax.device_put(np.asarray(sites.ids, np.int32)[order]),
             buckets=tuple(buckets),
         )
     return made, order

@@ -20,7 +20,8 @@ from compfed.problem.padded_rows import store
 from compfed.problem.regularisers import Regulariser, from_object
 from compfed.tools.arrays import owned
 from compfed.tools.checks import numbers, positive
-from compfed.tools.precision import checked_dtype, precision
+from compfed.tools.precision import checked_dtype, our_settings, precision
+from compfed.tools.programs import compiled
 from compfed.tools.records import describe
 from compfed.trace import Members
 
@@ -222,7 +223,7 @@ class Problem:
         }
 
 
-@jax.jit  # traced once for all regularisers of a kind, such as those of a path
+@compiled  # traced once for all regularisers of a kind, such as those of a path
 def _prox(g: Regulariser, x: Array, t: Array) -> Array:
     return g.prox(x, t)
 
@@ -231,7 +232,8 @@ def _check_fits(g: Regulariser, d: int) -> None:
     """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
     try:
         scalar, vector = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (d,)))
-        shape = jax.eval_shape(_prox, g, vector, scalar).shape
+        with our_settings():
+            shape = jax.eval_shape(_prox, g, vector, scalar).shape
     except (TypeError, ValueError) as error:
         raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
     if shape != (d,):

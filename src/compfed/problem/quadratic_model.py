@@ -20,6 +20,7 @@ from compfed.problem.regularisers.form import Form
 from compfed.problem.working_set import norms, settled, subgradient, working_set
 
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
+STALE = 30  # sweeps that do not bring it to half the distance: the next evaluation knows more than the next sweep
 EPS = float(np.finfo(float).eps)
 _solve, _factor, _solve_factored = get_lapack_funcs(("posv", "potrf", "potrs"), dtype=np.float64)
 SHARES = 10  # halvings of a Newton step
@@ -31,6 +32,8 @@ ROOM = 64  # coordinates a search over many starts with
 
 def minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray | Compact) -> np.ndarray:
     """u, for a g that has a form."""
+    idle = np.append(form.pull, 0.0)[form.group] == 0  # a group without a pull is none
+    form = form._replace(group=np.where(idle, -1, form.group))
     if isinstance(B, np.ndarray):
         return _minimiser(form, x, gradient, B)
     W = working_set(form, x, gradient, ROOM)
@@ -57,7 +60,8 @@ def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -
         search.sweep(*search.newton())
         left = search.left()
         best, stale = (left, 0) if left < 0.5 * best else (best, stale + 1)
-        if left <= 1.0 or (stale >= 3 and left <= 1e4):  # no better, and near rounding: as good as it gets
+        # no better, and near rounding: as good as it gets
+        if left <= 1.0 or (stale >= 3 and left <= 1e4) or stale >= STALE:
             break
     return search.u
 
@@ -151,7 +155,7 @@ class _Search:
             reached = np.where(step != 0, (stops - u[free]) / step, np.inf)
         first = float(np.min(reached, where=reached > 0, initial=1.0))
         # up to the first stop the model falls: along a flat direction a step may be far too long for any halving
-        for share in sorted({*(0.5 ** np.arange(SHARES)).tolist(), first}, reverse=True):
+        for share in sorted({*(0.5 ** np.arange(SHARES)).tolist(), first, *self._nearest(free, step)}, reverse=True):
             new = u.copy()
             new[free] += share * step
             passed = np.where(step > 0, new[free] > stops, (step < 0) & (new[free] < stops))
@@ -164,6 +168,18 @@ class _Search:
                 self.u, self.r = new, r
                 return float(share)
         return 0.0
+
+    def _nearest(self, free: np.ndarray, step: np.ndarray) -> list[float]:
+        """The shares of a step at which a group comes nearest to zero, the first of them and a half of it: there it bends."""
+        form, way = self.form, np.zeros_like(self.u)
+        if form.separable:
+            return []
+        way[free] = step
+        grouped, many = form.group >= 0, len(form.pull)
+        towards = -np.bincount(form.group[grouped], (way * (self.u - form.kink))[grouped], minlength=many)
+        reached = towards / np.maximum(norms(form, way) ** 2, np.finfo(float).tiny)
+        first = float(np.min(reached, where=reached > 0, initial=1.0))
+        return [first, 0.5 * first]
 
     def _stopped(self, new: np.ndarray) -> None:
         """Groups that would pass zero stop there."""
@@ -193,9 +209,11 @@ def _pulled(curves: np.ndarray, b: np.ndarray, pull: float) -> np.ndarray:
     """argmin of sum_j curves_j w_j^2 / 2 - b_j w_j + pull |w|: zero, or w_j = b_j / (curves_j + pull / size) with size = |w|.
 
     The size is where h(size) = |b / (curves size + pull)| is 1. 1 / h is concave, so that Newton's method from the left
-    never goes too far; the largest curvature gives such a start.
+    never goes too far; the largest curvature gives such a start. What is flat, and pushed by rounding alone, stays where it is.
     """
     force = math.sqrt(b @ b)
+    flat = (curves <= 8 * len(curves) * EPS * curves[-1]) & (np.abs(b) <= 32 * EPS * force)
+    curves, b = np.where(flat, 0.0, curves), np.where(flat, 0.0, b)
     if force <= pull:
         return np.zeros_like(b)
     size = (force - pull) / curves[-1]

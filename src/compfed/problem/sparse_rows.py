@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed.errors import InputError
+from compfed.tools.memory import check_written_out
 from compfed.tools.text import shapes_shown
 
 SMALL = 2**26  # bytes up to which rows are written out at once: products are faster then
-LARGEST = 2**31  # bytes up to which they are where a method needs it
+SPARSE_METHODS = (
+    "An estimator with algorithm='auto', 'ProximalNewton' or 'ProximalBFGS' works on sparse rows as they are."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +116,5 @@ def written_out(A: Any, who: str) -> np.ndarray:
     """A as an array, if that is not too large."""
     if not issparse(A):
         return np.asarray(A)
-    size = 8 * A.shape[0] * A.shape[1]
-    if size > LARGEST:
-        raise InputError(
-            f"{who}: {A.shape[0]} x {A.shape[1]} sparse rows would take {size / 1e9:.3g} GB written out, which this needs; "
-            f"at most {LARGEST / 1e9:.3g} GB are. An estimator with algorithm='auto', 'ProximalNewton' or 'ProximalBFGS' "
-            "works on sparse rows as they are."
-        )
+    check_written_out(A.shape, who, SPARSE_METHODS)
     return A.toarray()

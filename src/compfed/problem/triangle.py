@@ -18,7 +18,7 @@ def square(triangle: Any, w: int) -> Any:
     return triangle[_places(w)[1]]
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=4)  # of 3,000 coordinates this is 54 MB
 def _places(w: int) -> tuple[np.ndarray, np.ndarray]:
     """Where the numbers of a triangle are in the matrix, and those of the matrix in the triangle."""
     rows, columns = np.triu_indices(w)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import MissingExtra
+from compfed.tools.files import whole_file
 from compfed.trace import Trace
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.
@@ -29,7 +30,7 @@ AXES = {
 STYLE: Any = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
     "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "svg.fonttype": "none",
-    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.use": True, "text.usetex": False,
 }  # fmt: skip
 
 
@@ -116,6 +117,12 @@ def draw_rows(rows: Sequence[Sequence[Panel]], path: Path) -> list[Path]:
     return written
 
 
+def plain(name: str) -> str:
+    """A name somebody gave, as it is: no formula between two $, no line break, and not hidden from a legend by a first _."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in name).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown
+
+
 def write(figure: Any, path: Path, endings: Sequence[str]) -> list[Path]:
     """Write a figure once per ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +132,8 @@ def write(figure: Any, path: Path, endings: Sequence[str]) -> list[Path]:
             written.append(path.with_suffix(f".{ending}"))
             # no dates inside, so that the same numbers give the same files
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-            figure.savefig(written[-1], dpi=160, metadata=metadata)
+            with whole_file(written[-1]) as unfinished:
+                figure.savefig(unfinished, format=ending, dpi=160, metadata=metadata)
             figure.set_layout_engine("none")  # laid out once is enough
     return written
 
@@ -136,7 +144,7 @@ def _panel(panel: Panel, ax: Any) -> None:
         values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
         look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": line.width}
         look |= {"marker": "o", "markersize": 3.0} if line.dots else {}
-        ax.plot(x, np.median(values, axis=0), label=line.label, **look)
+        ax.plot(x, np.median(values, axis=0), label=plain(line.label), **look)
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
             ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
@@ -148,8 +156,8 @@ def _panel(panel: Panel, ax: Any) -> None:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(lambda value, _: _size(value) if panel.x == "bytes" else f"{value:,.0f}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
-    ax.set_xlabel(AXES.get(panel.x, panel.x))
-    ax.set_ylabel(AXES.get(panel.y, panel.y))
+    ax.set_xlabel(AXES.get(panel.x) or plain(panel.x))
+    ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
     ax.set_title(panel.title, fontsize=10)
     if len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.report.figures import COLOURS, blank, styled
+from compfed.report.figures import COLOURS, blank, plain, styled
 from compfed.tools.text import shortened
 
 GREY, ORANGE, BLUE, BLACK = "#7A7A7A", COLOURS[4], COLOURS[0], COLOURS[6]
@@ -92,7 +92,7 @@ def _draw_coefficients(figure: Any, panels: Sequence[Panel], names: Sequence[str
     for ax, (title, colour, values) in zip(axes, panels, strict=True):
         _coefficient_panel(ax, values[order], colour, low, high)
         ax.set_title(title, fontsize=8)
-    axes[0].set_yticks(range(len(names)), [shortened(name, 26) for name in names], fontsize=8)
+    axes[0].set_yticks(range(len(names)), [plain(shortened(name, 26)) for name in names], fontsize=8)
     axes[0].set_ylim(max(4, len(names)) - 0.4, -0.6)
     return any(bool(((v < low) | (v > high)).any()) for v in all_values)
 
@@ -135,7 +135,7 @@ def _draw_scores(
         gap = 0.25 if len(scores) > 1 or len(sites) > 8 else 0.12
         _score_panel(ax, groups, ["each site its own model", *models[-len(JOINT) :]], gap)
         _name_sites(ax, width, sites)
-        ax.set_ylabel(f"held-out {SHOWN.get(measure, measure)}", fontsize=8)
+        ax.set_ylabel(f"held-out {SHOWN.get(measure) or plain(measure)}", fontsize=8)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, handletextpad=0.2)
 
@@ -177,4 +177,4 @@ def _name_sites(ax: Any, width: float, sites: Sequence[str]) -> None:
 
 
 def _site(name: str) -> str:
-    return f"site {name}" if name.isdigit() else shortened(name, 14)
+    return f"site {name}" if name.isdigit() else plain(shortened(name, 14))

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from compfed.tools.files import write_text
 from compfed.tools.text import short
 
 STYLE = """
@@ -35,7 +36,7 @@ def _claim_row(claim: dict[str, Any]) -> str:
 
 
 def _figure(path: Path, caption: str) -> str:
-    svg = path.with_suffix(".svg").read_text()
+    svg = path.with_suffix(".svg").read_text(encoding="utf-8")
     return f"<figure>{svg[svg.index('<svg') :]}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
@@ -64,4 +65,4 @@ def write_page(
 <pre>{escape(json.dumps(settings, indent=2))}</pre>
 </body></html>
 """
-    path.write_text(body)
+    write_text(path, body)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.report.figures import COLOURS, DASHES, blank, styled
+from compfed.report.figures import COLOURS, DASHES, blank, plain, styled
 from compfed.tools.text import shortened
 
 NAMED = 10  # coefficients with a colour and a name, the largest on the path; all others are grey
@@ -106,7 +106,7 @@ def _checked(alphas: Any, coefs: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mark(name: str, alpha: float) -> str:
-    return f"{name}: alpha = {alpha:.3g}"
+    return plain(f"{name}: alpha = {alpha:.3g}")
 
 
 def _coefficients(ax: Any, alphas: np.ndarray, coefs: np.ndarray, names: Sequence[str]) -> None:
@@ -131,7 +131,7 @@ def _name_lines(ax: Any, ends: Sequence[float], names: Sequence[str]) -> None:
     low, high = ax.get_ylim()
     for k, place in enumerate(_apart(np.array(ends, float), (high - low) / 14, low, high)):
         ax.annotate(
-            shortened(names[k], 22), (1.0, ends[k]), xycoords=("axes fraction", "data"), xytext=(1.035, place),
+            plain(shortened(names[k], 22)), (1.0, ends[k]), xycoords=("axes fraction", "data"), xytext=(1.035, place),
             textcoords=("axes fraction", "data"), va="center", fontsize=7.5, color=COLOURS[k % 8], annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": COLOURS[k % 8], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
         )  # fmt: skip

@@ -117,6 +117,7 @@ def asking(
         if seen is None or not _covers(seen, W):
             (answers,) = yield [Request(questions_at(task, down.x, W))]
             seen = read(task, down.x, W, answers)
+            del answers  # they may be large, and the next ones come while this talk waits
             log.message(down.x.size, 0 if W is None else len(W))
             norm = log.add(seen, step)
         end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
@@ -124,6 +125,7 @@ def asking(
             return log.reached(state, *end)
         state = _after(algorithm, g, state, seen)
         if norm <= tol:
+            log.best, log.norm = seen, norm  # whatever rounding makes of objectives whose terms cancel
             return log.reached(state, *log.judged(float(np.linalg.norm(state.trial - seen.x))))
         seen = None
 

@@ -88,6 +88,7 @@ def _choice(task: Task, search: Search, start: Start | None = None) -> Choice:
         return Choice(named(search.algorithm))
     if start is None:
         return automatic(task, search.seconds_per_round)
+    certificate_step(task, start.L)  # refuses features that are all zero, which allow no step of any method
     first = of_first_order(bounds_of(task, search, start), task.n)
     return automatic(task, search.seconds_per_round, first, start.refused)
 

@@ -21,7 +21,7 @@ from compfed.problem.gradient_mapping import length
 from compfed.solvers.by_questions import read
 from compfed.solvers.federated import asks_questions, minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
-from compfed.tools.checks import nonnegative, whole
+from compfed.tools.checks import a_function, nonnegative, whole
 
 
 def minimise(
@@ -61,7 +61,7 @@ def minimise(
         raise InputError(f"minimise needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else nonnegative(scale, "scale")
     search = Search(
-        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, progress,
+        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
         nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
     problem = problem.astype("float64")

@@ -19,6 +19,7 @@ from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.checks import whole
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     return Solution(x, problem.objective(x), reached, int(iterations), bool(converged))
 
 
-@jax.jit
+@compiled
 def _restarted_fista(loss: Loss, g: Regulariser, data: Store, x0: Array, step: float, max_iterations: int):
     """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 

@@ -11,10 +11,12 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.bounds import Bounds
 from compfed.engines.recorder import Progress
 from compfed.engines.runners import Answered
+from compfed.errors import InputError
 from compfed.federation.communication import Communication
 from compfed.federation.task import Task
 from compfed.solvers.by_questions import Reached, Seen
 from compfed.solvers.stopping import Certificate
+from compfed.tools.text import shortened
 from compfed.trace import Trace
 
 FIRST_ORDER = "first-order"  # the better of the first-order methods
@@ -31,6 +33,13 @@ class Search:
     seed: int = 0
     progress: Progress | None = None
     seconds_per_round: float = 1.0  # what a message costs, beside its bytes
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, (str, type, Algorithm)):
+            raise InputError(
+                "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
+                f"{shortened(repr(self.algorithm), 80)}."
+            )
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import compfed.algorithms as alg
 from compfed.algorithms.bounds import Bounds
-from compfed.errors import InputError
 from compfed.problem.gradient_mapping import usable
 from compfed.problem.problem import Problem
 from compfed.solvers.choice_of_method import automatic, named, of_first_order
+from compfed.tools.checks import positive, whole
 
 
 def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:
@@ -39,8 +37,8 @@ def suggest(
     >>> bool(trace["optimality"][-1] < 1e-6)
     True
     """
-    if not (np.isfinite(scale) and scale > 0):
-        raise InputError(f"scale={scale!r} must be a finite number > 0.")
+    whole(tau, "tau", 1)
+    positive(scale, "scale")
     found = bounds(problem, tau, at)
     auto = algorithm == "auto"
     method = automatic(problem, 1.0, of_first_order(found, problem.n)).method if auto else named(algorithm)

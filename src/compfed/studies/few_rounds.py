@@ -39,6 +39,7 @@ from compfed.solvers.steps import suggest
 from compfed.studies.methods_compared import costs_to
 from compfed.studies.paper.setting import paper_problem
 from compfed.tools.checks import whole
+from compfed.tools.files import check_writable, write_text
 from compfed.tools.progress import Steps
 from compfed.tools.text import number_table
 from compfed.trace import Trace
@@ -176,7 +177,7 @@ class FewRounds:
         for problem, traces in self.traces.items():
             for method, trace in traces.items():
                 trace.save(out / "traces" / problem.replace(" ", "-") / method)
-        (out / "few-rounds.json").write_text(json.dumps(self.results, indent=1) + "\n")
+        write_text(out / "few-rounds.json", json.dumps(self.results, indent=1) + "\n")
         draw_rows([[self._panel(name, x) for name in self.traces] for x in COSTS.values()], out / "few-rounds")
 
     def _panel(self, name: str, x: str) -> Panel:
@@ -201,7 +202,8 @@ def few_rounds(
     """
     limit = ROUNDS[quick] if rounds is None else whole(rounds, "rounds", 2)
     if out is not None:
-        pyplot()  # refuses before anything has run, where figures cannot be drawn
+        pyplot()  # refuses before anything has run, where figures cannot be drawn ...
+        check_writable(Path(out), f"out={str(out)!r}")  # ... or nothing can be written
     cases = problems(quick)
     steps = Steps(len(cases) * len(METHODS), stream)
     results, traces = {}, {}

@@ -59,7 +59,7 @@ class Entry:
 
 def entries(methods: Iterable[type[Algorithm]] | None = None) -> list[Entry]:
     """The given methods, or all that are known: those of the table in its order, then the registered ones."""
-    verified = json.loads(files("compfed").joinpath("verified.json").read_text())
+    verified = json.loads(files("compfed").joinpath("verified.json").read_text(encoding="utf-8"))
     problem = _unit_problem()
     return [_entry(cls, problem, verified) for cls in (known().values() if methods is None else methods)]
 

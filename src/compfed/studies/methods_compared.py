@@ -26,12 +26,14 @@ from compfed.report.figures import Line, Panel, draw, pyplot
 from compfed.solvers.pooled import solve
 from compfed.solvers.steps import suggest
 from compfed.tools.checks import whole
+from compfed.tools.files import check_writable, write_text
 from compfed.tools.progress import Steps
 from compfed.tools.sampling import Scheme
 from compfed.tools.text import text_table
 from compfed.trace import Trace
 
 ACCURACIES = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8)
+MOST_CANDIDATES = 99
 COSTS = {"rounds": "round", "bytes": "bytes_up", "gradients": "gradients"}
 
 
@@ -45,7 +47,7 @@ class Budget:
     def rounds(self, algorithm: alg.Algorithm, problem: Problem, participants: int) -> int:
         """How many rounds of `algorithm` the budget buys."""
         if self.unit == "rounds":
-            return int(self.amount)
+            return self._countable(int(self.amount))
         cost = cost_of_a_round(algorithm, problem.d, problem.dtype, participants == problem.n)
         each = {"bytes": cost.bytes_up, "gradients": cost.gradients}[self.unit] * participants / problem.n
         rounds = int(self.amount // each)
@@ -53,6 +55,13 @@ class Budget:
             raise InputError(
                 f"a budget of {self.amount:g} {self.unit} does not buy one round of {type(algorithm).__name__}, which "
                 f"costs {each:g}; give more."
+            )
+        return self._countable(rounds)
+
+    def _countable(self, rounds: int) -> int:
+        if rounds >= 2**31:
+            raise InputError(
+                f"a budget of {self.amount:g} {self.unit} buys {rounds:.3g} rounds, more than can be counted."
             )
         return rounds
 
@@ -160,7 +169,7 @@ class MethodsCompared:
             "x_star": {"gradient_mapping": self.certificate},
             "methods": self.results,
         }
-        (out / "comparison.json").write_text(json.dumps(content, indent=2) + "\n")
+        write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
         lines = [Line(name, [trace], i) for i, (name, trace) in enumerate(self.traces.items())]
         draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
 
@@ -199,8 +208,11 @@ def compare_methods(
     """
     budget = _budget(rounds, bytes, gradients)
     candidates = whole(candidates, "candidates", 1)
+    if candidates > MOST_CANDIDATES:
+        raise InputError(f"candidates={candidates} must be at most {MOST_CANDIDATES}: they are powers of two.")
     if out is not None:
-        pyplot()  # refuses before anything has run, where figures cannot be drawn
+        pyplot()  # refuses before anything has run, where figures cannot be drawn ...
+        check_writable(Path(out), f"out={str(out)!r}")  # ... or nothing can be written
     chosen = methods_for(problem, methods)
     k = problem.n if participants is None else participants
     for method in chosen:  # refuse what cannot run, or cannot be paid for, before anything has run
@@ -239,8 +251,8 @@ def _budget(rounds: float | None, bytes: float | None, gradients: float | None) 
     if len(named) > 1:
         raise InputError(f"give one budget: {' or '.join(named)}.")
     unit, amount = next(iter(named.items()))
-    if not amount >= 1:
-        raise InputError(f"{unit}={amount:g} must be at least 1.")
+    if not 1 <= amount < np.inf:
+        raise InputError(f"{unit}={amount:g} must be at least 1, and finite.")
     return Budget(unit, float(amount))
 
 

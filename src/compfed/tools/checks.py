@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,19 +13,22 @@ from compfed.tools.text import shortened
 
 
 def is_whole(value: Any) -> bool:
-    """A whole number; True and False are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    """A whole number that a machine counts with; True and False are not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
 
 def is_number(value: Any) -> bool:
-    """A number; True and False are not."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
+    """A number that a float can be of; True and False are not."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        return False
+    return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
 def whole(value: Any, name: str, at_least: int, hint: str = "") -> int:
     """`value` as an int, if it is a whole number >= at_least."""
     if not is_whole(value) or value < at_least:
-        raise InputError(f"{name}={value!r} must be a whole number >= {at_least}.{hint}")
+        below = " and below 2**63" if isinstance(value, int) and value > at_least else ""
+        raise InputError(f"{name}={value!r} must be a whole number >= {at_least}{below}.{hint}")
     return int(value)
 
 
@@ -53,6 +57,13 @@ def truth(value: Any, name: str, hint: str = "") -> bool:
     if not (isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1))):
         raise InputError(f"{name}={value!r} must be True or False.{hint}")
     return bool(value)
+
+
+def a_function(value: Any, name: str) -> Any:
+    """`value`, if it can be called, or is None."""
+    if value is not None and not callable(value):
+        raise InputError(f"{name}={shortened(repr(value), 80)} must be a function, or None.")
+    return value
 
 
 def unmasked(values: Any, name: str) -> None:

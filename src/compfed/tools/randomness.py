@@ -12,7 +12,7 @@ _BATCHES, _PARTICIPATION, _SHARED, _START = 0, 1, 2, 3
 
 def run_key(seed: Array | int) -> Array:
     """The root of a run's randomness."""
-    return jax.random.key(seed)
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 def client_key(run: Array, r: Array | int, client: Array | int) -> Array:

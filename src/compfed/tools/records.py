@@ -37,7 +37,9 @@ def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[A
         except InputError:
             return value, requirement
         array.setflags(write=False)
-        return (float(array) if array.ndim == 0 else array), None if np.all(accepts(array)) else requirement
+        return (float(array) if array.ndim == 0 else array), None if array.size and np.all(
+            accepts(array)
+        ) else requirement
 
     return check
 

@@ -17,6 +17,7 @@ from compfed.problem.curvature import steepest
 from compfed.problem.losses.arrays import Numbers, is_jax
 from compfed.problem.losses.base import Evaluated, SentAsTriangle
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
 from compfed.tools.records import fixed, nonnegative, record
 
 ROWS_AT_ONCE = 256  # a row's gradient has as many numbers as the model: of so many rows they are held at a time
@@ -45,14 +46,14 @@ class Model:
 
 def _also_for_numpy(method: Method) -> Method:
     """The method, which for arrays of NumPy is compiled, runs in the precision of x and gives arrays of NumPy."""
-    compiled = jax.jit(method)
+    program = compiled(method)
 
     @functools.wraps(method)
     def call(self: FromFunction, x: Numbers, *arrays: Numbers, **named: Numbers) -> Numbers:
         if is_jax(self.ridge, x, *arrays, *named.values()):
             return method(self, x, *arrays, **named)
         with precision(x.dtype), jax.ensure_compile_time_eval():  # numbers now, even while something else is traced
-            return np.asarray(compiled(self, x, *arrays, **named))
+            return np.asarray(program(self, x, *arrays, **named))
 
     return call  # pyright: ignore[reportReturnType]  # the same signature, by functools.wraps
 
@@ -132,7 +133,7 @@ class FromFunction(SentAsTriangle):
         return labels
 
 
-@jax.jit
+@compiled
 def _steepest(loss: FromFunction, x: Array, A: Array, y: Array, weight: Array) -> Array:
     return steepest(lambda x: loss.gradient(x, A, y, weight), x)
 

@@ -15,7 +15,9 @@ from compfed.errors import InputError
 from compfed.problem.regularisers.adapter import adopt
 from compfed.problem.regularisers.base import Combinable, largest_step, like
 from compfed.problem.regularisers.form import Form, form_of, plain, side_by_side
+from compfed.tools.checks import is_number
 from compfed.tools.records import count, index, labels, number, part, positive, record
+from compfed.tools.sizes import LEAST, MOST
 
 
 @record
@@ -88,6 +90,10 @@ class Rescaled(Combinable):
 
     def check(self) -> None:
         adopt(self, "g")
+        if is_number(self.scale) and not LEAST <= self.scale <= MOST:
+            raise InputError(
+                f"Rescaled(scale={self.scale:g}): scale must be between {LEAST:g} and {MOST:g}, for else its square is no number."
+            )
 
     @property
     def largest_step(self) -> Any:

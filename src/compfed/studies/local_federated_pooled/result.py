@@ -13,6 +13,7 @@ from compfed.errors import MissingExtra
 from compfed.report.figures import write
 from compfed.report.local_federated_pooled import comparison_figure
 from compfed.studies.local_federated_pooled.text import text
+from compfed.tools.files import check_writable, whole_file, write_text
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,12 @@ class Comparison:
     def save(self, folder: str | Path) -> list[Path]:
         """Write table.txt, coefficients.csv, figure.png and figure.svg into a folder, made if it is not there."""
         target = Path(folder)
+        check_writable(target, f"save({str(folder)!r})")
         target.mkdir(parents=True, exist_ok=True)
         table, coefficients = target / "table.txt", target / "coefficients.csv"
-        table.write_text(f"{self}\n", encoding="utf-8")
+        write_text(table, f"{self}\n")
         names, values = self._coefficient_rows()
-        with coefficients.open("w", newline="", encoding="utf-8") as file:
+        with whole_file(coefficients) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file)
             out.writerow(["feature", *self.models])
             out.writerows([name, *row] for name, row in zip(names, values.tolist(), strict=True))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO
@@ -15,8 +15,11 @@ from compfed.report.page import write_page
 from compfed.studies.paper.claims import Claim, all_claims, as_json
 from compfed.studies.paper.experiments import experiments
 from compfed.studies.paper.figures import draw_figures
+from compfed.studies.paper.finished import Finished
 from compfed.studies.paper.keys import ALGORITHM_1, Traces
+from compfed.studies.paper.runs import Experiment
 from compfed.studies.paper.setting import QUICK, Size
+from compfed.tools.files import check_writable, write_text
 from compfed.tools.progress import Steps
 from compfed.tools.text import short, text_table
 
@@ -31,20 +34,20 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         if seeds < 1:
             raise InputError(f"--seeds {seeds}: at least one seed is needed; the paper's bands use five or more.")
         size = replace(size, seeds=seeds)
+    check_writable(out, f"--out {out}")
     out.mkdir(parents=True, exist_ok=True)
 
-    todo = list(experiments(size))
+    finished, todo = Finished(out, size), list(experiments(size))
     steps = Steps(len(todo) + 1, stream)
-    # Compiling and small programs keep one core busy, so two experiments run side by side.
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        groups = pool.map(lambda experiment: experiment.run(steps.start(experiment.name)), todo)
-        traces: Traces = {key: runs for group in groups for key, runs in group.items()}
+    try:
+        traces = _all_traces(todo, finished, steps)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"{len(finished)} of {len(todo)} steps are finished and kept in {out}; the same command goes on from them."
+        ) from None
     steps.start("figures and report")
-    for key, runs in traces.items():
-        for i, trace in enumerate(runs):
-            trace.save(out / "traces" / f"{_slug(str(key))}-{i}")
     claims = all_claims(traces)
-    (out / "claims.json").write_text(json.dumps(as_json(claims), indent=2) + "\n")
+    write_text(out / "claims.json", json.dumps(as_json(claims), indent=2) + "\n")
     figures = draw_figures(traces, out / "figures")
     provenance = traces[ALGORITHM_1][0].provenance
     settings = {"size": asdict(size), **{k: provenance[k] for k in ("problem", "dtype", "device", "versions")}}
@@ -53,8 +56,45 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
     )
     write_page(out / "report.html", TITLE, lead, as_json(claims), figures, settings)
+    finished.done()
     steps.finish()
     return claims
+
+
+class _Stopped(Exception):
+    """Another step failed, or the run was interrupted: there is no use in going on with this one."""
+
+
+def _all_traces(todo: list[Experiment], finished: Finished, steps: Steps) -> Traces:
+    """The traces of all steps; each is on disk when it is done. When one fails, or on Ctrl-C, the others stop."""
+    stop = threading.Event()
+
+    def done(experiment: Experiment) -> Traces:
+        known = finished.traces(experiment.name)
+        show = steps.start(experiment.name + ("" if known is None else ": finished before"))
+        if known is not None:
+            return known
+
+        def progress(rounds: int, total: int) -> None:
+            if stop.is_set():
+                raise _Stopped
+            show(rounds, total)
+
+        traces = experiment.run(progress)
+        finished.add(experiment.name, traces)
+        return traces
+
+    # Compiling and small programs keep one core busy, so two experiments run side by side.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        running = [pool.submit(done, experiment) for experiment in todo]
+        try:
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()  # raises what went wrong, while others may still be under way
+            return {key: runs for future in running for key, runs in future.result().items()}
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def claims_table(claims: list[Claim]) -> str:
@@ -71,7 +111,3 @@ def claims_table(claims: list[Claim]) -> str:
         )
     notes = [f"{c.id}: {c.measured['note']}" for c in claims if "note" in c.measured]
     return "\n\n".join([text_table(["", "claim", "measured"], rows), *notes])
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

@@ -1,0 +1,108 @@
+"""Which kernel a run gets, and why none."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from compfed.engines.onchip.lowering import NoKernel
+from compfed.engines.onchip.one_pass import gradients, power
+from compfed.engines.onchip.rows import widened
+from compfed.engines.onchip.whole_round import ON_CHIP, rounds_of_clients
+from compfed.problem.losses.base import OneOutput
+
+Kind = Literal["whole round", "one pass"]
+INTERPRET = False  # tests run kernels on a CPU
+CACHED = 40 * 2**20  # bytes that the cache of a large GPU holds: reading them twice costs little
+
+
+class Kernel(NamedTuple):
+    """What shapes the program. `interpret` runs kernels on any device, slowly, for tests."""
+
+    kind: Kind
+    interpret: bool = False
+
+
+class Choice(NamedTuple):
+    kernel: Kernel | None
+    why: str
+
+
+def chosen(problem: Any, algorithm: Any, batch_size: int | None, participants: int) -> Choice:
+    """A client's whole round where its rows fit on chip, else gradients in one pass; None on a CPU, and where neither applies."""
+    interpret = INTERPRET
+    why = _why_not(problem, batch_size, participants, interpret)
+    if why:
+        return Choice(None, why)
+    largest = max(rows for _, rows in problem.store.buckets)
+    if power(largest) * power(problem.sites.width) <= ON_CHIP:
+        try:
+            _traced(problem, algorithm)
+            return Choice(Kernel("whole round", interpret), "the rows of a client stay on chip for its whole round")
+        except NoKernel as reason:
+            return _one_pass(problem, interpret, f"not a whole round: {reason}")
+    return _one_pass(problem, interpret, "the rows of a client do not fit on chip")
+
+
+def _one_pass(problem: Any, interpret: bool, because: str) -> Choice:
+    if problem.store.A.nbytes < CACHED and not interpret:
+        return Choice(None, f"{because}, and all rows together stay in the cache")
+    try:
+        A, y, q, x = (jax.ShapeDtypeStruct(s, problem.dtype) for s in ((1, 16, 16), (1, 16), (1, 16), (1, 16)))
+        jax.eval_shape(lambda *rows: gradients(problem.loss, *rows), A, y, q, x)
+    except NoKernel as reason:
+        return Choice(None, f"{type(problem.loss).__name__}: {reason}")
+    return Choice(Kernel("one pass", interpret), f"gradients in one pass over the rows; {because}")
+
+
+def _why_not(problem: Any, batch_size: int | None, participants: int, interpret: bool) -> str:
+    if jax.devices()[0].platform != "gpu" and not interpret:
+        return "kernels are for a GPU"
+    if problem.dtype != np.float32:
+        return f"kernels are for float32; the problem is {problem.dtype.name}"
+    if batch_size is not None:
+        return "kernels are for full gradients"
+    if participants != problem.n:
+        return "kernels are for rounds with every client"
+    if not isinstance(problem.loss, OneOutput):
+        return f"kernels are for linear models with one output; the loss is {type(problem.loss).__name__}"
+    return ""
+
+
+def _traced(problem: Any, algorithm: Any) -> None:
+    """Raises NoKernel where the client's work has no translation."""
+    d, g = power(problem.d), widened(problem.regulariser, problem.d)
+    if d != problem.d:
+        zero = np.asarray(g.prox(jnp.zeros(d, problem.dtype), 1.0)) if _takes(g, d) else None
+        if zero is None or zero[problem.d :].any():
+            raise NoKernel(f"{type(g).__name__} cannot be filled up from {problem.d} to {d} coefficients")
+    shape = (1, 16, d)
+    A, y, q = (jax.ShapeDtypeStruct(s, problem.dtype) for s in (shape, shape[:2], shape[:2]))
+
+    def work(A, y, q):
+        x = jnp.zeros(d, problem.dtype)
+        s, c = algorithm.init(x)
+        c = jax.tree.map(lambda leaf: leaf[None], c)
+        for exchange in algorithm.exchanges:
+            down = exchange.down(g, s)
+            client = partial(_client, exchange, g, down)
+            rounds_of_clients(client, problem.loss, A, y, q, c)
+        return x
+
+    jax.eval_shape(work, A, y, q)
+
+
+def _client(exchange: Any, g: Any, down: Any, f: Any, c: Any) -> Any:
+    return exchange.client(f, g, down, c, jax.random.key(0))
+
+
+def _takes(g: Any, d: int) -> bool:
+    try:
+        jax.eval_shape(lambda x: g.prox(x, 1.0), jax.ShapeDtypeStruct((d,), np.float32))
+    except Exception:  # whatever it says of a length that is not its own
+        return False
+    return True

@@ -1,0 +1,186 @@
+"""Kernels for a GPU, run on this CPU by an interpreter: the same rounds as the plain loop in double precision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.engines.onchip import choice
+from compfed.engines.onchip.lowering import NoKernel, lowered
+from compfed.engines.onchip.one_pass import gradients
+from compfed.solvers.steps import suggest
+
+ROUNDS = 3
+SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two
+
+
+def federation(labels: str) -> cf.data.Sites:
+    rng = np.random.default_rng(0)
+    X = [rng.standard_normal((m, 6)) for m in SIZES]
+    z = [a @ np.linspace(-1, 1, 6) + rng.standard_normal(len(a)) for a in X]
+    kinds = {"signs": np.sign, "numbers": np.asarray, "counts": lambda v: np.floor(np.exp(np.clip(v, -2, 2)))}
+    return cf.data.from_arrays(X, [kinds[labels](v) for v in z])
+
+
+LOSSES: dict[str, tuple[Any, str]] = {
+    "Logistic": (cf.losses.Logistic(ridge=0.1), "signs"),
+    "Squared": (cf.losses.Squared(ridge=0.1), "numbers"),
+    "Huber": (cf.losses.Huber(delta=1.0, ridge=0.1), "numbers"),
+    "SquaredHinge": (cf.losses.SquaredHinge(ridge=0.1), "signs"),
+    "Poisson": (cf.losses.Poisson(ridge=0.1), "counts"),
+}
+
+
+def slowly(*cases: Any) -> list[Any]:
+    """Cases for `make test-all`."""
+    return [pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.thorough) for c in cases]
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(choice, "INTERPRET", True)
+    return monkeypatch
+
+
+def apart(loss: str, g: Any, method: str) -> tuple[float, dict[str, Any]]:
+    """How far kernels in single precision are from the plain loop in double, and what the trace says of the kernel."""
+    made, labels = LOSSES[loss]
+    problem = cf.Problem(made, g, federation(labels))
+    algorithm = suggest(method, problem, tau=3)
+    plain = cf.engines.reference(problem, algorithm, ROUNDS)
+    trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS)
+    return float(np.linalg.norm(trace.x - plain.x) / np.linalg.norm(plain.x)), trace.provenance["kernel"]
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "DecoupledProx",
+        "FedDR",
+        *slowly(
+            "FedDA",
+            "FastFedDA",
+            "FedMid",
+            "FedADMM",
+            "Scaffnew",
+            "FedPLT",
+            "NormalMap",
+            "ServerProx",
+            "AcceleratedDecoupledProx",
+            "FISTA",
+        ),
+    ],
+)
+def test_a_whole_round_on_chip_is_the_plain_loops(interpreted, method):
+    """The client's own method in a kernel, whatever the algorithm."""
+    error, kernel = apart("Logistic", cf.regularisers.L1(1e-2), method)
+    assert kernel["kind"] == "whole round"
+    assert error <= 2e-6
+
+
+@pytest.mark.parametrize("method", ["Scaffold", *slowly("FedAvg", "FedProx", "Mime")])
+def test_methods_without_a_prox_too(interpreted, method):
+    error, kernel = apart("Squared", cf.regularisers.Zero(), method)
+    assert kernel["kind"] == "whole round"
+    assert error <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("loss", "on_chip"),
+    [
+        ("Huber", True),
+        ("Poisson", False),
+        *slowly(
+            ("Squared", True),
+            ("Poisson", True),
+            ("Logistic", False),
+            ("Logistic", True),
+            ("SquaredHinge", True),
+            ("Squared", False),
+            ("Huber", False),
+            ("SquaredHinge", False),
+        ),
+    ],
+)
+def test_every_loss(interpreted, loss, on_chip):
+    """On chip, and, where the rows of a client do not fit, in one pass over them per gradient."""
+    if not on_chip:
+        interpreted.setattr(choice, "ON_CHIP", 0)
+    weighted = cf.regularisers.ElasticNet(np.linspace(0, 0.05, 6), np.full(6, 0.01))
+    error, kernel = apart(loss, weighted, "DecoupledProx")
+    assert kernel["kind"] == ("whole round" if on_chip else "one pass")
+    assert error <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("g", "method", "kind", "why"),
+    [
+        (cf.regularisers.L1(1e-2), "CompressedDecoupledProx", "one pass", "top_k has no translation"),
+        (cf.regularisers.L1(1e-2), "ProximalBFGS", "one pass", "a client that asks for value"),
+        (cf.regularisers.GroupL2(1e-2, (0, 0, 1, 1, 2, 2)), "DecoupledProx", "one pass", "from 6 to 8 coefficients"),
+        (cf.regularisers.Box(0.5, 1.0), "DecoupledProx", "one pass", "from 6 to 8 coefficients"),
+    ],
+)
+def test_what_has_no_kernel_says_why_and_runs(interpreted, g, method, kind, why):
+    error, kernel = apart("Logistic", g, method)
+    assert kernel["kind"] == kind
+    assert why in kernel["why"]
+    assert error <= 2e-6
+
+
+def test_without_a_gpu_there_is_no_kernel():
+    problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype="float32")
+    algorithm = cf.algorithms.DecoupledProx(eta=0.1)
+    assert choice.chosen(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "batch", "k", "why"),
+    [("float64", None, 5, "float32"), ("float32", 4, 5, "full gradients"), ("float32", None, 2, "every client")],
+)
+def test_where_kernels_do_not_apply(interpreted, dtype, batch, k, why):
+    problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
+    kernel, said = choice.chosen(problem, cf.algorithms.DecoupledProx(eta=0.1), batch, k)
+    assert kernel is None
+    assert why in said
+
+
+@pytest.mark.parametrize(("n", "m", "d"), [(3, 40, 16), (1, 100, 256), (2, 16, 8)])
+def test_gradients_in_one_pass(n, m, d):
+    """Against NumPy in double precision; a client with many rows is split over programs, the last block cut off."""
+    rng = np.random.default_rng(1)
+    A, x = rng.standard_normal((n, m, d)), rng.standard_normal((n, d)) / np.sqrt(d)
+    y, q = np.sign(rng.standard_normal((n, m))), rng.uniform(0, 1 / m, (n, m))
+    slope = -y / (1 + np.exp(y * np.einsum("nmd,nd->nm", A, x)))
+    right = np.einsum("nmd,nm->nd", A, q * slope)
+    found = gradients(cf.losses.Logistic(), *(jnp.asarray(a, jnp.float32) for a in (A, y, q, x)), interpret=True)
+    np.testing.assert_allclose(found, right, rtol=0, atol=2e-6 * np.abs(right).max())
+
+
+def test_a_loop_over_numbers_and_a_counter_is_translated():
+    def f(x, weights):
+        def step(total, item):
+            k, w = item
+            return total + w * x * (k + 1), None
+
+        return jax.lax.scan(step, jnp.zeros_like(x), (jnp.arange(4), weights))[0]
+
+    x, weights = jnp.arange(8.0), jnp.array([1.0, -2.0, 0.5, 4.0])
+    np.testing.assert_allclose(lowered(f, x, weights), f(x, weights))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: jnp.sort(x), lambda x: x[jnp.array([1, 0])], lambda x: jnp.outer(x, x) @ jnp.outer(x, x),
+        lambda x: jax.lax.scan(lambda c, v: (c + v, c), 0.0, x)[1], lambda x: jnp.cumsum(x),
+    ],
+)  # fmt: skip
+def test_what_has_no_translation_is_named(f):
+    with pytest.raises(NoKernel, match="has no translation"):
+        lowered(f, jnp.arange(8.0))

@@ -1,0 +1,39 @@
+"""Compiled programs: those of shapes that are not used any more go."""
+
+from __future__ import annotations
+
+import gc
+
+import jax
+
+import compfed as cf
+from compfed.tools import precision, programs
+
+
+def alive() -> int:
+    """Programs that the compiler holds for this process, whoever made them."""
+    gc.collect()
+    return len(jax.devices()[0].client.live_executables())
+
+
+def run(rows: int) -> None:
+    sites = cf.data.synthetic(clients=2, samples=rows, features=3)
+    problem = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
+    cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.1), 2)
+
+
+def test_a_loop_over_new_shapes_keeps_no_more_programs_than_the_bound(monkeypatch):
+    monkeypatch.setattr(precision, "make_room", lambda: programs.make_room(3))
+    run(10)
+    before = alive()
+    for rows in (11, 12, 13, 14):
+        run(rows)
+        assert programs.programs_kept() <= 3 + 3  # the bound, and those of one run
+    assert alive() <= before + 3
+
+
+def test_programs_of_the_same_shape_stay():
+    run(10)
+    kept = programs.programs_kept()
+    run(10)
+    assert programs.programs_kept() == kept
