@@ -35,7 +35,7 @@ from compfed.federation import (
 from compfed.federation.flower import Remote, Unanswered, client_app
 from compfed.federation.flower.records import asked, from_records, to_records
 from compfed.federation.messages import Packed, pack, unpack
-from compfed.federation.server import ServerLoop
+from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.view import Job, Share, View
 from compfed.solvers.steps import suggest
 from compfed.tools.records import nonnegative, record
@@ -269,12 +269,89 @@ def straight(path, packed, run="x"):
 
 def test_a_failure_at_a_site_does_not_tell_of_its_rows(problem, tmp_path):
     paths = written(tmp_path, problem.sites)
-    (paths[1].parent / "rows.csv").write_text("a0,y0\n1.0,secret\n")
-    federation, _ = remote(paths)
-    with pytest.raises(cf.InputError, match="site '1': its rows cannot be read; its log says why") as refused:
-        ask(federation, Moments())
-    assert "secret" not in str(refused.value)
+    rows = paths[1].parent / "rows.csv"
+    for text, told in {
+        "a0,y0\nsecret,1.0\n": "words in column 'a0'. Encode words",
+        "": "its table cannot be read",
+    }.items():
+        rows.write_text(text)
+        federation, _ = remote(paths)
+        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {told}") as refused:
+            ask(federation, Moments())
+        assert "secret" not in str(refused.value)
     assert "secret" in (paths[1].parent / "state" / "answered.jsonl").read_text()
+
+
+# --- before round one ---
+
+APART = {
+    "missing": ("age,bmi,ill\n1,2,0\n2,4,1\n", "site 'south' has no column 'dose', which site 'north' has"),
+    "renamed": (
+        "age,Dose,bmi,ill\n1,2,3,0\n",
+        "no column 'dose', which site 'north' has. site 'south' has a column 'Dose'",
+    ),
+    "order": ("age,bmi,dose,ill\n1,2,3,0\n", "column 1 is 'bmi' at site 'south' and 'dose' at site 'north'"),
+    "words": (
+        "age,dose,bmi,ill\n1,2,3,no\n2,1,1,yes\n",
+        "the classes are words at site 'south' and numbers at site 'north'",
+    ),
+    "hole": (
+        "age,dose,bmi,ill\n1,2,,0\n2,1,1,1\n",
+        "site 'south': its rows cannot be used: values missing in column 'bmi'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", APART)
+def test_what_the_sites_must_agree_on_is_checked_before_anything_is_computed(what, tmp_path):
+    text, message = APART[what]
+    paths = []
+    for i, (name, rows) in enumerate({"north": "age,dose,bmi,ill\n1,2,3,0\n2,1,5,1\n4,4,1,0\n", "south": text}.items()):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rows.csv").write_text(rows)
+        paths.append(tmp_path / name / "site.toml")
+        paths[-1].write_text(f'name = "{name}"\nindex = {i}\ndata = "rows.csv"\nlabel = "ill"\nstate = "state"\n')
+    federation, grid = remote(paths)
+    with pytest.raises(cf.InputError, match=message):
+        cf.FederatedLogisticRegression(alpha=0.1).fit_federation(federation)
+    assert len(grid.sent) == 2  # one message
+
+
+def test_labels_that_are_words_are_classes_over_the_network_too(tmp_path):
+    sites = table("classes")
+    names = np.array(["low", "middle", "high"])
+    paths = written(tmp_path, sites)
+    for path, y in zip(paths, sites.labels, strict=True):
+        head, *lines = (path.parent / "rows.csv").read_text().splitlines()
+        worded = [f"{line.rpartition(',')[0]},{names[int(c)]}" for line, c in zip(lines, y, strict=True)]
+        (path.parent / "rows.csv").write_text("\n".join([head, *worded]) + "\n")
+    there = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(remote(paths)[0])
+    words = [names[y.astype(int)] for y in sites.labels]
+    where = np.repeat(sites.names, [len(y) for y in words])
+    here = cf.FederatedLogisticRegression(alpha=0.02).fit(
+        np.concatenate(sites.features), np.concatenate(words), sites=where
+    )
+    assert there.classes_.tolist() == ["high", "low", "middle"]
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-9)
+
+
+def test_nan_in_a_round_names_the_site_and_enters_no_sum(problem, settings):
+    federation, grid = remote(settings)
+
+    def broken(site, records, reply):
+        envelope, packed = from_records(reply())
+        assert packed is not None
+        (answer,) = unpack(packed)
+        bad = answer._replace(u={name: value * np.nan for name, value in answer.u.items()}) if site == 1 else answer
+        return to_records(envelope, pack((bad,)))
+
+    loop = loop_of(problem, suggest("DecoupledProx", problem, tau=3))
+    converse(federation, loop.round())
+    before = loop.model()
+    grid.meddle = broken
+    with pytest.raises(NotFinite, match="round 2, client '1', stage client"):
+        converse(federation, loop.round())
+    np.testing.assert_array_equal(loop.model(), before)
 
 
 # --- answers that cannot be used ---

@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
+from compfed.data.site_file import UnfitRows
 from compfed.errors import InputError
 from compfed.federation.flower.records import asked, from_records, to_records
 from compfed.federation.flower.site_memory import Answered, RunFiles, recall, remembered
@@ -35,9 +36,10 @@ class Desk:
         if self._site is None:
             try:
                 self._site = self._open()
-            except Exception:  # its words may quote a row
+            except Exception as problem:  # its words may quote a row
                 self._log({"failed": traceback.format_exc()})
-                raise InputError("its rows cannot be read; its log says why.") from None
+                told = problem.told if isinstance(problem, UnfitRows) else "its log says why."
+                raise InputError(f"its rows cannot be used: {told}") from None
         return self._site
 
     def register(self) -> RecordDict:

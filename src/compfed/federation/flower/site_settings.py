@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from compfed.data.files import from_files
+from compfed.data.site_file import read_site
 from compfed.errors import InputError
 from compfed.federation.flower.desk import Desk
 from compfed.federation.questions import QUESTIONS
@@ -56,11 +56,8 @@ class SiteSettings:
 
     def rows(self) -> Site:
         """The site, with its rows."""
-        table = from_files([self.data], self.label, self.features, self.drop)
-        return Site(
-            table.features[0], table.labels[0], name=self.name, index=self.index, columns=table.columns,
-            refuses=self.refuses,
-        )  # fmt: skip
+        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
+        return Site(A, y, name=self.name, index=self.index, columns=columns, refuses=self.refuses)
 
     def desk(self) -> Desk:
         return Desk(self.index, self.name, self.rows, self.state, self.accepts)
