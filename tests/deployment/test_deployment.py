@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 import sys
@@ -23,9 +24,10 @@ import compfed as cf
 from compfed.deployment import model_files, processes, site_node
 from compfed.deployment.app_folder import new
 from compfed.deployment.keys import make_keys
-from compfed.deployment.operator import followed, superlink
+from compfed.deployment.operator import superlink
 from compfed.deployment.server_app import fit
 from compfed.deployment.settings import FederationSettings
+from compfed.deployment.watching import Watch, watch
 from compfed.federation import QUESTIONS, InProcess
 from compfed.federation.flower import SiteSettings
 
@@ -174,13 +176,54 @@ def test_a_run_leaves_its_folder_and_goes_on_after_a_failure(tmp_path):
         def poll(self) -> int:
             return 0
 
-    process: Any = Ended()
-    lines = list(followed(run, process))
+    screen = io.StringIO()
+    watch(run, SITES, Ended(), screen)
+    lines = screen.getvalue().splitlines()
     assert sum("!" in line for line in lines) == 8  # two sites, four times each
     assert len(lines) - 8 == ended["rounds"]
     assert "Describe, Moments" in lines[8]
     secret = np.asarray(sites().features[0][0]).tobytes()
     assert not any(secret in path.read_bytes() for path in run.rglob("*") if path.is_file())
+
+
+def test_a_terminal_shows_a_line_per_site(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    class Twice:
+        looks = iter([None, None, 0])
+
+        def poll(self) -> int | None:
+            return next(self.looks)
+
+    said = {
+        "number": 3,
+        "site": "north",
+        "questions": ["Moments"],
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "seconds": 4.25,
+        "time": 100.0,
+    }
+    lost = {"number": 4, "site": "south", "what": "not connected", "time": 101.0}
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "journal" / "00000003").touch()
+    (tmp_path / "messages.jsonl").write_text(json.dumps(said) + "\n" + '{"half a li')
+    (tmp_path / "events.jsonl").write_text(json.dumps(lost) + "\n")
+    seen = Watch(tmp_path, SITES)
+    assert len(seen.news(False)) == 2
+    lines = [line.split() for line in seen.table(112.0).splitlines()]
+    assert ["north", "12", "s", "ago", "4.2", "asked,", "message", "4"] in lines
+    assert ["south", "-", "-", "not", "connected"] in lines
+    screen = Terminal()
+    monkeypatch.setattr("compfed.deployment.watching.PAUSE", 0.0)
+    watch(tmp_path, SITES, Twice(), screen)
+    first, second, last = screen.getvalue().split("\x1b[")[0], *screen.getvalue().split("F\x1b[J")[1:]
+    assert "! message 4, site south: not connected" in first
+    assert "not connected" in second  # the table, drawn again in the same place
+    assert "3  north 4.2 s" in first
+    assert last == ""
 
 
 # --- a site's node ---
@@ -213,7 +256,7 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_said(furnished, mon
     script.write_text("print('Failed to activate the node'); raise SystemExit(305 % 256)")
     _, env, settings = site_node.command(furnished)
     monkeypatch.setattr(
-        site_node, "command", lambda path: ([sys.executable, str(script), "", "", "h:1"], env, settings)
+        site_node, "command", lambda path, desk="": ([sys.executable, str(script), "", "", "h:1"], env, settings)
     )
     monkeypatch.setattr(site_node.signal, "signal", lambda *_: None)
     said: list[str] = []

@@ -22,7 +22,7 @@ from compfed.data import Sites, bundled
 from compfed.deployment import model_files
 from compfed.deployment.app_folder import new
 from compfed.deployment.keys import make_keys
-from compfed.deployment.operator import run, serve
+from compfed.deployment.operator import register, run, serve
 from compfed.deployment.processes import end
 from compfed.deployment.settings import FederationSettings
 from compfed.errors import InputError, OneSiteWarning
@@ -65,6 +65,7 @@ class Loopback:
 
     def start(self) -> None:
         self.start_superlink()
+        register(self.settings)  # a node that is not known yet ends, and tries again later
         for name in self.names:
             self.start_site(name)
 

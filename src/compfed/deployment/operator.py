@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from compfed.deployment.processes import end, environment, program, start
 from compfed.deployment.settings import FederationSettings
+from compfed.deployment.watching import watch
 from compfed.errors import InputError
 
 STARTS, PAUSE = 6, 10.0  # of a run that stops before its end; seconds between
@@ -45,14 +46,13 @@ def run(settings: FederationSettings, folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} holds a run that has ended; give another folder.")
     ended.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    env = _connected(settings)
+    env = register(settings)
     config = f'settings="{settings.home / "federation.toml"}" folder="{folder}"'
     command = [program("flwr"), "run", str(settings.home / "app"), "compfed", "--stream", "-c", config]
     for _ in range(STARTS):
         process = start(command, env, folder / "flower.log")
         try:
-            for line in followed(folder, process):
-                print(line, flush=True)
+            watch(folder, settings.sites, process)
         finally:
             end(process)
         if ended.exists():
@@ -67,49 +67,32 @@ def run(settings: FederationSettings, folder: Path) -> dict[str, Any]:
     )
 
 
-def _connected(settings: FederationSettings) -> dict[str, str]:
-    """The environment for commands to the SuperLink, once the keys of all sites are registered there."""
+def register(settings: FederationSettings) -> dict[str, str]:
+    """Register the keys of all sites at the SuperLink; the environment for commands to it."""
     home = settings.home / "flower" / "operator"
     env = environment(home)
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "compfed"\n\n[superlink.compfed]\naddress = "{settings.superlink}"\n'
         f'root-certificates = "{settings.keys / "ca.crt"}"\n'
     )
-    for name in settings.sites:
-        command = [program("flwr"), "supernode", "register", str(settings.keys / f"{name}.key.pub"), "compfed"]
+    public = {name: settings.keys / f"{name}.key.pub" for name in settings.sites}
+    for name, path in public.items():
+        if not path.exists():
+            raise InputError(
+                f"there is no {path}: the key of site {name!r}. Run: compfed federation keys {settings.home}"
+            )
+    hashes = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for name, path in public.items()]
+    database, done = settings.home / "flower" / "superlink.db", home / "registered"
+    known = done.read_text() if done.exists() and database.exists() else ""  # it takes Flower seconds to say "already"
+    for (name, path), line in zip(public.items(), hashes, strict=True):
+        command = [program("flwr"), "supernode", "register", str(path), "compfed"]
+        if line in known:
+            continue
         said = subprocess.run(command, env=env, capture_output=True, text=True)
         if said.returncode and "already" not in said.stdout + said.stderr:
             raise InputError(f"the key of site {name!r} could not be registered at {settings.superlink}: {_last(said)}")
+    done.write_text("".join(hashes))
     return env
-
-
-def followed(folder: Path, process: subprocess.Popen[Any]) -> Iterator[str]:
-    """A line per message and one per event, until the run has ended."""
-    seen = {"messages.jsonl": 0, "events.jsonl": 0}
-    together: dict[int, list[dict[str, Any]]] = {}
-    while True:
-        over = process.poll() is not None or (folder / "ended.json").exists()
-        for name in seen:
-            lines = (folder / name).read_text().splitlines() if (folder / name).exists() else []
-            for said in map(json.loads, lines[seen[name] :]):
-                if name == "events.jsonl":
-                    yield f"  ! message {said['number']}, site {said['site']}: {said['what']}"
-                else:
-                    together.setdefault(said["number"], []).append(said)
-            seen[name] = len(lines)
-        for number in sorted(together):
-            if over or number < max(together) or (folder / "journal" / f"{number:08d}").exists():
-                yield _line(number, together.pop(number))
-        if over:
-            return
-        time.sleep(0.5)
-
-
-def _line(number: int, replies: list[dict[str, Any]]) -> str:
-    kinds = ", ".join(dict.fromkeys(kind for said in replies for kind in said["questions"]))
-    sites = "  ".join(f"{said['site']} {said['seconds']:.1f} s" for said in sorted(replies, key=lambda r: r["site"]))
-    up, down = (sum(said[key] for said in replies) / 1e3 for key in ("bytes_up", "bytes_down"))
-    return f"  {number:4d}  {sites}  {down:8.1f} kB down {up:8.1f} kB up  {kinds}"
 
 
 def _last(said: subprocess.CompletedProcess[str]) -> str:
