@@ -37,7 +37,7 @@ folder = ""
 """,
     "federation_app/__init__.py": "",
     "federation_app/server.py": "from compfed.deployment.server_app import server_app\n\napp = server_app()\n",
-    "federation_app/site.py": "from compfed.federation.flower import client_app\n\napp = client_app()\n",
+    "federation_app/site.py": "from compfed.deployment.courier import client_app\n\napp = client_app()\n",
 }
 SITE = """\
 # A site of the federation. This file, the rows and the state stay on this machine.

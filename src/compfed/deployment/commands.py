@@ -89,8 +89,9 @@ def _federation_demo(args: argparse.Namespace) -> int:
 
 
 def _site(args: argparse.Namespace) -> int:
-    from compfed.deployment.site_node import keep_running
+    from compfed.deployment.site_node import configure_jax, keep_running
 
+    configure_jax(args.config)
     keep_running(args.config)
     return 0
 

@@ -1,7 +1,8 @@
-"""`compfed site`: the Flower node of a site, kept running. It only dials out."""
+"""`compfed site`: the desk of a site and its Flower node, kept running. The node only dials out."""
 
 from __future__ import annotations
 
+import functools
 import signal
 import sys
 import time
@@ -10,10 +11,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
+from compfed.deployment.courier import DESK
+from compfed.deployment.open_desk import OpenDesk
 from compfed.deployment.processes import end, environment, program, start
 from compfed.errors import InputError
+from compfed.federation.flower.site_app import SETTING
 from compfed.federation.flower.site_settings import QUESTION_NAMES, SiteSettings
 
+SAY = functools.partial(print, flush=True)  # a log shows what was said at once
 AGAIN = 5.0  # seconds until a node that was not admitted tries again
 
 SAID = {
@@ -41,8 +48,8 @@ def what_leaves(settings: SiteSettings) -> str:
     return "\n".join(lines)
 
 
-def command(path: Path) -> tuple[list[str], dict[str, str], SiteSettings]:
-    """The command of the node, its environment, and the settings it is made from."""
+def command(path: Path, desk: str = "") -> tuple[list[str], dict[str, str], SiteSettings]:
+    """The command of the node, its environment, and the settings it is made from; `desk` is where messages are answered."""
     settings = SiteSettings.read(path)
     network = tomllib.loads(path.read_text()).get("network", {})
     for name in ("superlink", "ca", "key", "port"):
@@ -57,21 +64,31 @@ def command(path: Path) -> tuple[list[str], dict[str, str], SiteSettings]:
     made = [
         program("flower-supernode"), "--root-certificates", str(home / network["ca"]), "--superlink", network["superlink"],
         "--auth-supernode-private-key", str(home / network["key"]), "--port", str(network["port"]),
-        "--node-config", f'site-config="{path.absolute()}"',
+        "--node-config", f'{SETTING}="{path.absolute()}"' + (f' {DESK}="{desk}"' if desk else ""),
     ]  # fmt: skip
-    compiled = {  # local steps are compiled once at a site, not once in the process of every message
-        "JAX_COMPILATION_CACHE_DIR": str(settings.state / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_PLATFORMS": "cpu",
-        "OPENBLAS_NUM_THREADS": "1",
+    here = {name.upper(): str(value) for name, value in compiled(settings).items()}  # for a message that finds no desk
+    return made, environment(settings.state / "flower", here), settings
+
+
+def compiled(settings: SiteSettings) -> dict[str, Any]:
+    """Settings of JAX: local steps are compiled once at a site, not once in every process, and on its CPU."""
+    return {
+        "jax_compilation_cache_dir": str(settings.state / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_platforms": "cpu",
     }
-    return made, environment(settings.state / "flower", compiled), settings
 
 
-def keep_running(path: Path, say: Callable[[str], Any] = print) -> None:
+def configure_jax(path: Path) -> None:
+    """For this whole process: the desk is in it."""
+    for name, value in compiled(SiteSettings.read(path)).items():
+        jax.config.update(name, value)
+
+
+def keep_running(path: Path, say: Callable[[str], Any] = SAY) -> None:
     """Start the node; when it ends, for whatever reason, start it again. Until told to stop."""
-    made, env, settings = command(path)
+    _, _, settings = command(path)
     say(what_leaves(settings))
     settings.rows()  # what is wrong with the rows is better known now than in a round
 
@@ -79,6 +96,11 @@ def keep_running(path: Path, say: Callable[[str], Any] = print) -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, stop)
+    with OpenDesk(path) as desk:
+        _keep_node(*command(path, desk.place), say)
+
+
+def _keep_node(made: list[str], env: dict[str, str], settings: SiteSettings, say: Callable[[str], Any]) -> None:
     while True:
         process = start(made, env, settings.state / "node.log")
         try:

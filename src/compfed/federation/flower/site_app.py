@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from compfed.errors import InputError
@@ -20,13 +20,19 @@ def client_app() -> ClientApp:
 
     @app.query()
     def register(message: Message, context: Context) -> Message:
-        return Message(_desk(context).register(), reply_to=message)
+        return Message(answered("register", message.content, context), reply_to=message)
 
     @app.train()
     def answer(message: Message, context: Context) -> Message:
-        return Message(_desk(context).reply(message.content), reply_to=message)
+        return Message(answered("reply", message.content, context), reply_to=message)
 
     return app
+
+
+def answered(what: str, records: RecordDict, context: Context) -> RecordDict:
+    """What the desk of the node's site says, in this process."""
+    desk = _desk(context)
+    return desk.register() if what == "register" else desk.reply(records)
 
 
 def _desk(context: Context) -> Desk:
