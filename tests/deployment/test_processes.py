@@ -22,6 +22,7 @@ pytest.importorskip("flwr", reason="a deployment runs on Flower: pip install 'co
 
 import compfed as cf
 from compfed.deployment import model_files
+from compfed.deployment.keys import make_keys
 from compfed.deployment.loopback import Loopback
 from compfed.deployment.operator import run
 from compfed.deployment.settings import FederationSettings
@@ -100,31 +101,81 @@ def test_a_fit_over_processes_is_the_fit_in_this_process(tmp_path):
     np.testing.assert_array_equal(coefficients(federation), here(federation))
     # no number of any row is on the server's disk: run folder, journal, logs, the database of the SuperLink
     rows = [np.float64(value).tobytes() for A in sites().features for value in A.ravel()]
-    at_the_server = [
-        path for path in federation.home.rglob("*") if path.is_file() and federation.home / "sites" not in path.parents
-    ]
+    at_the_server = [path for path in files(federation) if federation.home / "sites" not in path.parents]
     assert any(path.name.startswith("superlink.db") for path in at_the_server)
     for path in at_the_server:
         data = path.read_bytes()
         assert not any(number in data for number in rows), path
-        assert federation.home / "run" not in path.parents or b"PRIVATE KEY" not in data
-    log = (tmp_path / "f" / "sites" / "north" / "state" / "node.log").read_text()
-    assert "PRIVATE KEY" not in log
+    no_secret_is_told(federation)
+    log = (tmp_path / "f" / "sites" / "north" / "state" / "answered.jsonl").read_text()
+    assert sum("sha256_out" in line for line in log.splitlines()) == len(list((tmp_path / "f/run/journal").iterdir()))
+
+
+def files(federation: Loopback) -> list[Path]:
+    return [path for path in federation.home.rglob("*") if path.is_file()]
+
+
+def no_secret_is_told(federation: Loopback) -> None:
+    """A private key is in its own file, which others cannot read, and in no other: no log, no run folder, no app, no database."""
+    keys = [path for path in files(federation) if path.suffix == ".key"]
+    assert len(keys) == 2 + 2 * len(NAMES)  # CA and server; of every site, at the operator's and at the site
+    assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+    secrets = [line for path in keys for line in path.read_bytes().splitlines() if b"-----" not in line]
+    for path in set(files(federation)) - set(keys):
+        data = path.read_bytes()
+        assert b"PRIVATE KEY" not in data, path
+        assert not any(secret in data for secret in secrets), path
 
 
 METHODS = {
-    "stateful": 'alpha = 0.1\nalgorithm = "DecoupledProx"\nmax_rounds = 6',
-    "stateless": 'alpha = 0.1\nalgorithm = "FISTA"\nmax_rounds = 6',
-    "second order": "alpha = 0.1",
+    "stateful": 'alpha = 0.1\nalgorithm = "DecoupledProx"\nmax_rounds = 5',
+    "first order": 'alpha = 0.1\nalgorithm = "FISTA"\nmax_rounds = 5',
+    "second order": 'alpha = 0.1\nalgorithm = "ProximalNewton"\nmax_rounds = 5',
 }
 
 
 @faults
-@pytest.mark.parametrize("kind", METHODS)
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_methods_over_processes(kind, tmp_path):
-    federation = furnished(tmp_path / "f", METHODS[kind])
-    np.testing.assert_array_equal(coefficients(federation), here(federation))
+def test_methods_over_processes_take_the_path_of_the_reference_engine(tmp_path):
+    """One federation, three runs after one another; every number of every round, and the model."""
+    federation = furnished(tmp_path / "f", "")
+    toml = (federation.home / "federation.toml").read_text()
+    with federation:
+        federation.start()
+        for kind, parameters in METHODS.items():
+            (federation.home / "federation.toml").write_text(
+                toml.replace("[parameters]\n", f"[parameters]\n{parameters}\n")
+            )
+            folder = federation.home / kind.replace(" ", "-")
+            run(federation.settings, folder)
+            model = federation.settings.new_estimator().fit_federation(InProcess(sites()))
+            np.testing.assert_array_equal(model_files.load(folder).coef_, model.coef_)
+            there = cf.Trace.load(folder / "trace.npz")
+            assert len(there["round"]) > 3
+            for name in set(model.trace_.keys()) - {"seconds"}:
+                np.testing.assert_array_equal(there[name], model.trace_[name], err_msg=f"{kind}: {name}")
+    no_secret_is_told(federation)
+
+
+@faults
+def test_who_is_not_admitted_is_told_why(tmp_path):
+    """A key that the operator does not know, and a server whose certificate another authority signed."""
+    federation = furnished(tmp_path / "f", "")
+    make_keys(tmp_path / "others", "127.0.0.1", NAMES)
+    shutil.copy(tmp_path / "others" / "north.key", federation.home / "sites" / "north" / "node.key")
+    shutil.copy(tmp_path / "others" / "ca.crt", federation.home / "sites" / "south" / "ca.crt")
+    reasons = {
+        "north": "it was not admitted. Either its key is not registered yet (the operator does that when a run starts)",
+        "south": "the server's certificate is not signed by `ca`: ask the operator for the ca.crt of this federation.",
+    }
+    with federation:
+        federation.start()
+        for name, reason in reasons.items():
+            log, end = federation.home / "sites" / name / "site.log", time.monotonic() + 180
+            while reason not in log.read_text():
+                assert time.monotonic() < end, log.read_text()
+                time.sleep(0.5)
+    assert ours(federation.home) == {}
 
 
 def _node(f: Loopback) -> None:
@@ -147,11 +198,27 @@ def _superlink(f: Loopback) -> None:
     f.start_superlink()
 
 
+def _site(f: Loopback) -> None:
+    """The desk and its supervisor; the node they leave behind answers alone, until they are back."""
+    process = f.processes["south"]
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    time.sleep(10.0)
+    f.start_site("south")
+
+
 def _disk(f: Loopback) -> None:
     shutil.rmtree(f.home / "sites" / "south" / "state" / "runs")
 
 
-KILLS = {"node": _node, "client app": _client_app, "server app": _server_app, "superlink": _superlink, "disk": _disk}
+KILLS = {
+    "node": _node,
+    "client app": _client_app,
+    "server app": _server_app,
+    "superlink": _superlink,
+    "site": _site,
+    "disk": _disk,
+}
 
 
 @faults

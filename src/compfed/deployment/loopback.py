@@ -99,7 +99,7 @@ def free_ports(n: int) -> list[int]:
     return ports
 
 
-def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 60.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 300.0) -> None:
     end_of_patience = time.monotonic() + seconds
     while time.monotonic() < end_of_patience and process.poll() is None:
         with socket.socket() as s:

@@ -59,6 +59,22 @@ def end(process: subprocess.Popen[Any], patience: float = 10.0) -> None:
             time.sleep(0.1)
 
 
+def end_left_behind(pid_file: Path, mark: str) -> None:
+    """End the group of a process that somebody who was killed has started: if it lives, and its command has the mark."""
+    pid = pid_file.read_text().strip() if pid_file.exists() else ""
+    if not pid.isdigit():
+        return
+    for sent, wait in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+        command = subprocess.run(["ps", "-ww", "-o", "args=", "-p", pid], capture_output=True, text=True).stdout
+        if mark not in command:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(int(pid), sent)
+        until = time.monotonic() + wait
+        while _alive(int(pid)) and time.monotonic() < until:
+            time.sleep(0.1)
+
+
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True).stdout

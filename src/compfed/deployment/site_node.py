@@ -15,7 +15,7 @@ import jax
 
 from compfed.deployment.courier import DESK
 from compfed.deployment.open_desk import OpenDesk
-from compfed.deployment.processes import end, environment, program, start
+from compfed.deployment.processes import end, end_left_behind, environment, program, start
 from compfed.errors import InputError
 from compfed.federation.flower.site_app import SETTING
 from compfed.federation.flower.site_settings import QUESTION_NAMES, SiteSettings
@@ -101,16 +101,19 @@ def keep_running(path: Path, say: Callable[[str], Any] = SAY) -> None:
 
 
 def _keep_node(made: list[str], env: dict[str, str], settings: SiteSettings, say: Callable[[str], Any]) -> None:
+    log, pid_file = settings.state / "node.log", settings.state / "node.pid"
+    end_left_behind(
+        pid_file, made[-1].partition(" ")[0]
+    )  # of a supervisor that was killed; its site.toml is in the command
     while True:
-        process = start(made, env, settings.state / "node.log")
+        process = start(made, env, log)
         try:
+            pid_file.write_text(str(process.pid))
             say(f"{time.strftime('%H:%M:%S')} node started, dialling {made[4]}")
             code = process.wait()
         finally:
             end(process)
-        say(
-            f"{time.strftime('%H:%M:%S')} node ended with code {code}: {reason(settings.state / 'node.log')} Again in {AGAIN:g} s."
-        )
+        say(f"{time.strftime('%H:%M:%S')} node ended with code {code}: {reason(log)} Again in {AGAIN:g} s.")
         time.sleep(AGAIN)
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="the messages of Flower: pip install 'compfed
 from federation.flower.fake_grid import NOW, FakeGrid, remote, written
 from flwr.app import Context, Error, Message, RecordDict
 from problems import logistic
+from sklearn.metrics import r2_score
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
@@ -153,6 +154,17 @@ def test_every_estimator_fits_as_in_this_process(name, tmp_path):
 def test_nothing_but_this_package_imports_flower():
     code = "import sys, compfed, compfed.cli, compfed.estimators, compfed.studies; print('flwr' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_score_and_comparison_over_the_network(tmp_path):
+    sites = table("numbers")
+    federation, _ = remote(written(tmp_path, sites))
+    model = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(sites))
+    pooled = r2_score(np.concatenate(sites.labels), np.concatenate(sites.features) @ model.coef_ + model.intercept_)
+    assert model.score_federation(federation) == pytest.approx(pooled, rel=1e-12)
+    there, here = (cf.compare_local_federated(cf.FederatedLasso(alpha=0.1), f) for f in (federation, InProcess(sites)))
+    np.testing.assert_array_equal(there.losses, here.losses)
+    assert there.communication == here.communication
 
 
 # --- records ---
