@@ -121,6 +121,7 @@ print(*(value.tobytes().hex() for value in u.values()))
 """
 
 
+@pytest.mark.thorough  # two processes that compile
 def test_local_steps_that_were_compiled_once_at_a_site_are_found_by_another_process(site):
     said = []
     for _ in range(2):

@@ -10,9 +10,13 @@ import contextlib
 import os
 import shutil
 import signal
-import threading
+import ssl
+import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +27,9 @@ pytest.importorskip("flwr", reason="a deployment runs on Flower: pip install 'co
 import compfed as cf
 from compfed.deployment import model_files
 from compfed.deployment.keys import make_keys
-from compfed.deployment.loopback import Loopback
+from compfed.deployment.loopback import Loopback, free_ports, wait_for_port
 from compfed.deployment.operator import run
+from compfed.deployment.processes import end
 from compfed.deployment.settings import FederationSettings
 from compfed.federation import InProcess
 
@@ -67,10 +72,10 @@ def ours(home: Path) -> dict[int, str]:
 def coefficients(federation: Loopback, meddle: Callable[[], None] | None = None) -> np.ndarray:
     with federation:
         federation.start()
-        thread = threading.Thread(target=meddle or (lambda: None))
-        thread.start()
-        run(federation.settings, federation.home / "run")
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            meddled = pool.submit(meddle or (lambda: None))
+            run(federation.settings, federation.home / "run")
+            meddled.result()
     assert ours(federation.home) == {}  # no process is left behind
     return model_files.load(federation.home / "run").coef_
 
@@ -176,6 +181,53 @@ def test_who_is_not_admitted_is_told_why(tmp_path):
                 assert time.monotonic() < end, log.read_text()
                 time.sleep(0.5)
     assert ours(federation.home) == {}
+
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
+
+
+@faults
+@pytest.mark.skipif(not shutil.which("nginx"), reason="the proxy of docs/deploy.md is nginx")
+def test_a_federation_through_the_proxy_of_the_documentation(tmp_path):
+    """Sites reach the fleet paths and nothing else."""
+    federation = furnished(tmp_path / "f", "alpha = 0.1")
+    (port,) = free_ports(1)
+    text = DEPLOY.read_text().split("```nginx\n")[1].split("```")[0]
+    for old, new in {
+        "listen 8443 ssl": f"listen 127.0.0.1:{port} ssl", "127.0.0.1:8000": federation.settings.superlink,
+        "/etc/compfed/keys": str(federation.home / "keys"),
+    }.items():  # fmt: skip
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "nginx.conf").write_text(
+        f"daemon off; pid {tmp_path}/nginx.pid; error_log {tmp_path}/error.log;\n{text}"
+    )
+    for name in NAMES:
+        path = federation.home / "sites" / name / "site.toml"
+        path.write_text(path.read_text().replace(federation.settings.superlink, f"127.0.0.1:{port}"))
+    command = [str(shutil.which("nginx")), "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    proxy = subprocess.Popen(command, start_new_session=True)
+    try:
+        wait_for_port(port, proxy)
+        np.testing.assert_array_equal(
+            coefficients(federation, lambda: only_the_fleet(federation, port)), here(federation)
+        )
+    finally:
+        end(proxy)
+
+
+def only_the_fleet(federation: Loopback, port: int) -> None:
+    trusted = ssl.create_default_context(cafile=str(federation.home / "keys" / "ca.crt"))
+    codes = {}
+    for path in ("/v1/control/list-runs", "/v1/runtime/pull-task", "/health", "/docs", "/", "/v1/fleet/pull-messages"):
+        ask = urllib.request.Request(f"https://127.0.0.1:{port}{path}", data=b"", method="POST")
+        try:
+            codes[path] = urllib.request.urlopen(ask, context=trusted).status
+        except urllib.error.HTTPError as refused:
+            codes[path] = refused.code
+    fleet = codes.pop("/v1/fleet/pull-messages")
+    assert set(codes.values()) == {403}
+    assert fleet not in (403, 404)  # it reached Flower, which wants a signature
 
 
 def _node(f: Loopback) -> None:

@@ -25,7 +25,9 @@ from compfed.federation.server import ServerLoop
 from compfed.federation.view import Job, View
 from compfed.tools import durable
 
+later = pytest.mark.thorough  # `make test-federation` and `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
+CASES = ("DecoupledProx", pytest.param("FedDR", marks=later), pytest.param("FISTA", marks=later), "ProximalNewton")
 STATELESS = ("FISTA", "ProximalNewton")  # nothing is kept at a site
 
 
@@ -51,7 +53,7 @@ def undisturbed(problem):
 # --- replies that do not arrive ---
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_replies_lost_after_the_site_has_moved_on(name, problem, settings, undisturbed):
     """Every third reply is lost when the site has already written its state."""
     federation, grid = remote(settings)
@@ -128,7 +130,7 @@ def test_a_site_keeps_the_last_two_messages(problem, settings):
     assert [path for path in run.rglob("*") if path.name.startswith(".")] == []  # no half-written file
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 def test_a_site_that_lost_its_disk_says_so_and_is_told_again(name, problem, settings, undisturbed):
     """The rounds it forgot are done again there: the model has the same bits, and the events say what happened."""
     federation, grid = remote(settings)
@@ -219,7 +221,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_killed_server_goes_on_as_a_new_run(name, answered, problem, settings, tmp_path, undisturbed):
     """Killed before or after the sites answered; a new grid, a new process, the same folder."""

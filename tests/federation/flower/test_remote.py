@@ -79,7 +79,25 @@ def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) 
 # --- the same to the last bit ---
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+# Always: with and without memory, two exchanges, compressed uploads, results that are heard, second order. Others are no
+# different on the wire, and are run by `make test-federation` and `make test-all`.
+ALWAYS = (
+    "DecoupledProx",
+    "Scaffold",
+    "Mime",
+    "FedDR",
+    "FISTA",
+    "CompressedDecoupledProx",
+    "ProximalNewton",
+    "ProximalBFGS",
+)
+
+
+def now_or_later(names, always):
+    return [name if name in always else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
+@pytest.mark.parametrize("name", now_or_later(ALGORITHMS, ALWAYS))
 def test_every_algorithm_takes_the_path_of_the_reference_engine(name, problem, settings):
     if not ALGORITHMS[name].composite:
         problem = problem.replace(regulariser=cf.regularisers.Zero())
@@ -135,7 +153,9 @@ def test_every_estimator_is_there():
     assert {name for name in cf.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
 
 
-@pytest.mark.parametrize("name", FITS)
+@pytest.mark.parametrize(
+    "name", now_or_later(FITS, {name for name in FITS if "CV" not in name} | {"FederatedLogisticRegressionCV"})
+)
 def test_every_estimator_fits_as_in_this_process(name, tmp_path):
     kind, estimator = FITS[name]
     sites = table(kind)
