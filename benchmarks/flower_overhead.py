@@ -13,8 +13,10 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -103,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--turns", type=int, default=2)
     turns = parser.parse_args().turns
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever stops this stops all of it
     seconds: dict[str, list[list[float]]] = {"Flower alone": [], **{kind: [] for kind in FITS}}
     with (
         tempfile.TemporaryDirectory() as folder,

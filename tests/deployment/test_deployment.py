@@ -19,6 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from federation.flower.fake_grid import NOW, FakeGrid, written
+from flwr.app import Context, RecordDict
 
 import compfed as cf
 from compfed.deployment import model_files, processes, site_node
@@ -170,7 +171,11 @@ def test_a_run_leaves_its_folder_and_goes_on_after_a_failure(tmp_path):
     ended = json.loads((run / "ended.json").read_text())
     assert ended["rounds"] == here.communication_.rounds
     assert json.loads((run / "config.json").read_text())["sites"] == list(SITES)
-    assert cf.Trace.load(run / "trace.npz")["round"][-1] == here.trace_["round"][-1]
+    trace = cf.Trace.load(run / "trace.npz")
+    assert trace["round"][-1] == here.trace_["round"][-1]
+    assert [event["what"] for event in trace.provenance["events"]] == [
+        "no reply in time"
+    ] * 8  # two sites, four times each
 
     class Ended:
         def poll(self) -> int:
@@ -184,6 +189,19 @@ def test_a_run_leaves_its_folder_and_goes_on_after_a_failure(tmp_path):
     assert "Describe, Moments" in lines[8]
     secret = np.asarray(sites().features[0][0]).tobytes()
     assert not any(secret in path.read_bytes() for path in run.rglob("*") if path.is_file())
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_server_app_of_the_documentation_runs(tmp_path, capsys):
+    text = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+    names: dict[str, Any] = {}
+    exec(compile(text.split("```python\n")[1].split("```")[0], "deploy.md", "exec"), names)
+    grid = FakeGrid(written(tmp_path / "sites", sites()))
+    names["app"](grid, Context(1, 1, {}, RecordDict(), {"folder": str(tmp_path / "run")}))
+    score, *table = capsys.readouterr().out.splitlines()
+    assert 0.0 < float(score) < 1.0
+    assert "local: north" in "\n".join(table)
+    assert (tmp_path / "run" / "messages.jsonl").exists()
 
 
 def test_a_terminal_shows_a_line_per_site(tmp_path, monkeypatch):

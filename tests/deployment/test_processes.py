@@ -157,7 +157,7 @@ def test_methods_over_processes_take_the_path_of_the_reference_engine(tmp_path):
             np.testing.assert_array_equal(model_files.load(folder).coef_, model.coef_)
             there = cf.Trace.load(folder / "trace.npz")
             assert len(there["round"]) > 3
-            for name in set(model.trace_.keys()) - {"seconds"}:
+            for name in set(model.trace_.columns) - {"seconds"}:
                 np.testing.assert_array_equal(there[name], model.trace_[name], err_msg=f"{kind}: {name}")
     no_secret_is_told(federation)
 
@@ -287,3 +287,5 @@ def test_whoever_is_killed_the_model_has_the_same_bits(fault, tmp_path):
     if fault == "disk":
         events = (federation.home / "run" / "events.jsonl").read_text()
         assert "rounds are done again there" in events
+        told = cf.Trace.load(federation.home / "run" / "trace.npz").provenance["events"]
+        assert any("rounds are done again there" in event["what"] for event in told)

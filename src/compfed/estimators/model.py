@@ -199,6 +199,10 @@ class FederatedModel(BaseEstimator):
         self.communication_ = cost
         self.n_rounds_ = self.n_iter_ = cost.rounds
         self.trace_ = _with_everything(minimum.trace, cost)
+        if events := getattr(
+            federation, "events", None
+        ):  # of a network: messages repeated, memories lost and made again
+            self.trace_.provenance["events"] = list(events)
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)

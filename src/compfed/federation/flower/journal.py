@@ -42,6 +42,8 @@ class Journal:
                 f"{', '.join(names)}. Give another folder, or the same sites."
             )
         self.run = kept["run"]
+        if (told := folder / "events.jsonl").exists():  # of a run that goes on
+            self.events += [json.loads(line) for line in told.read_text().splitlines()]
 
     def read(self, number: int, asked: dict[int, str]) -> Replies | None:
         """The answers to a message that was answered before; refuses other questions under its number."""
