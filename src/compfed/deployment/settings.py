@@ -29,7 +29,7 @@ keys = "keys"                                   # of `compfed federation keys`: 
 [patience]
 timeout = 120.0                                 # seconds until a message is sent again
 attempts = 20                                   # so often, then the run stops; started again it goes on
-wait = 600.0                                    # seconds for all sites to be there at first
+wait = 600.0                                    # seconds for a site that is not connected, then the run stops too
 """
 
 

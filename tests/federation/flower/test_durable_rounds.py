@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,20 @@ def test_a_message_that_comes_twice_is_answered_identically_and_counts_once(prob
     log = [json.loads(line) for line in (settings[0].parent / "state" / "answered.jsonl").read_text().splitlines()]
     assert [line["repeated"] for line in log] == [False, True] * (len(log) // 2)
     assert log[0]["sha256_out"] == log[1]["sha256_out"]
+
+
+def test_a_site_that_is_away_is_waited_for_longer_than_attempts_last(problem, settings, undisturbed, monkeypatch):
+    federation, grid = remote(settings, patience=replace(NOW, attempts=2, wait=600.0))
+    away = iter(range(30))  # looks for it
+
+    def nodes(real=grid.get_node_ids):
+        here = from_records(grid.sent[-1][1])[0]["number"] if grid.sent else 0
+        return [node for node in real() if here < 3 or node == 100 or next(away, None) is None]
+
+    monkeypatch.setattr(grid, "get_node_ids", nodes)
+    np.testing.assert_array_equal(minimised(problem, federation), undisturbed["DecoupledProx"])
+    assert next(away, None) is None
+    assert [event["what"] for event in federation.events] == ["not connected"]  # said once
 
 
 def test_a_late_reply_of_an_earlier_message_is_not_used(problem, settings, undisturbed):

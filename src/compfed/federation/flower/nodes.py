@@ -20,7 +20,7 @@ class Patience:
 
     timeout: float = 120.0  # until a message is sent again: Flower takes up to a minute to notice a lost process
     attempts: int = 20
-    wait: float = 600.0  # for all sites to be there at first
+    wait: float = 600.0  # for a site that is not connected, at first or later
     pause: float = 5.0  # between two looks for a site that is not connected
     poll: float = 0.2
 

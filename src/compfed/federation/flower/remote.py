@@ -133,23 +133,30 @@ class _Exchange:
         return [i for i in self.questions if i not in self.replies]
 
     def answered(self) -> Replies:
-        remote = self.remote
-        for _ in range(remote.patience.attempts):
-            self._attempt()
+        """The replies of all. A site that is not connected is waited for: only what was sent counts as an attempt."""
+        remote, patience = self.remote, self.remote.patience
+        attempts, patient_until, told = 0, time.monotonic() + patience.wait, {}
+        while attempts < patience.attempts:
+            sent = self._attempt()
             if not self.waiting:
                 return {i: self.replies[i] for i in self.questions}
+            if sent or time.monotonic() >= patient_until:
+                attempts += 1
+            if sent:
+                patient_until = time.monotonic() + patience.wait
             for i in self.waiting:
-                if i in self.trouble:
+                if i in self.trouble and (sent or told.get(i) != self.trouble[i]):
                     remote.journal.event(remote.number, remote.names[i], self.trouble[i])
+            told = dict(self.trouble)
         said = "; ".join(f"site {remote.names[i]!r}: {self.trouble.get(i, 'lost its memory')}" for i in self.waiting)
         raise Unanswered(
-            f"message {remote.number} of run {remote.journal.run} was sent {remote.patience.attempts} times and is not "
+            f"message {remote.number} of run {remote.journal.run} was sent {patience.attempts} times and is not "
             f"answered by everyone: {said}. No answer to it was used. Started again in the same folder, the run goes on "
             "from here."
         )
 
-    def _attempt(self) -> None:
-        """Ask whoever has not answered, and wait for them."""
+    def _attempt(self) -> bool:
+        """Ask whoever has not answered, and wait for them; was there anybody to ask?"""
         remote, messages, sent = self.remote, [], []
         nodes = remote.nodes.of(self.waiting)
         for i in self.waiting:
@@ -161,7 +168,7 @@ class _Exchange:
                 messages.append(Message(to_records(envelope, packed), nodes[i], MessageType.TRAIN, ttl=ttl))
         if not messages:
             time.sleep(remote.patience.pause)
-            return
+            return False
         began = time.monotonic()
         try:
             for place, reply in pulled(remote.grid, messages, remote.patience):
@@ -173,6 +180,7 @@ class _Exchange:
         except NoGrid as problem:
             self.trouble.update(dict.fromkeys((site for site, _ in sent), str(problem)))
             time.sleep(remote.patience.pause)
+        return True
 
     def _heard(self, site: int, records: RecordDict, down: int, seconds: float) -> None:
         """Use a reply, if it is one to this message."""
