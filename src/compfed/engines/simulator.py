@@ -16,10 +16,9 @@ from jax import Array
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured, own_columns
 from compfed.engines.onchip.choice import chosen
-from compfed.engines.onchip.rows import in_buckets
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round
 from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -61,13 +60,12 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def record(loop):
         k, _, carry, buffers = loop
-        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, buckets_of_rows, c), carry)
+        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, rows, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
         return k + 1, over(carry, noted), carry, buffers
 
-    kernel = plan.kernel
-    buckets_of_rows = [] if kernel is None else in_buckets(data, rows_too=kernel.kind == "whole round")
+    rows = kernel_rows(data, plan.kernel)
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
     already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
