@@ -15,7 +15,7 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured, own_columns
-from compfed.engines.onchip.choice import chosen
+from compfed.engines.onchip.choice import Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round
@@ -193,6 +193,7 @@ def simulate(
     resume: Trace | None = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
+    storage: Storage = "float32",
 ) -> Trace:
     """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
 
@@ -209,6 +210,8 @@ def simulate(
     - `progress`: called with (rounds done, rounds in all).
     - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
       (JAX code).
+    - `storage`: on a GPU in float32, "bfloat16" keeps a copy of the rows with 8 bits of precision for the rounds (sums stay
+      in float32): half the bytes to read, and a model that minimises over the rounded rows, see docs/performance.md.
 
     Raises `Divergence`, which carries the trace so far, when the model stops being finite.
     """
@@ -219,21 +222,22 @@ def simulate(
     a_function(progress, "progress")
     a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
-    return simulated(run, stop, progress=progress, measure=measure)
+    return simulated(run, stop, progress=progress, measure=measure, storage=storage)
 
 
 def simulated(
-    run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None
-) -> Trace:
+    run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None,
+    storage: Storage = "float32",
+) -> Trace:  # fmt: skip
     """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
     plan, odds = planned(run, measure)
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
-        kernel, why = chosen(problem, run.algorithm, run.batch_size, run.participants)
+        kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
         plan = plan._replace(kernel=kernel)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
-            recorder.more["kernel"] = {"kind": None if kernel is None else kernel.kind, "why": why}
+            recorder.more["kernel"] = {"kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):

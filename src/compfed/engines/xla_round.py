@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -158,6 +159,7 @@ def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
     if kernel is None:
         return []
     fetched = kernel.kind == "rows fetched"
+    data = replace(data, A=data.A.astype(kernel.storage))
     return in_one_piece(data) if fetched else in_buckets(data, rows_too=kernel.kind == "whole round")
 
 

@@ -14,18 +14,21 @@ from compfed.engines.onchip.groups import for_kernels
 from compfed.engines.onchip.lowering import NoKernel
 from compfed.engines.onchip.one_pass import gradients, power
 from compfed.engines.onchip.whole_round import ON_CHIP, rounds_of_clients
+from compfed.errors import InputError
 from compfed.problem.losses.base import OneOutput
 
 Kind = Literal["whole round", "one pass", "rows fetched"]
+Storage = Literal["float32", "bfloat16"]
 INTERPRET = False  # tests run kernels on a CPU
 CACHED = 40 * 2**20  # bytes that the cache of a large GPU holds: reading them twice costs little
 
 
 class Kernel(NamedTuple):
-    """What shapes the program. `interpret` runs kernels on any device, slowly, for tests."""
+    """What shapes the program. `interpret` runs kernels on any device, slowly, for tests; rows are kept in `storage`."""
 
     kind: Kind
     interpret: bool = False
+    storage: Storage = "float32"
 
 
 class Choice(NamedTuple):
@@ -49,6 +52,19 @@ def chosen(problem: Any, algorithm: Any, batch_size: int | None, participants: i
         except NoKernel as reason:
             return _one_pass(problem, interpret, f"not a whole round: {reason}")
     return _one_pass(problem, interpret, "the rows of a client do not fit on chip")
+
+
+def stored_as(found: Choice, storage: Any) -> Choice:
+    """The choice with rows kept in `storage`, which only kernels know."""
+    if storage not in ("float32", "bfloat16"):
+        raise InputError(
+            f"storage={storage!r} is not how rows can be kept. Use 'float32' or 'bfloat16', or leave it out."
+        )
+    if storage == "bfloat16" and found.kernel is None:
+        raise InputError(
+            f"storage='bfloat16' is for kernels on a GPU, and this run has none: {found.why}. Leave it out."
+        )
+    return found if found.kernel is None else found._replace(kernel=found.kernel._replace(storage=storage))
 
 
 def _fetched(problem: Any, algorithm: Any, batch_size: int | None, interpret: bool) -> Choice:

@@ -113,7 +113,8 @@ def rounds_fetching_rows(
         m = size_ref[0]
 
         def over(x: Array, rows: Array, counted: Array) -> Array:
-            return lowered(here.gradient, x, A_ref[rows, :], y_ref[rows], q_ref[rows] * counted)
+            A = A_ref[rows, :].astype(x.dtype)
+            return lowered(here.gradient, x, A, y_ref[rows], q_ref[rows] * counted)
 
         def of_batch(eqn, values, rules):
             x, key = values

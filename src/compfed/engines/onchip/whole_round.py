@@ -56,7 +56,7 @@ def rounds_of_clients(client: Client, loss: Any, A: Array, y: Array, q: Array, c
     def kernel(A_ref, y_ref, q_ref, *refs):
         read = [ref[0] if ref.shape == (1,) else ref[:] for ref in refs[: sum(counts)]]
         remembered, consts, numbers = read[: counts[0]], read[counts[0] : counts[0] + counts[1]], read[-counts[2] :]
-        rows, labels, share = A_ref[:, :], y_ref[:], q_ref[:]
+        rows, labels, share = A_ref[:, :].astype(q_ref.dtype), y_ref[:], q_ref[:]
         here = jax.tree.unflatten(loss_form, numbers if counts[2] else [])
 
         def gradient(eqn, values, rules):
