@@ -106,6 +106,8 @@ def _full_gradient_clients(
     n = len(data.weight)
     everyone = plan.participants == n
     skips = not everyone and plan.at_once is not None
+    # side by side a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
+    chosen_first = not everyone and plan.at_once is None and len(data.buckets) == 1
     takes_part = jnp.zeros(n, bool).at[who].set(True)
 
     def one(client):
@@ -127,9 +129,12 @@ def _full_gradient_clients(
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
-    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
+    blocks: list[Any] = list(zip(*rows, *per_client, _split_tree(clients, data), strict=True))
+    if chosen_first:
+        blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
+    done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+    return result if everyone or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
 
 
 def _whole_rounds(

@@ -42,10 +42,11 @@ def chosen(problem: Any, algorithm: Any, batch_size: int | None, participants: i
     why = _why_not(problem, interpret)
     if why:
         return Choice(None, why)
-    if batch_size is not None or participants != problem.n:
-        return _fetched(problem, algorithm, batch_size, interpret)
     largest = max(rows for _, rows in problem.store.buckets)
-    if power(largest) * power(problem.sites.width) <= ON_CHIP:
+    small = power(largest) * power(problem.sites.width) <= ON_CHIP
+    if batch_size is not None or (participants != problem.n and small):
+        return _fetched(problem, algorithm, batch_size, interpret)
+    if small:
         try:
             _traced(problem, algorithm)
             return Choice(Kernel("whole round", interpret), "the rows of a client stay on chip for its whole round")
