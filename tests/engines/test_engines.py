@@ -52,15 +52,17 @@ BETWEEN = [(None, 2), (5, None)]
 
 
 def cases() -> list[Any]:
-    """Every method on unequal sites, the paper's on equal ones too (a special case of the same code)."""
+    """Every method on unequal sites, the paper's on equal ones too (a special case of the same code). In the short run
+    mini-batches of a sample where a method can, else what it can; full gradients of everyone for the paper's."""
     found = []
     for name, cls in ALGORITHMS.items():
         # who cannot sample has its mini-batches with everyone
-        quick = ENDS if cls.sampling != "no" else [*ENDS, (5, None)]
+        quick = [(5, 2)] if cls.sampling != "no" else [(5, 2), (5, None)]
+        quick += [(None, None)] if name in PAPER or cls.sampling == "no" else []
         for batch, k in [*ENDS, *BETWEEN]:
             marks = () if (batch, k) in quick else pytest.mark.thorough
             found.append(pytest.param(name, "unequal", batch, k, marks=marks))
-        found += [pytest.param(name, "equal", *end) for end in ENDS[1:] if name in PAPER]
+        found += [pytest.param(name, "equal", *ENDS[1], marks=pytest.mark.thorough)] if name in PAPER else []
     return found
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines.onchip import choice
+from compfed.engines.onchip import choice, fetched_rows
+from compfed.engines.onchip.groups import for_kernels
 from compfed.engines.onchip.lowering import NoKernel, lowered
 from compfed.engines.onchip.one_pass import gradients
 from compfed.solvers.steps import suggest
@@ -122,7 +123,6 @@ def test_every_loss(interpreted, loss, on_chip):
     [
         (cf.regularisers.L1(1e-2), "CompressedDecoupledProx", "one pass", "top_k has no translation"),
         (cf.regularisers.L1(1e-2), "ProximalBFGS", "one pass", "a client that asks for value"),
-        (cf.regularisers.GroupL2(1e-2, (0, 0, 1, 1, 2, 2)), "DecoupledProx", "one pass", "from 6 to 8 coefficients"),
         (cf.regularisers.Box(0.5, 1.0), "DecoupledProx", "one pass", "from 6 to 8 coefficients"),
     ],
 )
@@ -140,14 +140,92 @@ def test_without_a_gpu_there_is_no_kernel():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "batch", "k", "why"),
-    [("float64", None, 5, "float32"), ("float32", 4, 5, "full gradients"), ("float32", None, 2, "every client")],
+    ("method", "dtype", "batch", "k", "why"),
+    [
+        ("DecoupledProx", "float64", None, 5, "float32"),
+        ("CompressedDecoupledProx", "float32", 4, 5, "top_k has no translation"),
+        ("DecoupledProx", "float32", 10**5, 5, "do not fit on chip"),
+    ],
 )
-def test_where_kernels_do_not_apply(interpreted, dtype, batch, k, why):
+def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
-    kernel, said = choice.chosen(problem, cf.algorithms.DecoupledProx(eta=0.1), batch, k)
+    kernel, said = choice.chosen(problem, suggest(method, problem, tau=3), batch, k)
     assert kernel is None
     assert why in said
+
+
+@pytest.mark.parametrize(
+    ("method", "batch", "k"),
+    [
+        ("DecoupledProx", 5, None),
+        ("VarianceReducedDecoupledProx", 5, None),  # asks for full gradients too
+        ("FedAvg", None, 3),
+        *slowly(("FedPD", 5, None), ("FISTA", 5, None), ("FedDA", 5, 3), ("Mime", 4, 3), ("FedMid", 6, 2)),
+    ],
+)
+def test_rows_fetched_by_the_kernel(interpreted, method, batch, k):
+    """Mini-batches and sampled clients: the draws of the plain loop, and its rounds."""
+    interpreted.setattr(fetched_rows, "BLOCK", 64)  # several blocks of rows per client, the last one cut off
+    g = cf.regularisers.Zero() if method in ("FedPD", "FedAvg", "Mime") else cf.regularisers.L1(1e-2)
+    problem = cf.Problem(LOSSES["Logistic"][0], g, federation("signs"), dtype="float64")
+    algorithm, how = suggest(method, problem, tau=3), {"batch_size": batch, "participants": k, "seed": 3}
+    plain = cf.engines.reference(problem, algorithm, ROUNDS, **how)
+    trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, **how)
+    assert trace.provenance["kernel"]["kind"] == "rows fetched"
+    np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=2e-6 * np.abs(plain.x).max())
+
+
+@pytest.mark.parametrize(("kind", "batch"), [("one pass", None), *slowly(("whole round", None), ("rows fetched", 5))])
+def test_rows_kept_in_sixteen_bits(interpreted, kind, batch):
+    """The rounds over rows that were rounded first, by NumPy's own rounding; sums are in single precision."""
+    if kind == "one pass":
+        interpreted.setattr(choice, "ON_CHIP", 0)
+    sites = federation("signs")
+    rounded = [np.asarray(a, jnp.bfloat16).astype(float) for a in sites.features]
+    exact, plain = (
+        cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), cf.data.from_arrays(list(A), list(sites.labels)))
+        for A in (sites.features, rounded)
+    )
+    algorithm = cf.algorithms.DecoupledProx(eta=0.5, tau=3)
+    right = cf.engines.reference(plain, algorithm, ROUNDS, batch_size=batch).x
+    trace = cf.simulate(exact.astype("float32"), algorithm, ROUNDS, batch_size=batch, storage="bfloat16")
+    assert trace.provenance["kernel"]["kind"] == kind
+    assert trace.provenance["kernel"]["storage"] == "bfloat16"
+    np.testing.assert_allclose(trace.x, right, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("storage", "why"), [("bfloat16", "kernels are for a GPU"), ("int8", "not how rows can be kept")]
+)
+def test_storage_that_cannot_be(storage, why):
+    problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype="float32")
+    with pytest.raises(cf.InputError, match=why):
+        cf.simulate(problem, cf.algorithms.DecoupledProx(eta=0.1), 1, storage=storage)
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        cf.regularisers.SparseGroup(np.linspace(0, 0.02, 6), 0.03, (4, 4, 1, 4, 2, 1)),
+        *slowly(
+            cf.regularisers.GroupL2(0.05, (0, 0, 1, 1, 2, 2)),
+            cf.regularisers.GroupL2(0.05, (0, 0, 1, 1, 1, 0), np.array([1.0, 3.0])),
+        ),
+    ],
+)
+def test_groups_on_chip(interpreted, g):
+    error, kernel = apart("Logistic", g, "FedMid")
+    assert kernel["kind"] == "whole round"
+    assert error <= 2e-6
+
+
+def test_a_group_penalty_for_kernels_has_the_same_prox():
+    """Whatever the vector: zero groups, a group on its threshold, coefficients that were filled up."""
+    g = cf.regularisers.SparseGroup(np.linspace(0, 0.2, 6), 0.3, (4, 4, 1, 4, 2, 1), np.array([1.0, 2.0, 0.0]))
+    rng = np.random.default_rng(3)
+    for x in (*rng.standard_normal((5, 6)), np.zeros(6), np.full(6, 1e-3)):
+        right, wide = np.asarray(g.prox(jnp.asarray(x), 0.7)), np.pad(x, (0, 2))
+        np.testing.assert_allclose(for_kernels(g, 6).prox(jnp.asarray(wide), 0.7), np.pad(right, (0, 2)), atol=1e-6)
 
 
 @pytest.mark.parametrize(("n", "m", "d"), [(3, 40, 16), (1, 100, 256), (2, 16, 8)])

@@ -254,7 +254,7 @@ OTHERS: dict[str, tuple[Any, Callable]] = {  # another penalty is asked for
     "stronger nuclear, digits": (cf.FederatedNuclearRegressor(alpha=2.0), pixels),
 }
 CASES = DEFAULTS | OTHERS
-SLOW = {"logistic, digits"}  # two minutes of the other solver
+SLOW = {"logistic, digits", "softmax ridge, digits"}  # a minute or two of the other solver
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.thorough] if n in SLOW else []) for n in CASES])

@@ -36,6 +36,7 @@ def test_compression_costs_no_more_rounds_and_a_tenth_of_the_bytes(problem, star
     assert per_round < 0.1 * plain["bytes_up"][-1] / 500
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not A9A.exists(), reason="the a9a data set is not part of the repository")
 def test_acceleration_on_a9a():
     from sklearn.datasets import load_svmlight_file

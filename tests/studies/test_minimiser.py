@@ -26,7 +26,7 @@ def stars(problems) -> dict[tuple[str, bool], cf.Solution]:
     return {key: cf.solve(p) for key, p in problems.items()}
 
 
-@pytest.mark.parametrize("which", ["paper", "quadratic"])
+@pytest.mark.parametrize("which", ["quadratic", pytest.param("paper", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", [n for n, c in ALGORITHMS.items() if not c.slow])
 def test_limit(problems, stars, name, which):
     cls = ALGORITHMS[name]

@@ -13,6 +13,7 @@ from problems import logistic
 from scipy import stats
 
 import compfed as cf
+from compfed.tools import randomness
 from compfed.tools.randomness import client_key, participation_scores, run_key, sample_rows
 
 # Fixed seeds: a p-value below this is not bad luck that may come back, it is a change to look at.
@@ -121,6 +122,21 @@ def test_rows_and_pairs_are_equally_likely(regime):
 def test_every_subset_is_equally_likely(rows, capacity, size):
     found = draws(2, rows, capacity, size)
     assert subset_p_value(found, rows) > LEAST_P
+
+
+@pytest.mark.parametrize(("rows", "size"), [(6, 3), (20, 20), (70, 60), (2000, 20), (1, 1)])
+def test_without_loops_the_same_rows_are_drawn(monkeypatch, rows, size):
+    """As on a GPU. The oracle is Floyd's algorithm as published, with the same draws."""
+    keys = jax.random.split(jax.random.key(5), 200)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = np.asarray(jax.vmap(lambda key: randomness.sample_rows(key, rows, rows, size))(keys))
+    last = np.arange(rows - size, rows)
+    draws = np.asarray(jax.vmap(lambda key: randomness._integers(key, jnp.asarray(last) + 1, rows))(keys))
+    for drawn, batch in zip(draws, found, strict=True):
+        taken: list[int] = []
+        for t, end in zip(drawn, last, strict=True):
+            taken.append(int(end if t in taken else t))
+        assert taken == batch.tolist()
 
 
 def test_the_number_of_rows_may_differ_between_clients():

@@ -15,11 +15,10 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured, own_columns
-from compfed.engines.onchip.choice import chosen
-from compfed.engines.onchip.rows import in_buckets
+from compfed.engines.onchip.choice import Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round
 from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -61,13 +60,12 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def record(loop):
         k, _, carry, buffers = loop
-        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, buckets_of_rows, c), carry)
+        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, rows, c), carry)
         noted = look(carry)
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
         return k + 1, over(carry, noted), carry, buffers
 
-    kernel = plan.kernel
-    buckets_of_rows = [] if kernel is None else in_buckets(data, rows_too=kernel.kind == "whole round")
+    rows = kernel_rows(data, plan.kernel)
     blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
     buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
     already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
@@ -195,6 +193,7 @@ def simulate(
     resume: Trace | None = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
+    storage: Storage = "float32",
 ) -> Trace:
     """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
 
@@ -211,6 +210,8 @@ def simulate(
     - `progress`: called with (rounds done, rounds in all).
     - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
       (JAX code).
+    - `storage`: on a GPU in float32, "bfloat16" keeps a copy of the rows with 8 bits of precision for the rounds (sums stay
+      in float32): half the bytes to read, and a model that minimises over the rounded rows, see docs/performance.md.
 
     Raises `Divergence`, which carries the trace so far, when the model stops being finite.
     """
@@ -221,21 +222,22 @@ def simulate(
     a_function(progress, "progress")
     a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
-    return simulated(run, stop, progress=progress, measure=measure)
+    return simulated(run, stop, progress=progress, measure=measure, storage=storage)
 
 
 def simulated(
-    run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None
-) -> Trace:
+    run: Run, stop: Stop | None = None, *, progress: Progress | None = None, measure: Measure | None = None,
+    storage: Storage = "float32",
+) -> Trace:  # fmt: skip
     """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
     plan, odds = planned(run, measure)
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
-        kernel, why = chosen(problem, run.algorithm, run.batch_size, run.participants)
+        kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
         plan = plan._replace(kernel=kernel)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
-            recorder.more["kernel"] = {"kind": None if kernel is None else kernel.kind, "why": why}
+            recorder.more["kernel"] = {"kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):

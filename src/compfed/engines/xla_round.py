@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
 from compfed.engines.onchip.choice import Kernel
-from compfed.engines.onchip.rows import Bucket, OnePass, narrowed, widened
+from compfed.engines.onchip.fetched_rows import Clients, Flat, in_one_piece, rounds_fetching_rows
+from compfed.engines.onchip.groups import for_kernels
+from compfed.engines.onchip.rows import Bucket, OnePass, in_buckets, narrowed, widened
 from compfed.engines.onchip.whole_round import rounds_of_clients
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
@@ -81,6 +84,21 @@ def _mini_batch_clients(
     return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
 
 
+def _rounds_fetching_rows(
+    setting: Setting, data: Store, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array, r: Array
+):
+    """The same, and full gradients of participants: a client's whole round in one kernel, which fetches its rows."""
+    capacity = max(rows for _, rows in data.buckets)
+    assert plan.kernel is not None
+    size = setting.loss.size(data.A.shape[1])
+    keys = jax.vmap(lambda i: client_key(setting.run, r, i))(data.ids[who])
+    c = widened(jax.tree.map(lambda leaf: leaf[who], clients), size)
+    where = Clients(keys, data.offset[who], data.size[who], capacity)
+    client: Any = work  # it may ask for gradients only: the choice of kernel saw to that
+    done = rounds_fetching_rows(client, setting.loss, flat, where, plan.batch_size, c, plan.kernel.interpret)
+    return narrowed(done, size)
+
+
 def _full_gradient_clients(
     setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
 ):
@@ -88,6 +106,8 @@ def _full_gradient_clients(
     n = len(data.weight)
     everyone = plan.participants == n
     skips = not everyone and plan.at_once is not None
+    # side by side a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
+    chosen_first = not everyone and plan.at_once is None and len(data.buckets) == 1
     takes_part = jnp.zeros(n, bool).at[who].set(True)
 
     def one(client):
@@ -109,9 +129,12 @@ def _full_gradient_clients(
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
-    done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
+    blocks: list[Any] = list(zip(*rows, *per_client, _split_tree(clients, data), strict=True))
+    if chosen_first:
+        blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
+    done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+    return result if everyone or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
 
 
 def _whole_rounds(
@@ -137,8 +160,16 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
     return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
 
 
-def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry) -> Carry:
-    """`buckets` are the rows as a kernel wants them, if there is one."""
+def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
+    if kernel is None:
+        return []
+    fetched = kernel.kind == "rows fetched"
+    data = replace(data, A=data.A.astype(kernel.storage))
+    return in_one_piece(data) if fetched else in_buckets(data, rows_too=kernel.kind == "whole round")
+
+
+def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry) -> Carry:
+    """`buckets` are the rows as a kernel wants them (`kernel_rows`), if there is one."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     n, size = len(data.weight), setting.loss.size(data.A.shape[1])
     everyone = plan.participants == n
@@ -147,12 +178,13 @@ def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], 
         who = participants(plan.scheme, setting.odds, setting.run, r, data.ids, plan.participants)
     weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
     share = jnp.asarray(share, weight.dtype)
-    whole = plan.kernel is not None and plan.kernel.kind == "whole round"
-    visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
-    visit = _whole_rounds if whole else visit
+    whole = plan.kernel is not None and plan.kernel.kind != "one pass"
+    visit: Any = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+    if whole:
+        visit = _whole_rounds if isinstance(buckets, list) else _rounds_fetching_rows
 
     def work_of(exchange: Exchange, d: Any) -> Work:
-        h, d = (widened(g, size), widened(d, size)) if whole else (g, d)
+        h, d = (for_kernels(g, size), widened(d, size)) if whole else (g, d)
         return lambda f, c, key: exchange.client(f, h, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:

@@ -75,18 +75,23 @@ def _ways(form: Form, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way
     up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
     down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
     ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
-    order = np.argsort(form.group, kind="stable")
-    first = np.searchsorted(form.group[order], np.arange(np.size(form.pull)))
-    for pull, members in zip(np.atleast_1d(form.pull), np.split(order, first)[1:], strict=True):
-        if l2[members].any():
-            continue
-        size, slope = np.linalg.norm(u[members]), np.linalg.norm(v[members])
+    pulls, order = np.atleast_1d(form.pull), np.argsort(form.group, kind="stable")
+    cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
+    inside = form.group >= 0
+    size, slope, curved = (
+        np.bincount(form.group[inside], a[inside], minlength=len(pulls)) for a in (np.abs(u), np.abs(v), l2)
+    )  # sums, which are zero where all is, and not below the norms: few of many groups are looked at more closely
+    for k in np.flatnonzero(
+        (curved == 0) & ((pulls <= rounding) | (size > 0) | (slope >= (1 - KINK) * pulls - rounding))
+    ):
+        pull, members = pulls[k], order[cuts[k] : cuts[k + 1]]
+        steep = np.linalg.norm(v[members])
         if pull <= rounding:  # none that could be told from zero
             ways += [Way(np.array([j]), np.ones(1), False) for j in members]
-        elif size > 0:
-            ways.append(Way(members, u[members] / size, False))
-        elif slope > 0 and slope >= (1 - KINK) * pull - rounding:
-            ways.append(Way(members, -v[members] / slope, True))
+        elif size[k] > 0:
+            ways.append(Way(members, u[members] / np.linalg.norm(u[members]), False))
+        elif steep > 0 and steep >= (1 - KINK) * pull - rounding:
+            ways.append(Way(members, -v[members] / steep, True))
     return ways
 
 

@@ -106,9 +106,13 @@ class Moments:
         A, q = site.features, site.shares_of(self.part)
         if issparse(A):
             return self.Answer(*sparse_rows.moments(A, q))
-        mean = A[0] + q @ (A - A[0])  # around a row of its own: a constant column has exactly its value as mean
-        away = A - mean
-        return self.Answer(mean, q @ away, q @ away**2)
+        away = np.subtract(
+            A, A[0], dtype=float
+        )  # around a row of its own: a constant column has exactly its value as mean
+        mean = A[0] + q @ away
+        np.subtract(A, mean, out=away)  # in place, as rows may be many
+        rest = q @ away
+        return self.Answer(mean, rest, q @ np.square(away, out=away))
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from compfed.problem.regularisers.form import form_of
 
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # of a model with no more coefficients, the curvature of all is asked for
-WIDTH = 128  # of a larger one, that of so many coordinates at least
+WIDTH = (64, 128)  # of a larger one, that of an eighth of its coordinates at least, within these bounds
 WIDEST = 3000  # coordinates whose curvature is asked for at most: 36 MB a message
 
 # Rounds that a search typically takes, from the runs behind docs/few-rounds.md
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
 
 def working_width(g: Regulariser, d: int) -> int:
     """Coordinates whose curvature a second-order search asks for: all, where g couples them."""
-    return d if d <= WHOLE or form_of(g, d) is None else WIDTH
+    return d if d <= WHOLE or form_of(g, d) is None else min(max(d // 8, WIDTH[0]), WIDTH[1])
 
 
 class Stated(Protocol):

@@ -60,15 +60,32 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
         return more, (more != taken).any()
 
     repeated = _equals_an_earlier(draw, draw)
+    if jax.default_backend() != "cpu":  # where loops cost more than the work in them
+        return jnp.where(_settled(repeated, draw - last[0]), last, draw)
     possible = repeated.any() & (draw >= last[0]).any()
     taken, _ = jax.lax.while_loop(lambda state: state[1], settle, (repeated, possible))
     # without the barrier XLA works the draws out again inside every consumer of the rows
     return jax.lax.optimization_barrier(jnp.where(taken, last, draw))
 
 
+def _settled(taken: Array, earlier: Array) -> Array:
+    """The same without a loop. Draw k is the last_j of one step only, j = earlier_k, so it is taken if draw k or any draw
+    on the way j, earlier_j, ... was: twice as far on that way each time."""
+    size = len(taken)
+    step = jnp.arange(size)
+    to = jnp.where((earlier >= 0) & (earlier < step), earlier, step)  # itself: the end of the way
+    for _ in range(max(size - 1, 1).bit_length()):
+        at = to[:, None] == step[None, :]
+        taken, to = taken | (at & taken[None, :]).any(axis=1), jnp.where(at, to[None, :], 0).sum(axis=1)
+    return taken
+
+
 def _equals_an_earlier(value: Array, candidate: Array) -> Array:
     """For each k: is value_k = candidate_j for some j < k?"""
     size = len(value)
+    if jax.default_backend() != "cpu":
+        earlier = jnp.arange(size)[None, :] < jnp.arange(size)[:, None]
+        return (earlier & (value[:, None] == candidate[None, :])).any(axis=1)
     padded = jnp.concatenate([jnp.full(size, -2, candidate.dtype), candidate])
 
     def compare(shift, found):  # one flat comparison per distance: faster on a CPU than a square one

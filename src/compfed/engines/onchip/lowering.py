@@ -7,7 +7,7 @@ loops over a counter become loops, and functions within are opened. What has no 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -22,11 +22,21 @@ class NoKernel(Exception):
     """Why something cannot run in a kernel."""
 
 
-class Counter:
-    """0, 1, 2, ... that a loop goes over: it is never an array, whose length would have to be a power of two."""
+class Numbered:
+    """What only a loop can take apart, item by item; it is never an array."""
+
+    def item(self, k: Any) -> Any:
+        raise NoKernel(f"a loop over {type(self).__name__} has no translation")
+
+
+class Counter(Numbered):
+    """0, 1, 2, ...: as an array, its length would have to be a power of two."""
 
     def __init__(self, dtype: Any):
         self.dtype = dtype
+
+    def item(self, k: Any) -> Any:
+        return jnp.asarray(k, self.dtype)
 
 
 def traced(f: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
@@ -63,7 +73,7 @@ def run(jaxpr: Any, consts: Any, args: Any, rules: Rules) -> list[Any]:
         elif name in _INNER:
             closed = _closed(eqn.params[_INNER[name]])
             answers = run(closed.jaxpr, closed.consts, values, rules)
-        elif name in _NOT_IN_KERNELS or any(isinstance(v, Counter) for v in values):
+        elif name in _NOT_IN_KERNELS or any(isinstance(v, Numbered) for v in values):
             raise NoKernel(f"{name} has no translation")
         else:
             bound = eqn.primitive.bind(*values, **eqn.params)
@@ -120,8 +130,8 @@ def _scan(eqn: Any, values: list[Any], rules: Rules) -> list[Any]:
     consts, carry, xs = values[:fixed], values[fixed : len(values) - over], values[len(values) - over :]
 
     def item(x: Any, k: Any) -> Any:
-        if isinstance(x, Counter):
-            return jnp.asarray(k, x.dtype)
+        if isinstance(x, Numbered):
+            return x.item(k)
         if x.ndim != 1:
             raise NoKernel("a loop over rows has no translation")
         return jnp.sum(jnp.where(jnp.arange(x.size) == k, x, jnp.zeros_like(x)))
@@ -131,6 +141,17 @@ def _scan(eqn: Any, values: list[Any], rules: Rules) -> list[Any]:
         return tuple(run(body.jaxpr, body.consts, [*consts, *carry, *(item(x, at) for x in xs)], rules))
 
     return list(jax.lax.fori_loop(0, length, step, tuple(carry)))
+
+
+def jaxprs_within(jaxpr: Any) -> Iterator[Any]:
+    """A jaxpr and those of its operations."""
+    yield jaxpr
+    for eqn in jaxpr.eqns:
+        for value in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda v: hasattr(v, "eqns") or hasattr(v, "jaxpr")
+        ):
+            if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
+                yield from jaxprs_within(getattr(value, "jaxpr", value))
 
 
 def _closed(jaxpr: Any) -> Any:

@@ -72,7 +72,7 @@ class OnePass(NamedTuple):
         return self._plainly(x).model_hessian(x, W)
 
     def _plainly(self, x: Array) -> FullGradient:
-        return FullGradient(self.loss, self.A[:, : x.size], self.y, self.q)
+        return FullGradient(self.loss, self.A[:, : x.size].astype(x.dtype), self.y, self.q)
 
     def full_grad(self, x: Array) -> Array:
         wide = jnp.pad(x, (0, self.A.shape[1] - x.size))
@@ -86,7 +86,7 @@ class OnePass(NamedTuple):
 def _gradient(form: Any, interpret: bool) -> Any:
     @custom_vmap
     def gradient(pieces: Any, A: Array, y: Array, q: Array, x: Array) -> Array:
-        return jax.tree.unflatten(form, pieces).gradient(x, A, y, q)
+        return jax.tree.unflatten(form, pieces).gradient(x, A.astype(x.dtype), y, q)
 
     @gradient.def_vmap
     def of_all(size: int, batched: Any, pieces: Any, A: Array, y: Array, q: Array, x: Array) -> Any:
@@ -94,7 +94,7 @@ def _gradient(form: Any, interpret: bool) -> Any:
         if any(jax.tree.leaves(of_loss)) or not all(of_rows):
             axes = jax.tree.map(lambda b: 0 if b else None, batched)
             plain = jax.vmap(lambda p, *rest: jax.tree.unflatten(form, p).gradient(rest[3], *rest[:3]), in_axes=axes)
-            return plain(pieces, A, y, q, x), True
+            return plain(pieces, A.astype(x.dtype), y, q, x), True
         each = x if of_x else jnp.broadcast_to(x, (size, *x.shape))
         return gradients(jax.tree.unflatten(form, pieces), A, y, q, each, interpret), True
 

@@ -55,14 +55,14 @@ def rounds_of_clients(client: Client, loss: Any, A: Array, y: Array, q: Array, c
 
     def kernel(A_ref, y_ref, q_ref, *refs):
         read = [ref[0] if ref.shape == (1,) else ref[:] for ref in refs[: sum(counts)]]
-        mine, consts, numbers = read[: counts[0]], read[counts[0] : counts[0] + counts[1]], read[-counts[2] :]
-        rows, labels, share = A_ref[:, :], y_ref[:], q_ref[:]
+        remembered, consts, numbers = read[: counts[0]], read[counts[0] : counts[0] + counts[1]], read[-counts[2] :]
+        rows, labels, share = A_ref[:, :].astype(q_ref.dtype), y_ref[:], q_ref[:]
         here = jax.tree.unflatten(loss_form, numbers if counts[2] else [])
 
         def gradient(eqn, values, rules):
             return [lowered(here.gradient, values[0], rows, labels, share)]
 
-        answers = run(closed.jaxpr, consts, mine, {"local_gradient": gradient})
+        answers = run(closed.jaxpr, consts, remembered, {"local_gradient": gradient})
         for ref, value in zip(refs[sum(counts) :], answers, strict=True):
             ref[...] = jnp.reshape(value, ref.shape)
 
@@ -70,24 +70,24 @@ def rounds_of_clients(client: Client, loss: Any, A: Array, y: Array, q: Array, c
         kernel,
         out_shape=[jax.ShapeDtypeStruct(s.shape if len(s.shape) > 1 else (n, 1), s.dtype) for s in out],
         grid=(n,),
-        in_specs=[_mine((m, d)), _mine((m,)), _mine((m,)), *[_mine(s.shape) for s in first], *map(_whole, shared)],
-        out_specs=[_mine(s.shape[1:]) for s in out],
+        in_specs=[mine((m, d)), mine((m,)), mine((m,)), *[mine(s.shape) for s in first], *map(whole, shared)],
+        out_specs=[mine(s.shape[1:]) for s in out],
         compiler_params=triton.CompilerParams(num_warps=4 if m * d <= 8192 else 8, num_stages=1),
         interpret=interpret,
-    )(A, y, q, *[leaf if leaf.ndim > 1 else leaf[:, None] for leaf in memory], *map(_at_least_one, shared))
+    )(A, y, q, *[leaf if leaf.ndim > 1 else leaf[:, None] for leaf in memory], *map(at_least_one, shared))
     return jax.tree.unflatten(answer, [v.reshape(s.shape) for v, s in zip(found, out, strict=True)])
 
 
-def _mine(shape: tuple[int, ...]) -> pl.BlockSpec:
+def mine(shape: tuple[int, ...]) -> pl.BlockSpec:
     """A client's part of a stacked array."""
     shape = shape or (1,)
     return pl.BlockSpec((None, *shape), lambda i: (i, *[0] * len(shape)))
 
 
-def _at_least_one(a: Array) -> Array:
+def at_least_one(a: Array) -> Array:
     return a if a.ndim else a[None]
 
 
-def _whole(a: Array) -> pl.BlockSpec:
+def whole(a: Array) -> pl.BlockSpec:
     shape = a.shape or (1,)
     return pl.BlockSpec(shape, lambda i: (0,) * len(shape))

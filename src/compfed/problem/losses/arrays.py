@@ -23,6 +23,18 @@ def namespace(*values: Any) -> Any:
     return jnp if is_jax(*values) else np
 
 
+FEW = 32  # columns: one in so many is read faster alone than with the others
+
+
+def product(A: Numbers, x: Numbers) -> Numbers:
+    """A @ x. Of a sparse model in NumPy only the columns that count are read."""
+    if isinstance(A, np.ndarray) and isinstance(x, np.ndarray) and x.ndim == 1:
+        used = np.flatnonzero(x)
+        if FEW * len(used) <= len(x):
+            return A[:, used] @ x[used]
+    return A @ x
+
+
 def sigmoid(z: Numbers) -> Numbers:
     """1 / (1 + exp(-z))."""
     return jax.nn.sigmoid(z) if is_jax(z) else scipy.special.expit(z)

@@ -9,7 +9,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.problem.curvature import gram, largest_eigenvalue
-from compfed.problem.losses.arrays import Numbers, namespace
+from compfed.problem.losses.arrays import Numbers, namespace, product
 from compfed.problem.losses.labels import one_column
 from compfed.problem.triangle import square, upper
 
@@ -145,7 +145,7 @@ class OneOutput(SentAsTriangle):
 
     @unwarned
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        return gram(A if W is None else A[:, W], weight * self.model_weight(A @ x, y))
+        return gram(A if W is None else A[:, W], weight * self.model_weight(product(A, x), y))
 
     def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
         """The second derivative in z that a quadratic model of the loss is given."""
@@ -159,7 +159,7 @@ class OneOutput(SentAsTriangle):
 
     @unwarned
     def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
-        z, each = A @ X.T, y[:, None]
+        z, each = product(A, X[0])[:, None] if len(X) == 1 else A @ X.T, y[:, None]
         pulled = weight[:, None] * self.slope(z, each)
         return Evaluated(weight @ self.value(z, each), (A.T @ pulled).T, lengths @ abs(pulled))
 
