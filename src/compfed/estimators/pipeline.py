@@ -130,7 +130,7 @@ def _check_columns(names: Sequence[str], described: Sequence[Describe.Answer]) -
 def _columns_apart(one: str, first: Describe.Answer, other: str, answer: Describe.Answer) -> str:
     """Where the columns of two sites differ, by name."""
     if first.columns is None or answer.columns is None:
-        return f"site {other!r} has {answer.width} columns, site {one!r} has {first.width}."
+        return f"site {other!r} has {answer.width} columns, site {one!r} has {first.width} columns."
     missing = [c for c in first.columns if c not in answer.columns]
     extra = [c for c in answer.columns if c not in first.columns]
     if missing or extra:
