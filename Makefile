@@ -1,13 +1,15 @@
 # Everything from a bare python3 (with venv and pip) and make.
 #   make reproduce   set up .venv, reproduce the paper
 #   make test        set up .venv, check style, types and layers, run the tests
+#   make federation  set up .venv, train over five processes with TLS and keys on this machine
+#   make test-federation  kill those processes, one by one, and compare the models: 20 minutes or more, most of them waiting
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick test fuzz test-all check format bench lock clean
+.PHONY: help reproduce quick federation test test-federation fuzz test-all check format bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -24,6 +26,9 @@ reproduce: $(STAMP)
 quick: $(STAMP)
 	$(BIN)/compfed reproduce --quick
 
+federation: $(STAMP)
+	$(BIN)/compfed federation demo
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -32,6 +37,9 @@ check: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+test-federation: $(STAMP)
+	COMPFED_FAULTS=1 COMPFED_THOROUGH=1 $(BIN)/python -m pytest tests/deployment tests/federation/flower
 
 # Without FUZZ_SEED every run draws other cases; the first line says which.
 fuzz: $(STAMP)
@@ -49,6 +57,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py
 	$(BIN)/python benchmarks/path.py
 	$(BIN)/python benchmarks/sizes.py
+	$(BIN)/python benchmarks/flower_overhead.py
 
 # The lock pins every package for every supported Python; each line says who asked for it.
 lock:

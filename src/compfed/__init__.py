@@ -1,20 +1,14 @@
 """compfed: composite federated learning, min_x sum_i p_i f_i(x) + g(x) over data that stays at n sites."""
 
 import importlib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from compfed import algorithms, data, engines, federation
-from compfed.algorithms import register
-from compfed.engines import grid, simulate
-from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
-from compfed.problem import Problem, losses, regularisers
-from compfed.solvers import Minimum, Solution, minimise, solve, steps
-from compfed.tools.progress import progress_bar
-from compfed.trace import Trace
-
 if TYPE_CHECKING:
-    from compfed import testing
+    from compfed import algorithms, data, engines, federation, testing
+    from compfed.algorithms import register
+    from compfed.engines import grid, simulate
+    from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
     from compfed.estimators import (
         FederatedElasticNet,
         FederatedElasticNetCV,
@@ -34,12 +28,20 @@ if TYPE_CHECKING:
         FederatedPoissonRegressorCV,
         regularisation_path,
     )
+    from compfed.federation import flower as flower
+    from compfed.problem import Problem, losses, regularisers
     from compfed.report.paths import plot_path
+    from compfed.solvers import Minimum, Solution, minimise, solve, steps
     from compfed.studies.local_federated import compare_local_federated
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
     from compfed.studies.methods_compared import compare_methods
+    from compfed.tools.progress import progress_bar
+    from compfed.trace import Trace
 
-__version__ = version("compfed")
+try:
+    __version__ = version("compfed")
+except PackageNotFoundError:  # the source folder on a path, not installed
+    __version__ = "0+unknown"
 __all__ = [
     "Divergence", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso",
     "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
@@ -53,22 +55,39 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Where the names are that come with scikit-learn or matplotlib, which take a second to import.
-_LATER = {
-    "compare_local_federated": "compfed.studies.local_federated",
-    "compare_local_federated_pooled": "compfed.studies.local_federated_pooled",
-    "compare_methods": "compfed.studies.methods_compared",
-    "plot_path": "compfed.report.paths",
+# Where the names are. JAX, scikit-learn and matplotlib take seconds to import, and whoever needs one name needs few of them:
+# a process that carries a message of a federation needs none.
+_PLACES = {
+    "algorithms": "register",
+    "engines": "grid simulate",
+    "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
+    "problem": "Problem losses regularisers",
+    "report.paths": "plot_path",
+    "solvers": "Minimum Solution minimise solve steps",
+    "studies.local_federated": "compare_local_federated",
+    "studies.local_federated_pooled": "compare_local_federated_pooled",
+    "studies.methods_compared": "compare_methods",
+    "tools.progress": "progress_bar",
+    "trace": "Trace",
 }
+_PLACE = {name: f"compfed.{place}" for place, names in _PLACES.items() for name in names.split()}
+_MODULES = (
+    "algorithms", "data", "engines", "errors", "estimators", "federation", "problem", "report", "solvers", "studies", "testing",
+    "tools", "trace",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    """Estimators and studies are fetched when first asked for."""
+    """Everything is fetched when first asked for; `flower` needs an extra and is in no list."""
+    if name == "flower":
+        return importlib.import_module("compfed.federation.flower")
+    if name in _MODULES:
+        return importlib.import_module(f"compfed.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'compfed' has no attribute {name!r}")
-    if name == "testing":
-        return importlib.import_module("compfed.testing")
-    return getattr(importlib.import_module(_LATER.get(name, "compfed.estimators")), name)
+    found = getattr(importlib.import_module(_PLACE.get(name, "compfed.estimators")), name)
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compfed import __version__
+from compfed.deployment.commands import add_federation, add_site
 from compfed.errors import Divergence, InputError, MissingExtra
 
 LARGEST = 2**34  # bytes of numbers that are drawn for a comparison
@@ -21,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_reproduce, _add_compare, _add_list, _add_data):
+    for add in (_add_reproduce, _add_compare, _add_list, _add_data, add_federation, add_site):
         add(commands)
     return parser
 

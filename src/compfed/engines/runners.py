@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -26,7 +26,7 @@ from compfed.problem.gradient_mapping import at_point
 from compfed.trace import Trace
 
 CHECK = 10  # rounds between two looks at the certificate
-_numbers = itertools.count()
+_numbers = itertools.count()  # of the jobs of this process
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Order:
     step: float  # of that mapping
     seed: int = 0
     progress: Progress | None = None
+    numbers: Iterator[int] = _numbers  # of the jobs
 
     @property
     def view(self):
@@ -47,7 +48,7 @@ class Order:
 
     def job(self, task: Task) -> Job:
         return Job(
-            number=next(_numbers),
+            number=next(self.numbers),
             algorithm=ready(self.algorithm, task, task.n, self.seed),
             regulariser=task.regulariser,
             view=task.view,
@@ -88,7 +89,8 @@ class Runner(Protocol):
 
 
 def runner(federation: Federation, order: Order) -> Runner:
-    """Who runs the rounds over this federation."""
+    """Who runs the rounds over this federation. One that can be resumed numbers its own jobs, from 0 in every process."""
+    order = replace(order, numbers=getattr(federation, "numbers", order.numbers))
     own = getattr(federation, "runner", None)
     return own(order) if own is not None else ByMessages(order)
 

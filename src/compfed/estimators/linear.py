@@ -24,6 +24,8 @@ from compfed.problem.regularisers import NonNegative, SumOf
 class Regressor(RegressorMixin, FederatedModel):
     """Predictions are X w + b."""
 
+    scored_by_squares = True
+
     def predict(self, X: Any) -> np.ndarray:
         """X w + b."""
         return self.linear_predictor(X)[:, 0]
@@ -170,6 +172,8 @@ class PoissonModel(Regressor):
     """Regression of counts, whatever its alpha."""
 
     l1_ratio: float = 0.0
+
+    scored_by_squares = False
 
     def family(self) -> Family:
         return Counts(checked_ratio(type(self).__name__, self.l1_ratio))

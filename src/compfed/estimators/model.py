@@ -22,6 +22,7 @@ from compfed.errors import InputError, NotUniqueWarning
 from compfed.estimators.arguments import check_known, check_nothing_third
 from compfed.estimators.family import Family
 from compfed.estimators.pipeline import Fitted, Plan, fitting
+from compfed.estimators.scoring import scoring
 from compfed.estimators.table import NOT_SAID, Table, check_features, check_table, tabulated, warn_of_one_site
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
@@ -70,6 +71,8 @@ class FederatedModel(BaseEstimator):
     max_rounds: int = 20_000
     seconds_per_round: float = 1.0
     verbose: bool = False
+
+    scored_by_squares = False  # is `score` R^2 of a linear prediction?
 
     def family(self) -> Family:
         """What is fitted, from the parameters; refuses those that cannot be used."""
@@ -196,6 +199,10 @@ class FederatedModel(BaseEstimator):
         self.communication_ = cost
         self.n_rounds_ = self.n_iter_ = cost.rounds
         self.trace_ = _with_everything(minimum.trace, cost)
+        if events := getattr(
+            federation, "events", None
+        ):  # of a network: messages repeated, memories lost and made again
+            self.trace_.provenance["events"] = list(events)
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)
@@ -206,6 +213,22 @@ class FederatedModel(BaseEstimator):
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {told}\n")
 
     # --- prediction ---
+
+    def score_federation(self, federation: Federation) -> float:
+        """What `score` would give on the rows of all sites together, which stay where they are: R^2, in two messages.
+
+        Only where sums over rows are enough: one outcome, predicted by a line. Other scores look at every row; the mean loss
+        on rows that sites hold out is `cf.compare_local_federated`.
+        """
+        check_is_fitted(self)
+        if np.ndim(self.coef_) != 1 or not self.scored_by_squares:
+            raise InputError(
+                f"the score of {type(self).__name__} needs a prediction for every row, and no site tells those. "
+                "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
+            )
+        names = getattr(self, "feature_names_in_", None)
+        columns = None if names is None else tuple(map(str, names))
+        return converse(federation, scoring(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
     def linear_predictor(self, X: Any) -> np.ndarray:
         """Predictions z of shape (rows, outputs)."""

@@ -25,6 +25,7 @@ from compfed.solvers.federated import minimising, starting
 from compfed.solvers.search import Minimum, Search, Start
 from compfed.solvers.stopping import Certificate
 from compfed.tools.checks import check_words
+from compfed.tools.text import some
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -100,6 +101,8 @@ def gathering(federation: Federation, plan: Plan, part: Part | None = None) -> T
     (answers,) = yield [Request((Describe(plan.family.of_classes, part), Moments(part=part)))]
     described = [described for described, _ in answers]
     _check_columns(federation.names, described)
+    if plan.family.of_classes:
+        _check_kinds(federation.names, described)
     weights = site_weights([a.weight for a in described], plan.equal_sites)
     labels = _labels(described, weights, plan.family.of_classes)
     return Gathered(part, described, weights, labels, [moments for _, moments in answers])
@@ -118,11 +121,36 @@ def _check_columns(names: Sequence[str], described: Sequence[Describe.Answer]) -
     first = described[0]
     for name, answer in zip(names, described, strict=True):
         if answer.width != first.width or answer.columns != first.columns:
-            one = first.columns or f"{first.width} columns"
-            other = answer.columns or f"{answer.width} columns"
             raise InputError(
-                f"site {name!r} has {other}, site {names[0]!r} has {one}; all sites need the same columns in the same order."
+                f"{_columns_apart(names[0], first, name, answer)} All sites need the same columns in the same order: over a "
+                "network, `features` in site.toml names them and their order."
             )
+
+
+def _columns_apart(one: str, first: Describe.Answer, other: str, answer: Describe.Answer) -> str:
+    """Where the columns of two sites differ, by name."""
+    if first.columns is None or answer.columns is None:
+        return f"site {other!r} has {answer.width} columns, site {one!r} has {first.width}."
+    missing = [c for c in first.columns if c not in answer.columns]
+    extra = [c for c in answer.columns if c not in first.columns]
+    if missing or extra:
+        said = [f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has."] * bool(
+            missing
+        )
+        said += [f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not."] * bool(extra)
+        return " ".join(said)
+    at = next(j for j, (a, b) in enumerate(zip(first.columns, answer.columns, strict=True)) if a != b)
+    return f"column {at} is {answer.columns[at]!r} at site {other!r} and {first.columns[at]!r} at site {one!r}."
+
+
+def _check_kinds(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
+    """Classes are words at every site, or numbers at every site: as words, 1 and "1.0" would be two classes."""
+    words = [answer.classes.dtype.kind in "UO" for answer in described]
+    if any(words) and not all(words):
+        one, other = names[words.index(True)], names[words.index(False)]
+        raise InputError(
+            f"the classes are words at site {one!r} and numbers at site {other!r}; write them in the same way at every site."
+        )
 
 
 def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: bool) -> Labels:

@@ -13,7 +13,7 @@ import hashlib
 import importlib
 import json
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -34,6 +34,18 @@ class Packed(NamedTuple):
 
     head: Any
     arrays: list[np.ndarray]
+
+
+class NotTold(InputError):
+    """A message refers to a record by its hash, and the reader does not have it."""
+
+
+class Told(Protocol):
+    """Records that travelled before, by hash."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+    def __getitem__(self, name: str, /) -> Any: ...
+    def __setitem__(self, name: str, record: Any, /) -> None: ...
 
 
 # --- trees of an algorithm's own types, by name ---
@@ -100,9 +112,9 @@ def pack(value: Any, told: Collection[str] = ()) -> Packed:
     return Packed(plain(value, type(value).__name__), arrays)
 
 
-def unpack(packed: Packed, accepts: Collection[str] = (), told: dict[str, Any] | None = None) -> Any:
+def unpack(packed: Packed, accepts: Collection[str] = (), told: Told | None = None) -> Any:
     """What `pack` was given. `told` holds the records that travelled before, by hash, and gains those that are new."""
-    known: dict[str, Any] = {} if told is None else told
+    known: Told = {} if told is None else told
 
     def built(head: Any) -> Any:
         if not isinstance(head, dict):
@@ -113,9 +125,7 @@ def unpack(packed: Packed, accepts: Collection[str] = (), told: dict[str, Any] |
             return packed.arrays[head["array"]]
         if "told" in head:
             if head["told"] not in known:
-                raise InputError(
-                    f"a message refers to {head['told'][:12]}, which was not told before; send it in full."
-                )
+                raise NotTold(f"a message refers to {head['told'][:12]}, which was not told before; send it in full.")
             return known[head["told"]]
         if "tuple" in head:
             return tuple(built(item) for item in head["tuple"])

@@ -87,7 +87,7 @@ class Site:
         self.room = room  # bytes of views kept; of several sites in one process, each has its share
         self._views: OrderedDict[str, Look] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
-        self._memory: OrderedDict[str, Memory] = OrderedDict()
+        self.memories: OrderedDict[str, Memory] = OrderedDict()  # by the hash of the job
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -196,13 +196,13 @@ class Site:
             self._keep(job, Memory(c, False, memory.local))
             return finite(c)
 
-    def remember(self, job: Job, c: Any) -> None:
+    def remember(self, job: Job, c: Any, unheard: bool = False) -> None:
         """Take up a job where it was left."""
-        self._keep(job, Memory(c))
+        self._keep(job, Memory(c, unheard))
 
     def recall(self, job: Job) -> Memory:
         """What it remembers of a job: nothing but the start, if it took no part yet."""
-        known = self._memory.get(digest(job))
+        known = self.memories.get(digest(job))
         return self._start(job) if known is None else known
 
     def _start(self, job: Job) -> Memory:
@@ -212,7 +212,7 @@ class Site:
     def _recalled(self, job: Job, r: int) -> Memory:
         """The memory of the rounds before r. Who takes part in every round must have one, if there is any to have."""
         memory = self.recall(job)
-        if job.everyone and r > 0 and digest(job) not in self._memory and jax.tree.leaves(memory.c):
+        if job.everyone and r > 0 and digest(job) not in self.memories and jax.tree.leaves(memory.c):
             raise StateLost(
                 f"site {self.name!r} was asked for round {r} of a run whose earlier rounds it does not remember; start "
                 "the run again."
@@ -220,10 +220,10 @@ class Site:
         return memory
 
     def _keep(self, job: Job, memory: Memory) -> None:
-        self._memory[digest(job)] = memory
-        self._memory.move_to_end(digest(job))
-        if len(self._memory) > JOBS_KEPT:
-            self._memory.popitem(last=False)
+        self.memories[digest(job)] = memory
+        self.memories.move_to_end(digest(job))
+        if len(self.memories) > JOBS_KEPT:
+            self.memories.popitem(last=False)
 
     def _on_device(self, view: View) -> tuple[Any, ...]:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""

@@ -6,8 +6,10 @@ import functools
 import platform
 from importlib.metadata import version
 
+from compfed import __version__
+
 
 @functools.cache  # a look into the files of four packages
 def versions() -> dict[str, str]:
-    found = {name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")}
-    return found | {"python": platform.python_version()}
+    found = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
+    return {"compfed": __version__} | found | {"python": platform.python_version()}
