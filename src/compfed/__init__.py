@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from compfed import algorithms, data, engines, federation
 from compfed.algorithms import register
-from compfed.engines import grid, simulate
+from compfed.engines import grid, simulate, simulate_cohorts
 from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
-from compfed.problem import Problem, losses, regularisers
+from compfed.problem import LazyProblem, Problem, losses, regularisers
 from compfed.solvers import Minimum, Solution, minimise, solve, steps
 from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
@@ -45,11 +45,12 @@ __all__ = [
     "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
     "FederatedLogisticRegression", "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso",
     "FederatedMultiTaskLassoCV", "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "NotUniqueWarning", "OneSiteWarning",
-    "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "LazyProblem", "Minimum", "NotUniqueWarning",
+    "OneSiteWarning", "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
     "compare_local_federated_pooled",
     "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
-    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing",
+    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "simulate_cohorts",
+    "solve", "steps", "testing",
 ]  # fmt: skip
 
 

@@ -102,12 +102,12 @@ def _grid_rounds(
 # On a CPU, loops over mini-batches and small data are short: LLVM at level 1 compiles them in half the time and they
 # run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
-_SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
     (grid, short): compiled(
         _grid_rounds if grid else _single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
-        compiler_options=_SHORT_LOOPS if short else None,
+        compiler_options=SHORT_LOOPS if short else None,
     )
     for grid in (False, True)
     for short in (False, True)
@@ -162,7 +162,12 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
     once on other devices, for data that fits the cache anyway, and for mini-batches.
     """
-    if jax.devices()[0].platform != "cpu" or batch_size is not None or problem.store.A.nbytes <= 2**20:
+    return at_once_for(problem.store.A.nbytes, batch_size)
+
+
+def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
+    """The same for so many bytes of rows."""
+    if jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= 2**20:
         return None
     return os.cpu_count() or 1
 

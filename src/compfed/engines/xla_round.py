@@ -54,6 +54,14 @@ class Setting(NamedTuple):
     odds: Odds | None = None  # of clients to be drawn, in the order of the store
 
 
+class Sample(NamedTuple):
+    """Who takes part in a round, and how their answers stand for those of all (`tools.sampling`)."""
+
+    who: Array  # positions in the store
+    weight: Array
+    share: Array
+
+
 class Carry(NamedTuple):
     server: Any
     clients: Any  # stacked, in the order of the store
@@ -138,15 +146,21 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
 
 
 def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry) -> Carry:
-    """`buckets` are the rows as a kernel wants them, if there is one."""
-    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
-    everyone = plan.participants == n
-    who = jnp.arange(n)
-    if not everyone:
-        who = participants(plan.scheme, setting.odds, setting.run, r, data.ids, plan.participants)
+    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them, if there is one."""
+    who = jnp.arange(len(data.weight))
+    if plan.participants != len(who):
+        who = participants(plan.scheme, setting.odds, setting.run, carry.r, data.ids, plan.participants)
     weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
-    share = jnp.asarray(share, weight.dtype)
+    return round_of(setting, data, plan, buckets, carry, Sample(who, weight, jnp.asarray(share, weight.dtype)))
+
+
+def round_of(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry, sample: Sample
+) -> Carry:
+    """One round of the clients of a sample."""
+    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
+    who, weight, share = sample
+    size, everyone = setting.loss.size(data.A.shape[1]), plan.participants == len(data.weight)
     whole = plan.kernel is not None and plan.kernel.kind == "whole round"
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
     visit = _whole_rounds if whole else visit
