@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,11 @@ class LazySites:
 
     def __repr__(self) -> str:
         return f"LazySites({len(self)} clients, {self.sizes.sum()} rows, {self.width} columns, fetched when needed)"
+
+    @cached_property
+    def largest(self) -> int:
+        """Rows of the largest client."""
+        return int(self.sizes.max())
 
     @property
     def names(self) -> range:

@@ -27,7 +27,7 @@ from compfed.errors import Divergence, InputError
 from compfed.problem.lazy_problem import LazyProblem
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
-from compfed.tools.checks import a_function
+from compfed.tools.checks import a_function, whole
 from compfed.tools.precision import precision
 from compfed.tools.programs import compiled
 from compfed.tools.randomness import participation_ranks, run_key
@@ -65,6 +65,7 @@ def simulate_cohorts(
     The sampling scheme "proportional" (of unequal weights) puts all clients in a new order in every round, which does cost
     in proportion to n.
     """
+    whole(participants, "participants", 1, " It is how many clients are in memory at once.")
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling, kind=LazyProblem,
@@ -160,10 +161,11 @@ class _Cohorts:
         return Cohort(who, data, Sample(np.arange(len(who)), weight, np.asarray(share, self.problem.dtype)))
 
     def _record(self, carry: Carry, r: int, seconds: float) -> None:
+        if bad := int(carry.bad):  # a bounded g can hide it: the model is finite where the server's state is not
+            self.recorder.blown = bad
+            return
         x = np.asarray(_solution(self.setting, carry.server))
         self.recorder.add(np.array([r]), x[None], {"drift": np.asarray(carry.drift)[None]}, seconds)
-        if bad := int(carry.bad):
-            self.recorder.blown = bad
 
     def _trace(self, carry: Carry) -> Trace:
         of, leaves = self.memories.saved()

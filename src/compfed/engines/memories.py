@@ -49,7 +49,7 @@ class Memories:
         last, self.used = self.used, self.used + len(new)
         if self.used > len(self.seen):
             room = max(2 * len(self.seen), self.used)
-            self.seen = np.resize(self.seen, room) if len(self.seen) else np.zeros(room, np.int32)
+            self.seen = _longer(self.seen, room)
             self.rows = [_longer(rows, room) for rows in self.rows]
         self.seen[last : self.used] = new
         self.place[new] = np.arange(last, self.used)

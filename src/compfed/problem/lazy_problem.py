@@ -48,22 +48,20 @@ class LazyProblem(Statement):
         """The rows of some clients on the device, each padded to the largest of them, or almost: to a power of two, so
         that cohorts share a few shapes. `like_all`: the store says that any of all clients might be there (mini-batches
         are drawn by the largest of all)."""
-        sizes, largest = self.sites.sizes[who], int(self.sites.sizes.max())
+        sizes, largest = self.sites.sizes[who], self.sites.largest
         room = min(largest, 1 << int(sizes.max() - 1).bit_length())
         A, y, q = self._padded(who, sizes, room)
         p = self.weights[who]
+        rows: Any = Store(
+            A.reshape(-1, self.sites.width), y, q.ravel(), (p[:, None] * q).astype(self.dtype).ravel(),
+            offset=np.arange(0, len(who) * room, room, dtype=np.int32),
+            size=sizes.astype(self.dtype),
+            weight=p.astype(self.dtype),
+            ids=who.astype(np.int32),
+            buckets=((len(who), largest if like_all else room),),
+        )  # fmt: skip
         with precision(self.dtype):
-            return Store(
-                A=jax.device_put(A.reshape(-1, self.sites.width)),
-                y=jax.device_put(y),
-                q=jax.device_put(q.ravel()),
-                row_weight=jax.device_put((p[:, None] * q).astype(self.dtype).ravel()),
-                offset=jax.device_put(np.arange(0, len(who) * room, room, dtype=np.int32)),
-                size=jax.device_put(sizes.astype(self.dtype)),
-                weight=jax.device_put(p.astype(self.dtype)),
-                ids=jax.device_put(who.astype(np.int32)),
-                buckets=((len(who), largest if like_all else room),),
-            )
+            return jax.device_put(rows)
 
     def _padded(self, who: np.ndarray, sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         A = np.empty((len(who), room, self.sites.width), self.dtype)

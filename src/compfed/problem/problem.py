@@ -52,8 +52,7 @@ class Problem(Statement):
                 f"sites must come from compfed.data (from_arrays, from_table, ...); got {type(sites).__name__}."
             )
         super().__init__(loss, regulariser, sites, weights, dtype)
-        encoded = loss.encode(np.concatenate(sites.labels))
-        labels = np.split(encoded, np.cumsum(sites.sizes)[:-1])
+        labels = loss.encode(np.concatenate(sites.labels))
         self.store, self.order = store(sites, labels, self.weights, self.dtype)
         self._check_loss(self.store.A, self.store.y)
 
