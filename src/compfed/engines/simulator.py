@@ -19,7 +19,7 @@ from compfed.engines.onchip.choice import chosen
 from compfed.engines.onchip.rows import in_buckets
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round, total
 from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -42,7 +42,7 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
     # the weights say how many clients there are, where these remember nothing
     c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
-        seen["correction"] = jnp.linalg.norm(data.weight @ c)
+        seen["correction"] = jnp.linalg.norm(total(plan, data.weight @ c))
     if plan.measure is not None:
         seen |= own_columns(plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients))
     return seen
@@ -53,7 +53,7 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
         x = setting.algorithm.solution(setting.g, carry.server)
-        return x, _seen(setting, data, plan, carry) | _certified(setting, data, x)
+        return x, _seen(setting, data, plan, carry) | _certified(setting, data, plan, x)
 
     def over(carry: Carry, noted: tuple[Array, dict[str, Array]]) -> Array:
         arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
@@ -76,15 +76,15 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
     return carry, buffers, look(carry)
 
 
-def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
+def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str, Array]:
     """What `columns.measured` would say of x, where the program itself has to know it."""
     if setting.stop is None:
         return {}
-    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step)
+    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step, plan.axis)
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
-def _single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
     """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
     return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
@@ -105,7 +105,7 @@ def _grid_rounds(
 SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
     (grid, short): compiled(
-        _grid_rounds if grid else _single_rounds,
+        _grid_rounds if grid else single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
         compiler_options=SHORT_LOOPS if short else None,
     )
@@ -123,8 +123,22 @@ def programs_compiled() -> int:
     return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
-def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
-    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
+def _half_a_second(batch: int, seconds: float) -> int:
+    """About so much work between two looks, so that progress and divergence show in time."""
+    return int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+
+
+def drive(
+    program: Callable,
+    carry: Carry,
+    recorders: Sequence[Recorder],
+    progress: Progress | None,
+    pace: Callable[[int, float], int] = _half_a_second,
+) -> Carry:
+    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis.
+
+    `pace(records of the last call, its seconds)` says how many records the next call makes.
+    """
     run = recorders[0].run
     x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
     if run.resume is None:
@@ -149,8 +163,7 @@ def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progre
                 recorder.blown = recorder.blown or bad or None
                 recorder.arrived = int(reached[i]) < run.start + done + batch * every
             records, done = records - batch, done + batch * every
-            # about half a second of work between two looks, so that progress and divergence show in time
-            batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+            batch = pace(batch, seconds)
             if progress is not None:
                 progress(done, run.rounds)
     return carry
@@ -200,6 +213,7 @@ def simulate(
     resume: Trace | None = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
+    mesh: Any = None,
 ) -> Trace:
     """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
 
@@ -216,6 +230,8 @@ def simulate(
     - `progress`: called with (rounds done, rounds in all).
     - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
       (JAX code).
+    - `mesh`: devices to share the clients out over, such as `jax.devices()`, those of other processes included, or a
+      `jax.sharding.Mesh`; the same models to rounding. See docs/scale.md.
 
     Raises `Divergence`, which carries the trace so far, when the model stops being finite.
     """
@@ -226,6 +242,10 @@ def simulate(
     a_function(progress, "progress")
     a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
+    if mesh is not None:
+        from compfed.engines.mesh import simulated_on  # which is built on this module
+
+        return simulated_on(mesh, run, stop, progress=progress, measure=measure)
     return simulated(run, stop, progress=progress, measure=measure)
 
 

@@ -14,12 +14,13 @@ from compfed.algorithms.base import Algorithm, Exchange, dense
 from compfed.engines.onchip.choice import Kernel
 from compfed.engines.onchip.rows import Bucket, OnePass, narrowed, widened
 from compfed.engines.onchip.whole_round import rounds_of_clients
+from compfed.engines.samples import Layout, Sample, drawn_sample, sample_here
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
 from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.randomness import client_key
-from compfed.tools.sampling import Odds, Scheme, averaging, participants
+from compfed.tools.sampling import Odds, Scheme
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
 Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
@@ -34,6 +35,7 @@ class Plan(NamedTuple):
     measure: Measure | None
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU: how rows are read
+    axis: str | None = None  # of the mesh over which clients are shared out; None for one device
 
 
 class Stop(NamedTuple):
@@ -52,14 +54,7 @@ class Setting(NamedTuple):
     run: Array  # key
     stop: Stop | None = None
     odds: Odds | None = None  # of clients to be drawn, in the order of the store
-
-
-class Sample(NamedTuple):
-    """Who takes part in a round, and how their answers stand for those of all (`tools.sampling`)."""
-
-    who: Array  # positions in the store
-    weight: Array
-    share: Array
+    layout: Layout | None = None  # of clients on a mesh
 
 
 class Carry(NamedTuple):
@@ -70,13 +65,19 @@ class Carry(NamedTuple):
     bad: Array  # the first round whose server state was not finite; 0 while there is none
 
 
+def total(plan: Plan, value: Any) -> Any:
+    """A sum over the clients of this device, over those of all devices."""
+    return value if plan.axis is None else jax.lax.psum(value, plan.axis)
+
+
 # --- one round ---
 
 
 def _mini_batch_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
 ):
     """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
+    who = jnp.arange(len(data.weight)) if who is None else who
     capacity = max(rows for _, rows in data.buckets)
     assert plan.batch_size is not None
     size = plan.batch_size
@@ -90,13 +91,12 @@ def _mini_batch_clients(
 
 
 def _full_gradient_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
 ):
     """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
     n = len(data.weight)
-    everyone = plan.participants == n
-    skips = not everyone and plan.at_once is not None
-    takes_part = jnp.zeros(n, bool).at[who].set(True)
+    skips = who is not None and plan.at_once is not None
+    takes_part = jnp.ones(n, bool) if who is None else jnp.zeros(n, bool).at[who].set(True)
 
     def one(client):
         A, y, q, i, on, c = client
@@ -113,17 +113,17 @@ def _full_gradient_clients(
         return jax.lax.cond(on, active, lambda: idle)
 
     # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    at_once = None if skips else plan.at_once
+    at_once = None if skips or plan.at_once == 1 else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
     done = [visit(bucket) for bucket in zip(*rows, *per_client, _split_tree(clients, data), strict=True)]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if everyone else jax.tree.map(lambda leaf: leaf[who], result)
+    return result if who is None else jax.tree.map(lambda leaf: leaf[who], result)
 
 
 def _whole_rounds(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
 ):
     """Full gradients of everybody, a client's whole round in one kernel. No key is used: the choice of kernel saw to that."""
     assert plan.kernel is not None
@@ -147,11 +147,14 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
 
 def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry) -> Carry:
     """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them, if there is one."""
-    who = jnp.arange(len(data.weight))
-    if plan.participants != len(who):
-        who = participants(plan.scheme, setting.odds, setting.run, carry.r, data.ids, plan.participants)
-    weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
-    return round_of(setting, data, plan, buckets, carry, Sample(who, weight, jnp.asarray(share, weight.dtype)))
+    drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
+    sample = drawn_sample(*drawing) if plan.axis is None else sample_here(_laid_out(setting), *drawing, plan.axis)
+    return round_of(setting, data, plan, buckets, carry, sample)
+
+
+def _laid_out(setting: Setting) -> Layout:
+    assert setting.layout is not None
+    return setting.layout
 
 
 def round_of(
@@ -159,8 +162,8 @@ def round_of(
 ) -> Carry:
     """One round of the clients of a sample."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    who, weight, share = sample
-    size, everyone = setting.loss.size(data.A.shape[1]), plan.participants == len(data.weight)
+    who, weight, share, p = sample
+    size = setting.loss.size(data.A.shape[1])
     whole = plan.kernel is not None and plan.kernel.kind == "whole round"
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
     visit = _whole_rounds if whole else visit
@@ -170,11 +173,11 @@ def round_of(
         return lambda f, c, key: exchange.client(f, h, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:
-        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
+        return c if who is None else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
 
     def mean(u: Any) -> Any:
         full = jax.vmap(lambda u: dense(u, size))(u)
-        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full)
+        return total(plan, jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full))
 
     c: Any = None  # what the participants remember
     z: Any = None  # their local models
@@ -182,8 +185,8 @@ def round_of(
         work = work_of(exchange, exchange.down(g, server))
         u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
         server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
-    p = data.weight[who] / data.weight[who].sum()
-    drift = p @ jnp.linalg.norm(z - p @ z, axis=1)
+    p = p / total(plan, p.sum())
+    drift = total(plan, p @ jnp.linalg.norm(z - total(plan, p @ z), axis=1))
     if a.closes():
         result = a.exchanges[0].down(g, server)
         clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
