@@ -83,7 +83,9 @@ def main() -> int:
         )
     middle, cpu = (sorted(each)[len(each) // 2] for each in (ratios, of_cpu))
     good = middle <= args.limit and peak < args.memory
-    print(f"median ratio {middle:.2f}, of CPU time {cpu:.2f} (limit {args.limit}), peak {peak:.2f} GiB (limit {args.memory})")
+    print(
+        f"median ratio {middle:.2f}, of CPU time {cpu:.2f} (limit {args.limit}), peak {peak:.2f} GiB (limit {args.memory})"
+    )
     return 0 if good else 1
 
 

@@ -123,7 +123,9 @@ def _add_worker(commands: Any) -> None:
         "the script, simulate(..., mesh=jax.devices()) shares the clients out over the devices of all of them, and "
         "every process gets the whole trace. Nothing that passes is encrypted: use a network of your own.",
     )
-    worker.add_argument("--coordinator", required=True, metavar="HOST:PORT", help="address of process 0; a free port there")
+    worker.add_argument(
+        "--coordinator", required=True, metavar="HOST:PORT", help="address of process 0; a free port there"
+    )
     worker.add_argument("--process-id", required=True, type=_whole, metavar="I", help="0, 1, ..., each once")
     worker.add_argument("--processes", required=True, type=_whole, metavar="N", help="how many there are")
     worker.add_argument("--wait", type=_whole, default=300, metavar="SECONDS", help="for the others (default: 300)")

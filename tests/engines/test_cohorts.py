@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from problems import quadratics
@@ -28,7 +30,7 @@ def both(sites, g, weights=None) -> tuple[cf.Problem, cf.LazyProblem]:
 
 # The cohort is padded to its own largest client and not to the largest of all: sums of a zero more or less round alike or not.
 @pytest.mark.parametrize(
-    "method, batch, weighted",
+    ("method", "batch", "weighted"),
     [
         (Scaffold(eta=0.05, tau=2), None, False),
         (DecoupledProx(eta=0.05, tau=2), 3, True),  # closes its rounds; the ratio
@@ -47,11 +49,14 @@ def test_a_federation_that_fits_has_the_models_of_simulate_and_of_reference(site
         np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
         for column in ("drift", "nonzeros", "bytes_up", "gradient_rows"):
             np.testing.assert_allclose(found[column], expected[column], rtol=1e-10, atol=1e-12)
-        memories, (server, clients) = found.state, (expected.state.server, expected.state.clients)
-        for mine, theirs in zip(memories.server, server, strict=True):
+        memories, theirs_too = found.state, expected.state
+        assert memories is not None
+        assert memories.of is not None
+        assert theirs_too is not None
+        for mine, theirs in zip(memories.server, theirs_too.server, strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
         everybody = [np.flatnonzero(memories.of == (i if i in memories.of else -1))[0] for i in range(6)]
-        for mine, theirs in zip(memories.clients, clients, strict=True):
+        for mine, theirs in zip(memories.clients, theirs_too.clients, strict=True):
             np.testing.assert_allclose(mine[everybody], theirs, rtol=0, atol=1e-12)
 
 
@@ -81,11 +86,14 @@ def test_rows_and_memories_of_participants_and_of_no_others_are_fetched():
     trace = cf.simulate_cohorts(problem, Scaffold(eta=0.1, tau=2), 12, participants=7, record_every=4)
     taken = asked[before:]
     assert len(taken) == 12 * 7
-    assert trace.state is not None and trace.state.of is not None
-    assert set(trace.state.of[:-1]) == set(taken) and trace.state.of[-1] == -1
+    assert trace.state is not None
+    assert trace.state.of is not None
+    assert set(trace.state.of[:-1]) == set(taken)
+    assert trace.state.of[-1] == -1
     assert trace.state.clients[0].shape == (len(set(taken)) + 1, 3)
     assert max(taken) > 10**5  # of all of them
-    assert "objective" not in trace and trace.provenance["measured_on"] is None
+    assert "objective" not in trace
+    assert trace.provenance["measured_on"] is None
     assert trace["round"].tolist() == [0, 4, 8, 12]
 
 
@@ -114,7 +122,8 @@ def test_what_is_measured_is_said_to_be_of_a_subset_and_all_can_be_measured_at_t
     values = [0.5 * np.mean((a @ x - b) ** 2) for a, b in zip(A, y, strict=True)]
     expected = p @ values / p.sum() + 0.05 * x @ x + 0.1 * np.abs(x).sum()
     assert trace["subset_objective"][-1] == pytest.approx(expected, rel=1e-12)
-    assert "objective" not in trace and trace.provenance["measured_on"]["clients"] == 2
+    assert "objective" not in trace
+    assert trace.provenance["measured_on"]["clients"] == 2
     assert lazy.objective(x) == pytest.approx(problem.objective(x), rel=1e-13)
     np.testing.assert_allclose(lazy.gradient(x), problem.gradient(x), rtol=0, atol=1e-13)
 
@@ -131,9 +140,11 @@ def test_rows_may_stay_in_files(sites, tmp_path):
     X, y = sites.pooled()
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", y)
-    arrays = [np.load(tmp_path / name, mmap_mode="r") for name in ("X.npy", "y.npy")]
-    mapped = cf.data.mapped_sites(*arrays, SIZES)
-    assert len(mapped) == 6 and mapped.width == 5
+    mapped = cf.data.mapped_sites(
+        np.load(tmp_path / "X.npy", mmap_mode="r"), np.load(tmp_path / "y.npy", mmap_mode="r"), SIZES
+    )
+    assert len(mapped) == 6
+    assert mapped.width == 5
     for i in range(6):
         np.testing.assert_array_equal(mapped.rows(i)[0], sites.features[i])
         np.testing.assert_array_equal(mapped.rows(i)[1], sites.labels[i])
@@ -162,20 +173,24 @@ def test_a_run_that_blows_up_says_so_and_keeps_what_it_had(sites):
 
 
 def test_what_cannot_be_used_is_refused_by_name(sites):
-    _, lazy = both(sites, cf.regularisers.Zero())
+    lazy: Any = both(sites, cf.regularisers.Zero())[1]
+    none: Any = None
+    problem: Any = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
+    array: Any = np.ones(3)
+    rows: Any = [1]
     method, loss, g = FedAvg(eta=0.1), cf.losses.Squared(), cf.regularisers.Zero()
     refused = [
         (lambda: cf.simulate(lazy, method, 1), "simulate_cohorts"),
         (lambda: cf.Problem(loss, g, lazy.sites), "LazyProblem"),
-        (lambda: cf.LazyProblem(loss, g, [1]), "lazy_sites"),
-        (lambda: cf.simulate_cohorts(cf.Problem(loss, g, sites), method, 1, participants=2), "Use simulate"),
-        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=None), "participants=None"),
+        (lambda: cf.LazyProblem(loss, g, rows), "lazy_sites"),
+        (lambda: cf.simulate_cohorts(problem, method, 1, participants=2), "Use simulate"),
+        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=none), "participants=None"),
         (lambda: cf.simulate_cohorts(lazy, method, 1, participants=7), "6 clients"),
         (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, batch_size=6), "smallest site, 1 with 5"),
         (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, measure_on=lazy), "measure_on"),
         (lambda: lazy.subset([6]), "0..5"),
-        (lambda: cf.data.lazy_sites(None, [1]), "rows_of"),
-        (lambda: cf.data.lazy_sites(lambda i: np.ones(3), [3]), r"must return \(features, labels\)"),
+        (lambda: cf.data.lazy_sites(none, [1]), "rows_of"),
+        (lambda: cf.data.lazy_sites(lambda i: array, [3]), r"must return \(features, labels\)"),
         (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), [4]), "its size is 4"),
         (lambda: cf.data.lazy_sites(lambda i: ([["a"]], [1]), [1]), "not numbers"),
         (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), [3, 0]), "client 1 has 0 rows"),

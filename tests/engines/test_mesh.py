@@ -39,7 +39,9 @@ sampled = (smooth, Scaffold(eta=0.05, tau=2)), {"participants": 4, "batch_size":
 def started(*command: str) -> subprocess.Popen:
     src = str(Path(cf.__file__).parents[1])
     env = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join([src, os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen([sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *command], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def said(process: subprocess.Popen) -> str:
@@ -93,8 +95,8 @@ trace.save(f"{sys.argv[1]}/{jax.process_index()}")
     both = [started(*how, "--process-id", str(i), str(script), str(tmp_path)) for i in (0, 1)]
     names: dict = {}
     exec(SETUP, names)  # meanwhile, here
-    what, more = names["sampled"]
-    alone = cf.simulate(*what, 9, **more)
+    (problem, method), more = names["sampled"]
+    alone = cf.simulate(problem, method, 9, **more)
     for process in both:
         said(process)
     for i in (0, 1):
@@ -103,14 +105,16 @@ trace.save(f"{sys.argv[1]}/{jax.process_index()}")
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-10)
         for column in ("objective", "gradient_mapping", "drift", "correction", "bytes_up"):
             np.testing.assert_allclose(trace[column], alone[column], rtol=0, atol=1e-10)
-        assert trace.state is not None and alone.state is not None
+        assert trace.state is not None
+        assert alone.state is not None
         np.testing.assert_allclose(trace.state.clients[0], alone.state.clients[0], rtol=0, atol=1e-10)
 
 
 def test_every_client_has_one_place():
     slots, buckets = _slots(((5, 30), (1, 8), (4, 2)), 3)
-    assert buckets == ((2, 30), (1, 8), (2, 2)) and slots.shape == (3, 5)
-    assert sorted(slots[slots >= 0]) == list(range(10)) and (slots < 0).sum() == 5
+    assert buckets == ((2, 30), (1, 8), (2, 2))
+    assert sorted(slots[slots >= 0]) == list(range(10))
+    assert (slots < 0).sum() == 5
     assert slots[:, :2].tolist() == [[0, 1], [2, 3], [4, -1]]
 
 

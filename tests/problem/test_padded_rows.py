@@ -31,7 +31,8 @@ def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkey
         np.testing.assert_allclose(made.q[start : start + m], q[i] / q[i].sum(), rtol=1e-15)
         np.testing.assert_allclose(made.row_weight[start : start + m], p[i] * q[i] / q[i].sum(), rtol=1e-15)
         np.testing.assert_array_equal(made.A[start + m : end], np.tile(sites.features[i][-1], (end - start - m, 1)))
-        assert not np.asarray(made.q[start + m : end]).any() and not np.asarray(made.row_weight[start + m : end]).any()
+        assert not np.asarray(made.q[start + m : end]).any()
+        assert not np.asarray(made.row_weight[start + m : end]).any()
     w, v = np.cos([1.0, 2.0, 3.0]), np.cos(4.0)
     marks = [(a @ w + y * v) @ (r / r.sum()) for a, y, r in zip(sites.features, sites.labels, q, strict=True)]
     np.testing.assert_allclose(sites.marks, marks, rtol=1e-12)
@@ -48,17 +49,21 @@ def test_each_further_bucket_saves_the_most():
         while padded(sizes, cuts) > 1.5 * sizes.sum():
             cuts = min((sorted({*cuts, c}) for c in range(1, 25)), key=lambda cuts: padded(sizes, cuts))
         found = _buckets(sizes)
-        assert sum(k * m for k, m in found) == padded(sizes, cuts) and len(found) == len(cuts) - 1
+        assert sum(k * m for k, m in found) == padded(sizes, cuts)
+        assert len(found) == len(cuts) - 1
 
 
 def test_a_hundred_thousand_different_sizes_are_put_into_few_buckets():
-    sizes = np.arange(100_000, 0, -1)  # one look at all cuts for each cut, for each bucket: a loop over them would not end
+    sizes = np.arange(
+        100_000, 0, -1
+    )  # one look at all cuts for each cut, for each bucket: a loop over them would not end
     found = _buckets(sizes)
-    assert len(found) < 5 and sum(k for k, _ in found) == len(sizes)
+    assert len(found) < 5
+    assert sum(k for k, _ in found) == len(sizes)
     assert sum(k * m for k, m in found) <= 1.5 * sizes.sum()
 
 
-@pytest.mark.parametrize("value, said", [(np.nan, "NaN"), (1e80, "1e\\+80"), (1e-80, "1e-80")])
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "NaN"), (1e80, "1e\\+80"), (1e-80, "1e-80")])
 def test_the_one_bad_number_of_a_block_is_found(value, said):
     X = [np.ones((2, 3)) for _ in range(50)]
     X[37][1, 2] = value

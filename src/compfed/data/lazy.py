@@ -126,7 +126,9 @@ def mapped_sites(features: Any, labels: Any, sizes: Any, *, source: dict[str, An
         if not hasattr(array, "shape"):
             raise InputError(f"{what} must be an array, in memory or on disk; got {type(array).__name__}.")
         if len(array) != ends[-1]:
-            raise InputError(f"{what} has {len(array)} rows; the sizes of all clients sum to {ends[-1]}. They must match.")
+            raise InputError(
+                f"{what} has {len(array)} rows; the sizes of all clients sum to {ends[-1]}. They must match."
+            )
 
     def rows_of(client: int) -> tuple[Any, Any]:
         rows = slice(int(ends[client] - sizes[client]), int(ends[client]))
@@ -138,7 +140,9 @@ def mapped_sites(features: Any, labels: Any, sizes: Any, *, source: dict[str, An
 def _checked_sizes(sizes: Any) -> np.ndarray:
     m = numbers(sizes, "sizes")
     if m.ndim != 1 or not len(m):
-        raise InputError(f"sizes must list the rows of every client; got shape {m.shape}. For n alike: np.full(n, rows).")
+        raise InputError(
+            f"sizes must list the rows of every client; got shape {m.shape}. For n alike: np.full(n, rows)."
+        )
     odd = (m != np.rint(m)) | (m < 1) | (m > MOST)
     if odd.any() or len(m) > MOST:
         i = int(odd.argmax())

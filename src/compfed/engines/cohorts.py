@@ -21,8 +21,8 @@ from compfed.engines.columns import measured
 from compfed.engines.memories import Memories
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import checked
-from compfed.engines.simulator import SHORT_LOOPS, at_once_for
 from compfed.engines.samples import Sample
+from compfed.engines.simulator import SHORT_LOOPS, at_once_for
 from compfed.engines.xla_round import Carry, Plan, Setting, round_of
 from compfed.errors import Divergence, InputError
 from compfed.problem.lazy_problem import LazyProblem
@@ -158,10 +158,9 @@ class _Cohorts:
         who = who[np.argsort(-self.problem.sites.sizes[who], kind="stable")]
         data = self.problem.cohort(who, like_all=self.run.batch_size is not None)
         of_odds = None if self.odds is None else self.odds.weight[who].astype(self.problem.dtype)
-        p = self.problem.weights[who].astype(self.problem.dtype)
+        p: Any = self.problem.weights[who].astype(self.problem.dtype)
         weight, share = averaging_of(self.scheme, of_odds, p, self.problem.n)
-        sample: Any = Sample(None, weight, np.asarray(share, p.dtype), p)
-        return Cohort(who, data, sample)
+        return Cohort(who, data, Sample(None, weight, p.dtype.type(share), p))
 
     def _record(self, carry: Carry, r: int, seconds: float) -> None:
         if bad := int(carry.bad):  # a bounded g can hide it: the model is finite where the server's state is not

@@ -27,8 +27,9 @@ from compfed.tools.randomness import run_key
 from compfed.trace import Trace
 
 AXIS = "clients"
-EVERYWHERE, BY_CLIENT = PartitionSpec(), PartitionSpec(AXIS)
-OF_CARRY: Any = Carry(EVERYWHERE, PartitionSpec(None, AXIS), EVERYWHERE, EVERYWHERE, EVERYWHERE)
+BY_CLIENT = PartitionSpec(AXIS)
+EVERYWHERE: Any = PartitionSpec()
+OF_CARRY = Carry(EVERYWHERE, PartitionSpec(None, AXIS), EVERYWHERE, EVERYWHERE, EVERYWHERE)
 
 
 class Shared(NamedTuple):
@@ -44,7 +45,9 @@ def simulated_on(
 ) -> Trace:
     """A checked run with its clients shared out over `devices`."""
     if measure is not None:
-        raise InputError("measure looks at all clients at once, which are on several devices here; leave measure or mesh out.")
+        raise InputError(
+            "measure looks at all clients at once, which are on several devices here; leave measure or mesh out."
+        )
     mesh, problem = _checked_mesh(devices), rows_of(run)
     plan, odds = planned(run, None)
     at_once = None if plan.at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
@@ -55,7 +58,7 @@ def simulated_on(
     recorder.more["mesh"] = {"devices": mesh.size, "processes": len({d.process_index for d in mesh.devices.flat})}
     with precision(problem.dtype):
         shared = _shared(problem, mesh)
-        key = np.asarray(jax.random.key_data(run_key(run.seed)))
+        key: Any = np.asarray(jax.random.key_data(run_key(run.seed)))
         parts = Setting(run.algorithm, problem.loss, problem.regulariser, key, stop, odds, shared.layout)
         setting = _everywhere(mesh, parts)
         short = plan.at_once is None and mesh.devices.flat[0].platform == "cpu"
@@ -90,9 +93,7 @@ def _mesh_rounds(setting: Setting, data: Store, plan: Plan, mesh: Mesh, carry: C
 
 
 _PROGRAMS = {
-    short: compiled(
-        _mesh_rounds, static_argnames=("plan", "mesh"), compiler_options=SHORT_LOOPS if short else None
-    )
+    short: compiled(_mesh_rounds, static_argnames=("plan", "mesh"), compiler_options=SHORT_LOOPS if short else None)
     for short in (False, True)
 }
 
@@ -100,7 +101,7 @@ _PROGRAMS = {
 def _checked_mesh(devices: Any) -> Mesh:
     """A mesh of one axis over the devices given."""
     found = devices.devices.ravel() if isinstance(devices, Mesh) else devices
-    found = np.array(found, object) if isinstance(found, (list, tuple, np.ndarray)) else np.zeros(0)
+    found: Any = np.array(found, object) if isinstance(found, (list, tuple, np.ndarray)) else np.zeros(0)
     if not found.size or not all(isinstance(device, jax.Device) for device in found):
         raise InputError(f"mesh={devices!r:.80} must be devices, such as jax.devices(), or a jax.sharding.Mesh.")
     if len(set(found)) < found.size:
@@ -157,16 +158,19 @@ def _share_out(store: Store, mesh: Mesh) -> Shared:
 
         return of_device
 
-    n = slots.shape[1]
-    parts: Any = Store(
-        rows(whole.A), rows(whole.y), rows(whole.q, 0.0), rows(whole.row_weight, 0.0),
-        offset=lambda j: begin.astype(np.int32), size=clients(whole.size), weight=clients(whole.weight, 0.0),
-        ids=clients(whole.ids), buckets=buckets,
-    )  # fmt: skip
-    made = jax.tree.map(lambda part: _by_device(mesh, part), parts)
-    place = np.empty(len(whole.weight), np.int32)
+    parts = {
+        "A": rows(whole.A),
+        "y": rows(whole.y),
+        "q": rows(whole.q, 0.0),
+        "row_weight": rows(whole.row_weight, 0.0),
+        "offset": lambda j: begin.astype(np.int32),
+        "size": clients(whole.size),
+        "weight": clients(whole.weight, 0.0),
+        "ids": clients(whole.ids),
+    }
+    made = Store(**{name: _by_device(mesh, part) for name, part in parts.items()}, buckets=buckets)
+    place: Any = np.empty(len(whole.weight), np.int32)
     place[slots[slots >= 0]] = np.flatnonzero(slots.ravel() >= 0)
-    assert made.weight.shape == (mesh.size * n,)
     return Shared(made, Layout(whole.ids, whole.weight, place), slots.ravel())
 
 
@@ -174,9 +178,16 @@ def _by_device(mesh: Mesh, part: Callable[[int], np.ndarray]) -> jax.Array:
     """One array of which device j has part(j); each process makes the parts of its own devices."""
     like = part(0)
     shape = (mesh.size * len(like), *like.shape[1:])
-    return jax.make_array_from_callback(
-        shape, NamedSharding(mesh, BY_CLIENT), lambda index: part((index[0].start or 0) // len(like))
-    )
+
+    def of_index(index: Any) -> np.ndarray:
+        return part(_start(index[0]) // len(like))
+
+    return jax.make_array_from_callback(shape, NamedSharding(mesh, BY_CLIENT), of_index)
+
+
+def _start(index: Any) -> int:
+    """Where a slice begins; that of a single device says nothing."""
+    return index.start or 0
 
 
 def _everywhere(mesh: Mesh, tree: Any) -> Any:
@@ -201,7 +212,7 @@ def _first_carry(run: Run, mesh: Mesh, shared: Shared) -> Carry:
         shape = (1, len(order), *leaf.shape[1:])
 
         def part(index: Any) -> np.ndarray:
-            first = index[1].start or 0
+            first = _start(index[1])
             return leaf[order[first : first + n]][None]
 
         return jax.make_array_from_callback(shape, NamedSharding(mesh, PartitionSpec(None, AXIS)), part)

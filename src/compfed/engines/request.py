@@ -36,9 +36,7 @@ def checked(
     """The request, or one clear error before any work is done."""
     if not isinstance(problem, kind):
         other = {LazyProblem: " Use simulate_cohorts.", Problem: " Use simulate."}.get(type(problem), "")
-        raise InputError(
-            f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}"
-        )
+        raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
     if not isinstance(algorithm, Algorithm):
         ready(algorithm, problem, problem.n)  # says what is wrong with it
     rounds = whole(rounds, "rounds", 0)

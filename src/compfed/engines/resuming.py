@@ -68,7 +68,9 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
     was = state.members
     if isinstance(problem, LazyProblem) != (state.of is not None):
         here, there = ("simulate", "simulate_cohorts") if state.of is None else ("simulate_cohorts", "simulate")
-        raise InputError(f"resume: the trace is of {here}; {there} keeps memories in another way. Go on with {here}, {ANEW}")
+        raise InputError(
+            f"resume: the trace is of {here}; {there} keeps memories in another way. Go on with {here}, {ANEW}"
+        )
     if isinstance(problem, LazyProblem):
         return range(problem.n)
     if was is None:

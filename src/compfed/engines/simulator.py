@@ -32,6 +32,7 @@ from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
 BUFFER = 64  # recorded rounds a program holds before it hands them back
+Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
 # --- many rounds ---
@@ -133,20 +134,16 @@ def drive(
     carry: Carry,
     recorders: Sequence[Recorder],
     progress: Progress | None,
-    pace: Callable[[int, float], int] = _half_a_second,
+    pace: Pace = _half_a_second,
 ) -> Carry:
-    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis.
-
-    `pace(records of the last call, its seconds)` says how many records the next call makes.
-    """
-    run = recorders[0].run
+    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
+    run, done = recorders[0].run, 0
     x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
     if run.resume is None:
         for i, recorder in enumerate(recorders):
             recorder.add(np.array([0]), x[i : i + 1], {k: v[i : i + 1] for k, v in seen.items()}, 0.0)
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
-    done = 0
     for records, every in todo:
         batch = 1
         while records > 0 and not all(recorder.blown or recorder.arrived for recorder in recorders):
@@ -180,9 +177,8 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
 
 def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
     """The same for so many bytes of rows."""
-    if jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= 2**20:
-        return None
-    return os.cpu_count() or 1
+    everyone = jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= 2**20
+    return None if everyone else os.cpu_count() or 1
 
 
 def first_carry(runs: Sequence[Run]) -> Carry:

@@ -27,7 +27,9 @@ def run_script(
         raise InputError(f"--coordinator {coordinator} must be HOST:PORT, the address of process 0.")
     processes, process_id = whole(processes, "--processes ", 1), whole(process_id, "--process-id ", 0)
     if process_id >= processes:
-        raise InputError(f"--process-id {process_id} must be one of 0 to {processes - 1}: there are --processes {processes}.")
+        raise InputError(
+            f"--process-id {process_id} must be one of 0 to {processes - 1}: there are --processes {processes}."
+        )
     if not script.is_file():
         raise InputError(f"{script}: there is no such script.")
     jax.config.update("jax_cpu_collectives_implementation", "gloo")

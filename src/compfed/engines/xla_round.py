@@ -74,7 +74,14 @@ def total(plan: Plan, value: Any) -> Any:
 
 
 def _mini_batch_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
     who = jnp.arange(len(data.weight)) if who is None else who
@@ -91,7 +98,14 @@ def _mini_batch_clients(
 
 
 def _full_gradient_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
     n = len(data.weight)
@@ -123,7 +137,14 @@ def _full_gradient_clients(
 
 
 def _whole_rounds(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array | None, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """Full gradients of everybody, a client's whole round in one kernel. No key is used: the choice of kernel saw to that."""
     assert plan.kernel is not None
@@ -157,9 +178,7 @@ def _laid_out(setting: Setting) -> Layout:
     return setting.layout
 
 
-def round_of(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry, sample: Sample
-) -> Carry:
+def round_of(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry, sample: Sample) -> Carry:
     """One round of the clients of a sample."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     who, weight, share, p = sample

@@ -30,7 +30,12 @@ class LazyProblem(Statement):
     sites: LazySites
 
     def __init__(
-        self, loss: Loss, regulariser: Regulariser, sites: LazySites | Sites, weights: Any = None, dtype: Any = "float64"
+        self,
+        loss: Loss,
+        regulariser: Regulariser,
+        sites: LazySites | Sites,
+        weights: Any = None,
+        dtype: Any = "float64",
     ):
         super().__init__(loss, regulariser, _lazy(sites), weights, dtype)
         first = self.cohort(np.zeros(1, int))
@@ -42,7 +47,6 @@ class LazyProblem(Statement):
 
     def members(self) -> None:
         """Nobody is named: clients are known by their numbers."""
-        return None
 
     def cohort(self, who: np.ndarray, like_all: bool = False) -> Store:
         """The rows of some clients on the device, each padded to the largest of them, or almost: to a power of two, so
@@ -52,16 +56,18 @@ class LazyProblem(Statement):
         room = min(largest, 1 << int(sizes.max() - 1).bit_length())
         A, y, q = self._padded(who, sizes, room)
         p = self.weights[who]
-        rows: Any = Store(
-            A.reshape(-1, self.sites.width), y, q.ravel(), (p[:, None] * q).astype(self.dtype).ravel(),
-            offset=np.arange(0, len(who) * room, room, dtype=np.int32),
-            size=sizes.astype(self.dtype),
-            weight=p.astype(self.dtype),
-            ids=who.astype(np.int32),
-            buckets=((len(who), largest if like_all else room),),
-        )  # fmt: skip
+        rows: dict[str, Any] = {
+            "A": A.reshape(-1, self.sites.width),
+            "y": y,
+            "q": q.ravel(),
+            "row_weight": (p[:, None] * q).astype(self.dtype).ravel(),
+            "offset": np.arange(0, len(who) * room, room, dtype=np.int32),
+            "size": sizes.astype(self.dtype),
+            "weight": p.astype(self.dtype),
+            "ids": who.astype(np.int32),
+        }
         with precision(self.dtype):
-            return jax.device_put(rows)
+            return jax.device_put(Store(**rows, buckets=((len(who), largest if like_all else room),)))
 
     def _padded(self, who: np.ndarray, sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         A = np.empty((len(who), room, self.sites.width), self.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ def in_blocks(sizes: np.ndarray, width: int) -> Iterator[tuple[int, int]]:
     """
     of_block = np.cumsum(sizes) * (8 * max(width, 1)) // BYTES
     cuts = [0, *(np.flatnonzero(np.diff(of_block)) + 1).tolist(), len(sizes)]
-    yield from zip(cuts[:-1], cuts[1:], strict=True)
+    yield from pairwise(cuts)
 
 
 def joined(arrays: Any) -> np.ndarray:
