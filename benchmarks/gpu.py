@@ -64,11 +64,11 @@ def round_time(problem: cf.Problem, turns: int = 4, **how: Any) -> tuple[float, 
         trace = cf.simulate(problem, algorithm, rounds, record_every=rounds, **how)
         return time.perf_counter() - began, trace
 
-    few, many = 50, 450
+    few, many = 50, 850
     seconds(few)
     seconds(many)
-    found = [seconds(many)[0] - seconds(few)[0] for _ in range(turns)]
-    return min(found) / (many - few), seconds(few)[1].provenance["kernel"]
+    short, long = (min(seconds(rounds)[0] for _ in range(turns)) for rounds in (few, many))
+    return (long - short) / (many - few), seconds(few)[1].provenance["kernel"]
 
 
 def errors() -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def errors() -> list[dict[str, Any]]:
             algorithm = suggest(name, problem, tau=3)
             trace = cf.simulate(problem.astype("float32"), algorithm, 5, batch_size=batch)
             plain = cf.engines.reference(problem, algorithm, 5, batch_size=batch).x
-            error = float(np.linalg.norm(trace.x - plain) / np.linalg.norm(plain))
+            error = float(np.linalg.norm(trace.x - plain) / (np.linalg.norm(plain) or 1.0))
             kernel = trace.provenance["kernel"]
             found.append(
                 {"loss": type(loss).__name__, "g": type(g).__name__, "batch": batch, "method": name, "error": error}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compfed import algorithms, data, engines, federation, testing
     from compfed.algorithms import register
-    from compfed.engines import grid, simulate
+    from compfed.engines import grid, simulate, simulate_cohorts
     from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
     from compfed.estimators import (
         FederatedElasticNet,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         regularisation_path,
     )
     from compfed.federation import flower as flower
-    from compfed.problem import Problem, losses, regularisers
+    from compfed.problem import LazyProblem, Problem, losses, regularisers
     from compfed.report.paths import plot_path
     from compfed.solvers import Minimum, Solution, minimise, solve, steps
     from compfed.studies.local_federated import compare_local_federated
@@ -47,11 +47,12 @@ __all__ = [
     "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
     "FederatedLogisticRegression", "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso",
     "FederatedMultiTaskLassoCV", "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "Minimum", "NotUniqueWarning", "OneSiteWarning",
-    "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
+    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "LazyProblem", "Minimum", "NotUniqueWarning",
+    "OneSiteWarning", "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
     "compare_local_federated_pooled",
     "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
-    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing",
+    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "simulate_cohorts",
+    "solve", "steps", "testing",
 ]  # fmt: skip
 
 
@@ -59,9 +60,9 @@ __all__ = [
 # a process that carries a message of a federation needs none.
 _PLACES = {
     "algorithms": "register",
-    "engines": "grid simulate",
+    "engines": "grid simulate simulate_cohorts",
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "problem": "Problem losses regularisers",
+    "problem": "LazyProblem Problem losses regularisers",
     "report.paths": "plot_path",
     "solvers": "Minimum Solution minimise solve steps",
     "studies.local_federated": "compare_local_federated",

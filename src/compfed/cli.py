@@ -22,7 +22,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_reproduce, _add_compare, _add_list, _add_data, add_federation, add_site):
+    for add in (_add_reproduce, _add_compare, _add_list, _add_data, add_federation, add_site, _add_worker):
         add(commands)
     return parser
 
@@ -114,6 +114,25 @@ def _add_data(commands: Any) -> None:
     describe.add_argument("--drop", metavar="A,B,...", help="columns to leave out")
     describe.add_argument("--format", choices=["csv", "parquet", "svmlight"], help="default: by the file's ending")
     describe.set_defaults(run=_describe)
+
+
+def _add_worker(commands: Any) -> None:
+    worker = commands.add_parser(
+        "worker",
+        help="run a script as one of several processes, on one host or many, that share the clients of a simulation",
+        description="Run SCRIPT as one of several processes. Start it once per process, on any hosts that reach each other; in "
+        "the script, simulate(..., mesh=jax.devices()) shares the clients out over the devices of all of them, and "
+        "every process gets the whole trace. Nothing that passes is encrypted: use a network of your own.",
+    )
+    worker.add_argument(
+        "--coordinator", required=True, metavar="HOST:PORT", help="address of process 0; a free port there"
+    )
+    worker.add_argument("--process-id", required=True, type=_whole, metavar="I", help="0, 1, ..., each once")
+    worker.add_argument("--processes", required=True, type=_whole, metavar="N", help="how many there are")
+    worker.add_argument("--wait", type=_whole, default=300, metavar="SECONDS", help="for the others (default: 300)")
+    worker.add_argument("script", type=Path, metavar="SCRIPT", help="a Python file, the same for all")
+    worker.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    worker.set_defaults(run=_worker)
 
 
 def _folder(path: Path) -> Path:
@@ -227,6 +246,16 @@ def _describe(args: argparse.Namespace) -> int:
         drop = args.drop.split(",") if args.drop else ()
         sites = from_files(args.paths, args.label, drop=drop, site=args.site, format=args.format)
     print(describe(sites))
+    return 0
+
+
+def _worker(args: argparse.Namespace) -> int:
+    from compfed.engines.worker import run_script
+
+    run_script(
+        args.script, args.arguments, coordinator=args.coordinator, process_id=args.process_id, processes=args.processes,
+        wait=args.wait,
+    )  # fmt: skip
     return 0
 
 

@@ -75,6 +75,8 @@ class State:
     server: list[np.ndarray]
     clients: list[np.ndarray]  # each with one row per site, in the order of the sites
     members: Members | None = None  # None: nobody has said whose memory it is
+    # Where `clients` has rows of some clients only (`simulate_cohorts`): their numbers, and -1 for all others, in the last row.
+    of: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class Trace:
             head |= {"rounds": state.rounds, "leaves": [len(state.server), len(state.clients)]}
             arrays |= {f"server/{i:03d}": leaf for i, leaf in enumerate(state.server)}
             arrays |= {f"clients/{i:03d}": leaf for i, leaf in enumerate(state.clients)}
+            if state.of is not None:
+                arrays["of"] = state.of
             if members is not None:
                 head["names"] = list(members.names)
                 said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
@@ -222,7 +226,10 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
             raise ValueError("its sites are of different numbers")
     if not is_whole(head["rounds"]) or head["rounds"] < 0:
         raise ValueError(f"it says that {head['rounds']} rounds were done")
-    return State(int(head["rounds"]), server, clients, members)
+    of = arrays.get("of")
+    if of is not None and any(len(leaf) != len(of) for leaf in clients):
+        raise ValueError("its clients' memories are of other clients than it says")
+    return State(int(head["rounds"]), server, clients, members, of)
 
 
 def _plain(value: Any) -> Any:

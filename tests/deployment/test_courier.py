@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -77,10 +78,10 @@ def test_a_table_that_changed_is_read_again(site):
 def test_whatever_comes_to_the_desk_it_stays_open(site):
     with OpenDesk(site) as desk:
         for nonsense in (b"", b"\x00", b"\xff" * 64):
-            with courier.socket.socket(courier.socket.AF_UNIX) as end:
+            with socket.socket(socket.AF_UNIX) as end:
                 end.connect(desk.place)
                 end.sendall(nonsense)
-                end.shutdown(courier.socket.SHUT_WR)
+                end.shutdown(socket.SHUT_WR)
                 assert courier.received(end) == b""
         assert from_records(courier.carried(desk.place, "register", RecordDict()))[0]["site"] == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import stat
 import sys
 import time
@@ -276,14 +277,14 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_said(furnished, mon
     monkeypatch.setattr(
         site_node, "command", lambda path, desk="": ([sys.executable, str(script), "", "", "h:1"], env, settings)
     )
-    monkeypatch.setattr(site_node.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     said: list[str] = []
 
     def enough(_: float) -> None:
         if sum("Again in" in line for line in said) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(site_node.time, "sleep", enough)
+    monkeypatch.setattr(time, "sleep", enough)
     with pytest.raises(KeyboardInterrupt):
         site_node.keep_running(furnished, said.append)
     assert sum("node started, dialling h:1" in line for line in said) == 3

@@ -124,6 +124,7 @@ def python_blocks(path: Path) -> list[str]:
         "docs/architecture.md",
         "docs/few-rounds.md",
         "docs/sampling-and-sources.md",
+        "docs/scale.md",
     ],
 )
 def test_documented_code_runs(page, monkeypatch, tmp_path):

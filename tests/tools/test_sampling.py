@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from samples import WEIGHTS, samples
 
-from compfed.tools.randomness import run_key
+from compfed.tools.randomness import participation_ranks, run_key
 from compfed.tools.sampling import SCHEMES, averaging, drawn, odds, participants, scheme_in_use
 
 U = np.random.default_rng(0).standard_normal((len(WEIGHTS), 3))  # what clients would answer
@@ -85,3 +85,32 @@ def test_over_many_rounds_clients_take_part_as_often_as_they_should_and_all_pair
     seen = np.bincount(who.ravel(), minlength=5) / rounds
     np.testing.assert_allclose(seen, k * WEIGHTS, atol=4 * np.sqrt(0.25 / rounds))
     assert {tuple(pair) for pair in who} == set(itertools.combinations(range(5), 2))
+
+
+def test_few_of_many_are_any_of_them_whatever_their_order():
+    n, k, key = 1024, 16, run_key(0)
+    ids = jnp.asarray(np.random.default_rng(0).permutation(n) * 3)
+
+    def chosen(r, ids):
+        return ids[participants("ratio", None, key, r, ids, k)]
+
+    rounds = jnp.arange(4000)
+    drawn = np.asarray(jax.vmap(lambda r: chosen(r, ids))(rounds))
+    again = np.asarray(jax.vmap(lambda r: chosen(r, jnp.sort(ids)))(rounds[:50]))
+    np.testing.assert_array_equal(np.sort(drawn[:50], axis=1), again)
+    assert all(len(set(row)) == k for row in drawn.tolist())
+    # each is in k/n of the samples, each pair in k(k-1)/(n(n-1)): counts of 62.5 and of 0.91, whose deviations have mean square 1
+    counts = np.bincount(drawn.ravel() // 3, minlength=n)
+    assert ((counts - 62.5) ** 2 / (62.5 * (1 - k / n))).mean() == pytest.approx(1.0, abs=0.2)
+    pairs = np.zeros((n, n))
+    for row in drawn // 3:
+        pairs[np.ix_(row, row)] += 1
+    expected = len(rounds) * k * (k - 1) / (n * (n - 1))
+    off_diagonal = pairs[np.triu_indices(n, 1)]
+    assert ((off_diagonal - expected) ** 2 / expected).mean() == pytest.approx(1.0, abs=0.02)
+
+
+def test_the_draw_of_few_of_many_has_no_number_for_each_of_them():
+    drawing = str(jax.make_jaxpr(lambda r: participation_ranks(run_key(0), r, 10**6, 100))(0))
+    assert "[100]" in drawing
+    assert "1000000]" not in drawing  # no array of all clients

@@ -152,8 +152,9 @@ def one_per_row(need: str, column: Any) -> np.ndarray:
     values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
     if values.ndim != 1 or not len(values):
         raise InputError(f"{need}; got shape {values.shape}.")
-    entries = values.tolist()
-    missing = np.array([is_missing(value) for value in entries])
+    words = values.dtype == object
+    # elsewhere NaN and NaT are all there is, and are not themselves
+    missing = np.array([is_missing(value) for value in values.tolist()]) if words else values != values
     if isinstance(column, np.ma.MaskedArray):
         missing |= np.ma.getmaskarray(column)
     if missing.any():
@@ -161,7 +162,7 @@ def one_per_row(need: str, column: Any) -> np.ndarray:
             f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
             "Drop them or give them a value of their own."
         )
-    return np.asarray(entries) if values.dtype == object else values
+    return np.asarray(values.tolist()) if words else values
 
 
 def site_of_every_row(need: str, column: Any) -> np.ndarray:

@@ -19,8 +19,9 @@ from compfed.data.reading import (
 )
 from compfed.errors import InputError
 from compfed.tools.arrays import made_here, owned
+from compfed.tools.blocks import in_blocks, joined
 from compfed.tools.grouping import rows_by
-from compfed.tools.sizes import check_sizes, check_weights
+from compfed.tools.sizes import LEAST, MOST, check_sizes, check_weights
 from compfed.tools.text import some
 
 
@@ -71,7 +72,8 @@ class Sites:
     def row_shares(self) -> list[np.ndarray]:
         """q_il: the share of each row in its site's loss, 1 / m_i unless rows are weighted."""
         if self.row_weights is None:
-            return [np.full(m, 1.0 / m) for m in self.sizes]
+            sizes = self.sizes
+            return np.split(np.repeat(1.0 / sizes, sizes), np.cumsum(sizes)[:-1])
         return [w / w.sum() for w in self.row_weights]
 
     @cached_property
@@ -79,8 +81,12 @@ class Sites:
         """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
         outputs = int(np.prod(self.labels[0].shape[1:]))
         w, v = np.split(np.cos(1.0 + np.arange(self.width + outputs)), [self.width])
-        rows = zip(self.features, self.labels, self.row_shares, strict=True)
-        return np.array([float((q @ A) @ w + (q @ y.reshape(len(y), -1)) @ v) for A, y, q in rows])
+        sizes, shares, found = self.sizes, self.row_shares, []
+        for a, b in in_blocks(sizes, self.width):
+            A, y, q = (joined(arrays[a:b]) for arrays in (self.features, self.labels, shares))
+            each = q * (A @ w + y.reshape(len(y), -1) @ v)
+            found.append(np.add.reduceat(each, np.cumsum(sizes[a:b]) - sizes[a:b]))
+        return np.concatenate(found)
 
     @property
     def width(self) -> int:
@@ -133,6 +139,7 @@ def from_arrays(
     checked = [_checked_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
     X, Y = zip(*checked, strict=True)
     _check_alike(names, X, Y)
+    _check_numbers(names, X, Y)
     if columns is not None and len(columns) != X[0].shape[1]:
         raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
     return Sites(
@@ -170,11 +177,27 @@ def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np
         raise InputError(f"site {name!r} has {len(x)} rows of features and {len(y)} labels; they must match.")
     if x.shape[1] == 0:
         raise InputError(f"site {name!r} has no feature columns; it needs at least one.")
-    check_finite(x, f"features of site {name!r}")
-    check_finite(y, f"labels of site {name!r}")
-    check_sizes(x, f"features of site {name!r}")
-    check_sizes(y, f"labels of site {name!r}")
     return x, y
+
+
+def _check_numbers(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
+    """All numbers are finite and of a size to work with; sites are looked at one by one where a block is not so."""
+    sizes = np.array([len(y) for y in labels])
+    for a, b in in_blocks(sizes, features[0].shape[1]):
+        starts = np.cumsum(sizes[a:b]) - sizes[a:b]
+        if b - a > 1 and all(_fine(joined(part[a:b]), starts) for part in (features, labels)):
+            continue
+        for name, x, y in zip(names[a:b], features[a:b], labels[a:b], strict=True):
+            for what, values in (("features", x), ("labels", y)):
+                check_finite(values, f"{what} of site {name!r}")
+            for what, values in (("features", x), ("labels", y)):
+                check_sizes(values, f"{what} of site {name!r}")
+
+
+def _fine(values: np.ndarray, starts: np.ndarray) -> bool:
+    """Are the largest numbers of every column of every site zero, or of a size to work with?"""
+    top = np.maximum.reduceat(np.abs(values), starts, axis=0)
+    return bool(((top == 0) | ((top >= LEAST) & (top <= MOST))).all())  # of NaN neither
 
 
 def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:

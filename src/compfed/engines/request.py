@@ -11,6 +11,7 @@ from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Run
 from compfed.engines.resuming import fitting
 from compfed.errors import InputError
+from compfed.problem.lazy_problem import LazyProblem
 from compfed.problem.problem import Problem
 from compfed.tools.checks import whole
 from compfed.tools.sampling import SCHEMES, Scheme
@@ -18,7 +19,7 @@ from compfed.trace import Trace
 
 
 def checked(
-    problem: Problem,
+    problem: Problem | LazyProblem,
     algorithm: Algorithm,
     rounds: int,
     *,
@@ -30,10 +31,12 @@ def checked(
     reference: Any,
     resume: Trace | None,
     sampling: Scheme | None = None,
+    kind: type[Problem | LazyProblem] = Problem,
 ) -> Run:
     """The request, or one clear error before any work is done."""
-    if not isinstance(problem, Problem):
-        raise InputError(f"the first argument must be a compfed.Problem; got {type(problem).__name__}.")
+    if not isinstance(problem, kind):
+        other = {LazyProblem: " Use simulate_cohorts.", Problem: " Use simulate."}.get(type(problem), "")
+        raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
     if not isinstance(algorithm, Algorithm):
         ready(algorithm, problem, problem.n)  # says what is wrong with it
     rounds = whole(rounds, "rounds", 0)
@@ -61,7 +64,7 @@ def checked(
     )
 
 
-def _checked_batch(problem: Problem, batch_size: Any) -> int | None:
+def _checked_batch(problem: Problem | LazyProblem, batch_size: Any) -> int | None:
     """At most as many rows as the smallest site has; None for all of them."""
     if batch_size is None:
         return None
@@ -75,7 +78,7 @@ def _checked_batch(problem: Problem, batch_size: Any) -> int | None:
     return batch_size
 
 
-def _checked_participants(problem: Problem, participants: Any) -> int:
+def _checked_participants(problem: Problem | LazyProblem, participants: Any) -> int:
     """Clients per round: all of them unless told otherwise."""
     k = problem.n if participants is None else whole(participants, "participants", 1)
     if k > problem.n:

@@ -16,15 +16,16 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError, RunWarning
+from compfed.problem.lazy_problem import LazyProblem
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
-from compfed.trace import Members, Trace
+from compfed.trace import State, Trace
 
 ANEW = "or start anew from its model: x0=trace.x."
 
 
-def fitting(trace: Any, problem: Problem, algorithm: Algorithm, x0: Any) -> Trace:
+def fitting(trace: Any, problem: Problem | LazyProblem, algorithm: Algorithm, x0: Any) -> Trace:
     """The trace with its clients in the order of the problem's sites, or one clear error."""
     if not isinstance(trace, Trace):
         raise InputError(f"resume must be a Trace (Trace.load reads a saved one); got {type(trace).__name__}.")
@@ -45,12 +46,12 @@ def fitting(trace: Any, problem: Problem, algorithm: Algorithm, x0: Any) -> Trac
         raise InputError(
             f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d})."
         )
-    order = _order(trace.state.members, problem)
+    order = _order(trace.state, problem)
     _check_same("loss", of.get("loss"), describe(problem.loss))
     _check_same("regulariser", of.get("regulariser"), describe(problem.regulariser))
     _check_fields(told["algorithm"], algorithm)
     _check_memory(trace, problem, algorithm)
-    if order == list(range(problem.n)):
+    if isinstance(order, range) or order == list(range(problem.n)):
         return trace
     return replace(trace, state=replace(trace.state, clients=[leaf[order] for leaf in trace.state.clients]))
 
@@ -62,8 +63,16 @@ def _said(told: dict[str, Any], name: str, kind: type) -> Any:
     return told[name]
 
 
-def _order(was: Members | None, problem: Problem) -> list[int]:
+def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
     """Where each site of the problem is in the trace; refuses other sites and other weights."""
+    was = state.members
+    if isinstance(problem, LazyProblem) != (state.of is not None):
+        here, there = ("simulate", "simulate_cohorts") if state.of is None else ("simulate_cohorts", "simulate")
+        raise InputError(
+            f"resume: the trace is of {here}; {there} keeps memories in another way. Go on with {here}, {ANEW}"
+        )
+    if isinstance(problem, LazyProblem):
+        return range(problem.n)
     if was is None:
         warnings.warn(
             "resume: this trace does not say of which sites and weights it is (it was written by an earlier version, or made "
@@ -72,7 +81,7 @@ def _order(was: Members | None, problem: Problem) -> list[int]:
             RunWarning,
             stacklevel=5,
         )
-        return list(range(problem.n))
+        return range(problem.n)
     now, sites = problem.members(), "Go on with the same sites,"
     strangers = [name for name in now.names if name not in set(was.names)]
     if strangers:
@@ -144,7 +153,7 @@ def _check_fields(was: dict[str, Any], algorithm: Algorithm) -> None:
             )
 
 
-def _check_memory(trace: Trace, problem: Problem, algorithm: Algorithm) -> None:
+def _check_memory(trace: Trace, problem: Problem | LazyProblem, algorithm: Algorithm) -> None:
     """Every leaf is there, of the right shape and finite: else the file was damaged, or made by hand."""
     state = trace.state
     assert state is not None
@@ -157,7 +166,7 @@ def _check_memory(trace: Trace, problem: Problem, algorithm: Algorithm) -> None:
         server, client = jax.eval_shape(algorithm.init, jax.ShapeDtypeStruct((problem.d,), problem.dtype))
     for part, leaves, like, lead in (
         ("server", state.server, server, ()),
-        ("clients", state.clients, client, (problem.n,)),
+        ("clients", state.clients, client, (problem.n if state.of is None else len(state.of),)),
     ):
         named = jax.tree_util.tree_leaves_with_path(like)
         if len(leaves) != len(named):

@@ -18,7 +18,7 @@ from compfed.engines.columns import measured, own_columns
 from compfed.engines.onchip.choice import Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round, total
 from compfed.errors import Divergence, InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -31,6 +31,7 @@ from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
 BUFFER = 64  # recorded rounds a program holds before it hands them back
+Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
 # --- many rounds ---
@@ -41,7 +42,7 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
     # the weights say how many clients there are, where these remember nothing
     c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
-        seen["correction"] = jnp.linalg.norm(data.weight @ c)
+        seen["correction"] = jnp.linalg.norm(total(plan, data.weight @ c))
     if plan.measure is not None:
         seen |= own_columns(plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients))
     return seen
@@ -52,7 +53,7 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
 
     def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
         x = setting.algorithm.solution(setting.g, carry.server)
-        return x, _seen(setting, data, plan, carry) | _certified(setting, data, x)
+        return x, _seen(setting, data, plan, carry) | _certified(setting, data, plan, x)
 
     def over(carry: Carry, noted: tuple[Array, dict[str, Array]]) -> Array:
         arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
@@ -74,15 +75,15 @@ def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: in
     return carry, buffers, look(carry)
 
 
-def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
+def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str, Array]:
     """What `columns.measured` would say of x, where the program itself has to know it."""
     if setting.stop is None:
         return {}
-    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step)
+    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step, plan.axis)
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
-def _single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
     """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
     return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
@@ -100,12 +101,12 @@ def _grid_rounds(
 # On a CPU, loops over mini-batches and small data are short: LLVM at level 1 compiles them in half the time and they
 # run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
-_SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 _PROGRAMS = {
     (grid, short): compiled(
-        _grid_rounds if grid else _single_rounds,
+        _grid_rounds if grid else single_rounds,
         static_argnames=("plan", "varies") if grid else "plan",
-        compiler_options=_SHORT_LOOPS if short else None,
+        compiler_options=SHORT_LOOPS if short else None,
     )
     for grid in (False, True)
     for short in (False, True)
@@ -121,16 +122,26 @@ def programs_compiled() -> int:
     return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
-def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progress: Progress | None) -> Carry:
+def _half_a_second(batch: int, seconds: float) -> int:
+    """About so much work between two looks, so that progress and divergence show in time."""
+    return int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+
+
+def drive(
+    program: Callable,
+    carry: Carry,
+    recorders: Sequence[Recorder],
+    progress: Progress | None,
+    pace: Pace = _half_a_second,
+) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
-    run = recorders[0].run
+    run, done = recorders[0].run, 0
     x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
     if run.resume is None:
         for i, recorder in enumerate(recorders):
             recorder.add(np.array([0]), x[i : i + 1], {k: v[i : i + 1] for k, v in seen.items()}, 0.0)
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
-    done = 0
     for records, every in todo:
         batch = 1
         while records > 0 and not all(recorder.blown or recorder.arrived for recorder in recorders):
@@ -147,8 +158,7 @@ def drive(program: Callable, carry: Carry, recorders: Sequence[Recorder], progre
                 recorder.blown = recorder.blown or bad or None
                 recorder.arrived = int(reached[i]) < run.start + done + batch * every
             records, done = records - batch, done + batch * every
-            # about half a second of work between two looks, so that progress and divergence show in time
-            batch = int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
+            batch = pace(batch, seconds)
             if progress is not None:
                 progress(done, run.rounds)
     return carry
@@ -160,9 +170,13 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
     once on other devices, for data that fits the cache anyway, and for mini-batches.
     """
-    if jax.devices()[0].platform != "cpu" or batch_size is not None or problem.store.A.nbytes <= 2**20:
-        return None
-    return os.cpu_count() or 1
+    return at_once_for(problem.store.A.nbytes, batch_size)
+
+
+def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
+    """The same for so many bytes of rows."""
+    everyone = jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= 2**20
+    return None if everyone else os.cpu_count() or 1
 
 
 def first_carry(runs: Sequence[Run]) -> Carry:
@@ -194,6 +208,7 @@ def simulate(
     progress: Progress | None = None,
     measure: Measure | None = None,
     storage: Storage = "float32",
+    mesh: Any = None,
 ) -> Trace:
     """Run `rounds` communication rounds of `algorithm` on `problem` and return the trace.
 
@@ -212,6 +227,8 @@ def simulate(
       (JAX code).
     - `storage`: on a GPU in float32, "bfloat16" keeps a copy of the rows with 8 bits of precision for the rounds (sums stay
       in float32): half the bytes to read, and a model that minimises over the rounded rows, see docs/performance.md.
+    - `mesh`: devices to share the clients out over, such as `jax.devices()`, those of other processes included, or a
+      `jax.sharding.Mesh`; the same models to rounding. See docs/scale.md.
 
     Raises `Divergence`, which carries the trace so far, when the model stops being finite.
     """
@@ -222,6 +239,10 @@ def simulate(
     a_function(progress, "progress")
     a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
+    if mesh is not None:
+        from compfed.engines.mesh import simulated_on  # which is built on this module
+
+        return simulated_on(mesh, run, stop, progress=progress, measure=measure)
     return simulated(run, stop, progress=progress, measure=measure, storage=storage)
 
 

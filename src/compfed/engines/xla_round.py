@@ -17,12 +17,13 @@ from compfed.engines.onchip.fetched_rows import Clients, Flat, in_one_piece, rou
 from compfed.engines.onchip.groups import for_kernels
 from compfed.engines.onchip.rows import Bucket, OnePass, in_buckets, narrowed, widened
 from compfed.engines.onchip.whole_round import rounds_of_clients
+from compfed.engines.samples import Layout, Sample, drawn_sample, sample_here
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
 from compfed.problem.padded_rows import Store
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.randomness import client_key
-from compfed.tools.sampling import Odds, Scheme, averaging, participants
+from compfed.tools.sampling import Odds, Scheme
 
 Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
 Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     measure: Measure | None
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU: how rows are read
+    axis: str | None = None  # of the mesh over which clients are shared out; None for one device
 
 
 class Stop(NamedTuple):
@@ -55,6 +57,7 @@ class Setting(NamedTuple):
     run: Array  # key
     stop: Stop | None = None
     odds: Odds | None = None  # of clients to be drawn, in the order of the store
+    layout: Layout | None = None  # of clients on a mesh
 
 
 class Carry(NamedTuple):
@@ -65,13 +68,26 @@ class Carry(NamedTuple):
     bad: Array  # the first round whose server state was not finite; 0 while there is none
 
 
+def total(plan: Plan, value: Any) -> Any:
+    """A sum over the clients of this device, over those of all devices."""
+    return value if plan.axis is None else jax.lax.psum(value, plan.axis)
+
+
 # --- one round ---
 
 
 def _mini_batch_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
+    who = jnp.arange(len(data.weight)) if who is None else who
     capacity = max(rows for _, rows in data.buckets)
     assert plan.batch_size is not None
     size = plan.batch_size
@@ -85,9 +101,10 @@ def _mini_batch_clients(
 
 
 def _rounds_fetching_rows(
-    setting: Setting, data: Store, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array, r: Array
+    setting: Setting, data: Store, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array | None, r: Array
 ):
     """The same, and full gradients of participants: a client's whole round in one kernel, which fetches its rows."""
+    who = jnp.arange(len(data.weight)) if who is None else who
     capacity = max(rows for _, rows in data.buckets)
     assert plan.kernel is not None
     size = setting.loss.size(data.A.shape[1])
@@ -100,15 +117,21 @@ def _rounds_fetching_rows(
 
 
 def _full_gradient_clients(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
     n = len(data.weight)
-    everyone = plan.participants == n
-    skips = not everyone and plan.at_once is not None
+    skips = who is not None and plan.at_once is not None
     # side by side a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
-    chosen_first = not everyone and plan.at_once is None and len(data.buckets) == 1
-    takes_part = jnp.zeros(n, bool).at[who].set(True)
+    chosen_first = who is not None and plan.at_once is None and len(data.buckets) == 1
+    takes_part = jnp.ones(n, bool) if who is None else jnp.zeros(n, bool).at[who].set(True)
 
     def one(client):
         A, y, q, i, on, c = client
@@ -125,7 +148,7 @@ def _full_gradient_clients(
         return jax.lax.cond(on, active, lambda: idle)
 
     # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    at_once = None if skips else plan.at_once
+    at_once = None if skips or plan.at_once == 1 else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
@@ -134,11 +157,18 @@ def _full_gradient_clients(
         blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
     done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if everyone or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
+    return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
 
 
 def _whole_rounds(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], work: Work, clients: Any, who: Array, r: Array
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket],
+    work: Work,
+    clients: Any,
+    who: Array | None,
+    r: Array,
 ):
     """Full gradients of everybody, a client's whole round in one kernel. No key is used: the choice of kernel saw to that."""
     assert plan.kernel is not None
@@ -169,15 +199,24 @@ def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
 
 
 def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry) -> Carry:
-    """`buckets` are the rows as a kernel wants them (`kernel_rows`), if there is one."""
+    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), if there is one."""
+    drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
+    sample = drawn_sample(*drawing) if plan.axis is None else sample_here(_laid_out(setting), *drawing, plan.axis)
+    return round_of(setting, data, plan, buckets, carry, sample)
+
+
+def _laid_out(setting: Setting) -> Layout:
+    assert setting.layout is not None
+    return setting.layout
+
+
+def round_of(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry, sample: Sample
+) -> Carry:
+    """One round of the clients of a sample."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    n, size = len(data.weight), setting.loss.size(data.A.shape[1])
-    everyone = plan.participants == n
-    who = jnp.arange(n)
-    if not everyone:
-        who = participants(plan.scheme, setting.odds, setting.run, r, data.ids, plan.participants)
-    weight, share = averaging(plan.scheme, setting.odds, data.weight, who)
-    share = jnp.asarray(share, weight.dtype)
+    who, weight, share, p = sample
+    size = setting.loss.size(data.A.shape[1])
     whole = plan.kernel is not None and plan.kernel.kind != "one pass"
     visit: Any = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
     if whole:
@@ -188,11 +227,11 @@ def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] |
         return lambda f, c, key: exchange.client(f, h, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:
-        return c if everyone else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
+        return c if who is None else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
 
     def mean(u: Any) -> Any:
         full = jax.vmap(lambda u: dense(u, size))(u)
-        return jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full)
+        return total(plan, jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full))
 
     c: Any = None  # what the participants remember
     z: Any = None  # their local models
@@ -200,8 +239,8 @@ def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] |
         work = work_of(exchange, exchange.down(g, server))
         u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
         server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
-    p = data.weight[who] / data.weight[who].sum()
-    drift = p @ jnp.linalg.norm(z - p @ z, axis=1)
+    p = p / total(plan, p.sum())
+    drift = total(plan, p @ jnp.linalg.norm(z - total(plan, p @ z), axis=1))
     if a.closes():
         result = a.exchanges[0].down(g, server)
         clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))

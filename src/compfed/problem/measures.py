@@ -19,12 +19,18 @@ def gradients(loss: Loss, s: Store, X: Array) -> Array:
     return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
 
 
-@compiled
-def objectives_and_mappings(loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float) -> tuple[Array, Array]:
-    """F and the gradient mapping at each row of X."""
+@compiled(static_argnames="axis")
+def objectives_and_mappings(
+    loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float, axis: str | None = None
+) -> tuple[Array, Array]:
+    """F and the gradient mapping at each row of X; `axis` is that of the mesh where the rows are shared out over one."""
     values = jax.vmap(lambda x: loss.values(x, s.A, s.y) @ s.row_weight)(X)
+    slopes = gradients(loss, s, X)
+    if axis is not None:  # the ridge is in the gradient of every device
+        values, slopes = jax.lax.psum((values, slopes - loss.ridge * X), axis)
+        slopes = slopes + loss.ridge * X
     objectives = values + 0.5 * loss.ridge * (X * X).sum(axis=1) + jax.vmap(g)(X)
-    forward = X - step * gradients(loss, s, X)
+    forward = X - step * slopes
     return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from compfed.data import Sites
+from compfed.tools.blocks import in_blocks
 from compfed.tools.precision import precision
 from compfed.tools.text import shapes_shown
 
@@ -49,22 +49,32 @@ class Store:
         return jnp.split(clients, np.cumsum([k for k, _ in self.buckets])[:-1])
 
 
-def store(sites: Sites, labels: Sequence[np.ndarray], weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
-    """The store of a federation, and `order`: the site at each position of the store."""
+def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
+    """The store of a federation, and `order`: the site at each position of the store. `labels` are those of all rows."""
     sizes = sites.sizes
     order = np.argsort(-sizes, kind="stable")
     buckets = _buckets(sizes[order])
     padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
     offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
-    A = np.zeros((padded.sum(), sites.width), dtype)
-    y = np.zeros((len(A), *labels[0].shape[1:]), dtype)
-    q, row_weight = np.zeros(len(A), dtype), np.zeros(len(A), dtype)
-    shares = sites.row_shares
-    for start, room, i in zip(offset, padded, order, strict=True):
-        rows, share = slice(start, start + sizes[i]), shares[i]
-        A[rows], y[rows], q[rows], row_weight[rows] = sites.features[i], labels[i], share, weights[i] * share
+    A = np.empty((padded.sum(), sites.width), dtype)
+    y = np.empty((len(A), *labels.shape[1:]), dtype)
+    q, row_weight = np.empty(len(A), dtype), np.empty(len(A), dtype)
+    begins, shares = np.cumsum(sizes) - sizes, np.concatenate(sites.row_shares)
+    for a, b in in_blocks(padded, sites.width):
+        who, room = order[a:b], padded[a:b]
+        end = np.cumsum(room)
+        rows = slice(offset[a], offset[a] + end[-1])
+        row = np.arange(end[-1]) - np.repeat(end - room, room)  # of its client
         # the last row again, with weight 0: a loss may be infinite at made-up rows, and 0 * inf is not 0
-        A[rows.stop : start + room], y[rows.stop : start + room] = A[rows.stop - 1], y[rows.stop - 1]
+        there, row = row < np.repeat(sizes[who], room), np.minimum(row, np.repeat(sizes[who] - 1, room))
+        if b - a == 1:  # a large site: no second copy of it
+            A[rows][: sizes[who[0]]], A[rows][sizes[who[0]] :] = sites.features[who[0]], sites.features[who[0]][-1]
+        else:
+            first = np.cumsum(sizes[who]) - sizes[who]
+            A[rows] = np.concatenate([sites.features[i] for i in who])[np.repeat(first, room) + row]
+        row += np.repeat(begins[who], room)  # of all
+        share = np.where(there, shares[row], 0.0)
+        y[rows], q[rows], row_weight[rows] = labels[row], share, np.repeat(weights[who], room) * share
     with precision(dtype):
         # device_put, for jnp.asarray compiles a program for every shape; nothing else holds these arrays
         made = Store(
@@ -90,13 +100,11 @@ def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
     """
     if len(sizes) == 1 and sizes[0] <= SMALL:  # fits of many small tables, one by one, share a few programs
         return [(1, max(16, 1 << int(sizes[0] - 1).bit_length()))]
-    cuts = [0, len(sizes)]
-
-    def padded(cuts: list[int]) -> int:
-        return sum(int(sizes[a]) * (b - a) for a, b in pairwise(cuts))
-
-    while padded(cuts) > 1.5 * sizes.sum():
-        # cutting between two equal sizes saves less than cutting beside them
-        candidates = np.flatnonzero(np.diff(sizes)) + 1
-        cuts = min((sorted({*cuts, int(c)}) for c in candidates), key=padded)
-    return [(b - a, int(sizes[a])) for a, b in pairwise(cuts)]
+    cuts = np.array([0, len(sizes)])
+    # cutting between two equal sizes saves less than cutting beside them
+    candidates = np.flatnonzero(np.diff(sizes)) + 1
+    while sizes[cuts[:-1]] @ np.diff(cuts) > 1.5 * sizes.sum():
+        bucket = np.searchsorted(cuts, candidates, side="right")
+        saved = (sizes[cuts[bucket - 1]] - sizes[candidates]) * (cuts[bucket] - candidates)
+        cuts = np.sort(np.append(cuts, candidates[saved.argmax()]))
+    return [(int(b - a), int(sizes[a])) for a, b in pairwise(cuts)]

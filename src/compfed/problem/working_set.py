@@ -65,11 +65,15 @@ def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
 
     Where so many or more are at no kink, those that are furthest from where they should be, whoever they are.
     """
-    ahead, force = margin(form, x, r), np.abs(subgradient(form, x, r))
+    width, ahead, force = min(width, len(x)), margin(form, x, r), np.abs(subgradient(form, x, r))
     away = np.isinf(ahead)
     if away.sum() >= width:
         return np.argsort(-force, kind="stable")[:width]
-    return np.lexsort((np.where(away, -force, -ahead), ~away))[:width]
+    # few of many are wanted: only those that may be among them are sorted
+    ahead = np.where(away, np.inf, ahead)
+    some = np.flatnonzero(ahead >= -np.partition(-ahead, width - 1)[width - 1])
+    first = np.lexsort((np.where(away, -force, -ahead)[some], ~away[some]))
+    return some[first[:width]]
 
 
 def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:

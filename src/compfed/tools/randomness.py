@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -29,6 +31,12 @@ def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:
     """One uniform number per client; the k smallest take part in round r."""
     key = jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r)
     return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), dtype=jnp.float32))(clients)
+
+
+@partial(jax.jit, static_argnums=(2, 3))  # one program where the rounds are no program: its loops would compile anew
+def participation_ranks(run: Array, r: Array | int, n: int, k: int) -> Array:
+    """k of the ranks 0..n-1, which take part in round r, rising: work that does not grow with n where k is small."""
+    return jnp.sort(sample_rows(jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r), n, n, k))
 
 
 def participation_start(run: Array, r: Array | int) -> Array:

@@ -22,13 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed.tools.randomness import participation_scores, participation_start
+from compfed.tools.randomness import participation_ranks, participation_scores, participation_start
 
 Scheme = Literal["proportional", "uniform", "ratio"]
 SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "ratio")
 _UNIT = (
     2**32
 )  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
+MANY = 1024  # clients from which on a small sample is drawn without a number for each of them
 
 
 class Odds(NamedTuple):
@@ -72,8 +73,16 @@ def drawn(given: Odds, order: Array, start: Array) -> Array:
     return given.always | jnp.zeros(len(order), bool).at[order].set(start - before < chance)
 
 
+def few_of_many(n: int, k: int) -> bool:
+    """Are the k of n drawn by their ranks, at a cost that does not grow with n? Else every client draws a number."""
+    return n >= MANY and 64 * k <= n
+
+
 def participants(scheme: Scheme, given: Odds | None, run: Array, r: Array | int, clients: Array, k: int) -> Array:
     """Positions of the k participants of round r in `clients`, in their order: a function of (seed, round, client)."""
+    if scheme != "proportional" and few_of_many(len(clients), k):
+        # a rank among the sorted numbers of the clients: another order of the sites draws the same ones
+        return jnp.sort(jnp.argsort(clients)[participation_ranks(run, r, len(clients), k)])
     scores = participation_scores(run, r, clients)
     if scheme != "proportional":
         return jnp.sort(jnp.argsort(scores, stable=True)[:k])
@@ -87,11 +96,15 @@ def averaging(scheme: Scheme, given: Odds | None, p: Any, who: Any) -> tuple[Any
 
     Under "uniform" and "ratio", share * mean = sum_S p_i u_i.
     """
-    mine = p[who]
+    return averaging_of(scheme, None if given is None else given.weight[who], p[who], len(p))
+
+
+def averaging_of(scheme: Scheme, drawn_weight: Any, mine: Any, n: int) -> tuple[Any, Any]:
+    """The same from the participants' own weights: `mine` of p, `drawn_weight` of the odds."""
     if scheme == "uniform":
-        return mine * (len(p) / len(who)), len(who) / len(p)
+        return mine * (n / len(mine)), len(mine) / n
     share = mine.sum()
     if scheme == "proportional":
-        assert given is not None
-        return given.weight[who], share
+        assert drawn_weight is not None
+        return drawn_weight, share
     return mine / share, share

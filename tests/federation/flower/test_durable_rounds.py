@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,6 @@ from compfed.federation.flower.site_memory import RunFiles
 from compfed.federation.messages import to_bytes
 from compfed.federation.server import ServerLoop
 from compfed.federation.view import Job, View
-from compfed.tools import durable
 
 later = pytest.mark.thorough  # `make test-federation` and `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
@@ -209,7 +209,7 @@ def test_a_site_killed_before_its_file_is_whole_answers_again(problem, settings,
     federation, grid = remote(settings)
     kills = iter([3, 8])
     when = [next(kills)]
-    real = durable.os.replace
+    real = os.replace
 
     def killed(source, target):
         if when and Path(target).name == f"{when[0]:08d}.answered":
@@ -223,7 +223,7 @@ def test_a_site_killed_before_its_file_is_whole_answers_again(problem, settings,
         except KeyboardInterrupt:
             return None
 
-    monkeypatch.setattr(durable.os, "replace", killed)
+    monkeypatch.setattr(os, "replace", killed)
     grid.meddle = process
     np.testing.assert_array_equal(minimised(problem, federation), undisturbed["DecoupledProx"])
     assert len(federation.events) == 2

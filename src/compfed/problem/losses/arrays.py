@@ -28,8 +28,8 @@ FEW = 32  # columns: one in so many is read faster alone than with the others
 
 def product(A: Numbers, x: Numbers) -> Numbers:
     """A @ x. Of a sparse model in NumPy only the columns that count are read."""
-    if isinstance(A, np.ndarray) and isinstance(x, np.ndarray) and x.ndim == 1:
-        used = np.flatnonzero(x)
+    if isinstance(A, np.ndarray) and isinstance(x, np.ndarray):
+        used = np.flatnonzero(x if x.ndim == 1 else x.any(axis=1))
         if FEW * len(used) <= len(x):
             return A[:, used] @ x[used]
     return A @ x

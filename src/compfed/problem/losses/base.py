@@ -206,7 +206,7 @@ class ManyOutputs(SentAsTriangle):
 
     def predictions(self, x: Numbers, A: Numbers) -> Numbers:
         """z = A X, one row of K for each row of A."""
-        return A @ x.reshape(-1, self.outputs)
+        return product(A, x.reshape(-1, self.outputs))
 
     def weight(self, z: Numbers, y: Numbers) -> Numbers:
         """diag(c) - r r^T: the second derivative in z, (K, K) for each row. `hessian` does without this array."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -13,6 +14,13 @@ from compfed.errors import InputError
 from compfed.problem.regularisers.base import Combinable, least_factor, like, ratio, soft
 from compfed.problem.regularisers.form import Form, numbers, plain, times
 from compfed.tools.records import labels, nonnegative, optional, record
+
+
+@lru_cache(maxsize=8)  # a search asks many times, and labels may be many
+def _numbered(groups: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(the group of each coefficient, numbered 0, 1, ... in the order of the labels; how many each has)."""
+    _, member, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    return member, sizes
 
 
 class _Grouped(Combinable):
@@ -35,7 +43,7 @@ class _Grouped(Combinable):
                 f"{type(self).__name__} has {len(self.groups)} labels in groups; it does not fit a model of shape "
                 f"{x.shape}. Give one label per coefficient."
             )
-        return np.unique(self.groups, return_inverse=True)[1]
+        return _numbered(self.groups)[0].copy()
 
     def thresholds(self, x: Array) -> Array:
         """lam * w_g of each group."""
@@ -43,8 +51,7 @@ class _Grouped(Combinable):
 
     def group_weights(self) -> Any:
         """w_g of each group."""
-        sizes = np.unique(self.groups, return_counts=True)[1]
-        return np.sqrt(sizes) if self.weights is None else self.weights
+        return np.sqrt(_numbered(self.groups)[1]) if self.weights is None else self.weights
 
     def form_with(self, l1: Any, d: int) -> Form:
         pull = times(numbers(self.group_weights()), self.lam)

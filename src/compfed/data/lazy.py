@@ -1,0 +1,153 @@
+"""Federations whose rows are fetched when a client takes part: made by a function, or read from a file on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from compfed.data.sites import Sites, from_arrays
+from compfed.errors import InputError
+from compfed.tools.arrays import owned
+from compfed.tools.checks import a_function, numbers
+
+RowsOf = Callable[[int], tuple[Any, Any]]
+MOST = 2**31 - 1  # clients, and rows of one: both are counted in 32 bits
+
+
+@dataclass(frozen=True, repr=False)
+class LazySites:
+    """n clients of which only the sizes are known; build one with `lazy_sites` or `mapped_sites`.
+
+    Clients are numbered 0..n-1, which is what they are called and what their random draws follow from.
+    """
+
+    rows_of: RowsOf
+    sizes: np.ndarray  # m_i
+    width: int  # d: number of features
+    outputs: tuple[int, ...]  # shape of a label
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"LazySites({len(self)} clients, {self.sizes.sum()} rows, {self.width} columns, fetched when needed)"
+
+    @cached_property
+    def largest(self) -> int:
+        """Rows of the largest client."""
+        return int(self.sizes.max())
+
+    @property
+    def names(self) -> range:
+        return range(len(self))
+
+    @property
+    def shares(self) -> np.ndarray:
+        """m_i / sum_j m_j: with these p_i the loss is that of the pooled table."""
+        return self.sizes / self.sizes.sum()
+
+    def rows(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of one client; their shapes are as promised, their numbers are not looked at."""
+        A, y = _fetched(self.rows_of, client)
+        m = int(self.sizes[client])
+        if A.shape != (m, self.width) or y.shape != (m, *self.outputs):
+            raise InputError(
+                f"client {client}: got features of shape {A.shape} and labels of shape {y.shape}; its size is {m}, so they "
+                f"must be {(m, self.width)} and {(m, *self.outputs)}. Give its true size in sizes, and all clients the same "
+                "columns."
+            )
+        return A, y
+
+    def loaded(self, clients: Sequence[int] | np.ndarray) -> Sites:
+        """Some of the clients with their rows in memory, under their numbers as names."""
+        rows = [self.rows(int(i)) for i in clients]
+        return from_arrays(
+            [A for A, _ in rows], [y for _, y in rows], names=[str(int(i)) for i in clients], source=self.source
+        )
+
+
+def _fetched(rows_of: RowsOf, client: int) -> tuple[np.ndarray, np.ndarray]:
+    found = rows_of(client)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise InputError(
+            f"rows_of({client}) must return (features, labels); got {type(found).__name__}"
+            + (f" of {len(found)}." if isinstance(found, tuple) else ".")
+        )
+    A, y = (np.asarray(part) for part in found)
+    for what, part in (("features", A), ("labels", y)):
+        if part.dtype.kind not in "biuf":
+            raise InputError(f"client {client}: its {what} are {part.dtype}, not numbers. Encode them in rows_of.")
+    return A, y
+
+
+def lazy_sites(rows_of: RowsOf, sizes: Any, *, source: dict[str, Any] | None = None) -> LazySites:
+    """A federation of `len(sizes)` clients: `rows_of(i)` returns the features (sizes[i], d) and labels of client i.
+
+    It is called whenever client i takes part, and must return the same rows each time.
+
+    >>> import numpy as np
+    >>> def rows_of(i):
+    ...     A = np.random.default_rng(i).standard_normal((20, 3))
+    ...     return A, A @ [1.0, 0.0, -1.0]
+    >>> lazy_sites(rows_of, np.full(10**6, 20))
+    LazySites(1000000 clients, 20000000 rows, 3 columns, fetched when needed)
+    """
+    if not callable(rows_of):
+        a_function(rows_of or "", "rows_of")
+    sizes = _checked_sizes(sizes)
+    A, y = _fetched(rows_of, 0)
+    if A.ndim != 2 or not A.shape[1] or y.ndim not in (1, 2):
+        raise InputError(
+            f"client 0: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); got {A.shape} and "
+            f"{y.shape}."
+        )
+    sites = LazySites(rows_of, sizes, A.shape[1], y.shape[1:], source or {"name": "lazy_sites"})
+    sites.rows(0)
+    return sites
+
+
+def mapped_sites(features: Any, labels: Any, sizes: Any, *, source: dict[str, Any] | None = None) -> LazySites:
+    """A federation in two long arrays, the rows of one client after those of another; `sizes` says how many each has.
+
+    The arrays may be on disk: `np.load(path, mmap_mode="r")`, `np.memmap`, or anything that knows `shape` and slices.
+
+    >>> import numpy as np
+    >>> mapped_sites(np.ones((5, 2)), np.zeros(5), [3, 2]).rows(1)[0].shape
+    (2, 2)
+    """
+    sizes = _checked_sizes(sizes)
+    ends = np.cumsum(sizes)
+    for what, array in (("features", features), ("labels", labels)):
+        if not hasattr(array, "shape"):
+            raise InputError(f"{what} must be an array, in memory or on disk; got {type(array).__name__}.")
+        if len(array) != ends[-1]:
+            raise InputError(
+                f"{what} has {len(array)} rows; the sizes of all clients sum to {ends[-1]}. They must match."
+            )
+
+    def rows_of(client: int) -> tuple[Any, Any]:
+        rows = slice(int(ends[client] - sizes[client]), int(ends[client]))
+        return features[rows], labels[rows]
+
+    return lazy_sites(rows_of, sizes, source=source or {"name": "mapped_sites"})
+
+
+def _checked_sizes(sizes: Any) -> np.ndarray:
+    m = numbers(sizes, "sizes")
+    if m.ndim != 1 or not len(m):
+        raise InputError(
+            f"sizes must list the rows of every client; got shape {m.shape}. For n alike: np.full(n, rows)."
+        )
+    odd = (m != np.rint(m)) | (m < 1) | (m > MOST)
+    if odd.any() or len(m) > MOST:
+        i = int(odd.argmax())
+        raise InputError(
+            f"sizes: client {i} has {m[i]:g} rows; every client needs a whole number of them, at least 1, and rows and clients "
+            f"are fewer than 2**31."
+        )
+    return owned(m.astype(np.int64))

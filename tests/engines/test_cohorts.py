@@ -1,0 +1,209 @@
+"""Rounds with only their participants in memory: the models of the other engines, whatever the number of clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from problems import quadratics
+
+import compfed as cf
+from compfed.algorithms import DecoupledProx, FedAvg, Mime, Scaffold
+from compfed.engines import reference
+from compfed.engines.memories import Memories
+
+RNG = np.random.default_rng(3)
+SIZES = [12, 5, 7, 5, 9, 12]
+
+
+@pytest.fixture(scope="module")
+def sites() -> cf.data.Sites:
+    A = [RNG.standard_normal((m, 5)) for m in SIZES]
+    return cf.data.from_arrays(A, [a @ RNG.standard_normal(5) + 0.1 * RNG.standard_normal(len(a)) for a in A])
+
+
+def both(sites, g, weights=None) -> tuple[cf.Problem, cf.LazyProblem]:
+    loss = cf.losses.Squared(ridge=0.1)
+    return cf.Problem(loss, g, sites, weights), cf.LazyProblem(loss, g, sites, weights)
+
+
+# The cohort is padded to its own largest client and not to the largest of all: sums of a zero more or less round alike or not.
+@pytest.mark.parametrize(
+    ("method", "batch", "weighted"),
+    [
+        (Scaffold(eta=0.05, tau=2), None, False),
+        (DecoupledProx(eta=0.05, tau=2), 3, True),  # closes its rounds; the ratio
+        (FedAvg(eta=0.05, tau=2), None, True),  # remembers nothing; drawn in proportion to the weights
+        pytest.param(Mime(eta=0.05, tau=2), None, False, marks=pytest.mark.thorough),  # two exchanges
+    ],
+    ids=lambda v: type(v).__name__ if hasattr(v, "init") else None,
+)
+def test_a_federation_that_fits_has_the_models_of_the_other_engines(sites, method, batch, weighted):
+    g = cf.regularisers.L1(0.02) if method.composite else cf.regularisers.Zero()
+    problem, lazy = both(sites, g, sites.shares if weighted else None)
+    how = {"participants": 3, "batch_size": batch, "seed": 4}
+    found = cf.simulate_cohorts(lazy, method, 9, **how)
+    for engine in (cf.simulate, reference) if method.composite else (cf.simulate,):
+        expected = engine(problem, method, 9, **how)
+        np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
+        for column in ("drift", "nonzeros", "bytes_up", "gradient_rows"):
+            np.testing.assert_allclose(found[column], expected[column], rtol=1e-10, atol=1e-12)
+        memories, theirs_too = found.state, expected.state
+        assert memories is not None
+        assert memories.of is not None
+        assert theirs_too is not None
+        for mine, theirs in zip(memories.server, theirs_too.server, strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-12)
+        everybody = [np.flatnonzero(memories.of == (i if i in memories.of else -1))[0] for i in range(6)]
+        for mine, theirs in zip(memories.clients, theirs_too.clients, strict=True):
+            np.testing.assert_allclose(mine[everybody], theirs, rtol=0, atol=1e-12)
+
+
+def test_few_of_many_are_the_same_ones():
+    problem = quadratics(n=1100, d=3, rows=2, g=cf.regularisers.Zero())
+    lazy = cf.LazyProblem(problem.loss, problem.regulariser, problem.sites)
+    method = Scaffold(eta=0.02, tau=1)
+    found, expected = (
+        run(of, method, 3, participants=5, record_every=3)
+        for run, of in ((cf.simulate_cohorts, lazy), (cf.simulate, problem))
+    )
+    np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
+
+
+def test_rows_and_memories_of_participants_and_of_no_others_are_fetched():
+    asked = []
+
+    def rows_of(i: int):
+        asked.append(i)
+        A = np.random.default_rng(i).standard_normal((4, 3))
+        return A, A @ [1.0, 0.0, -1.0]
+
+    problem = cf.LazyProblem(
+        cf.losses.Squared(ridge=0.1), cf.regularisers.Zero(), cf.data.lazy_sites(rows_of, np.full(10**6, 4))
+    )
+    before = len(asked)
+    trace = cf.simulate_cohorts(problem, Scaffold(eta=0.1, tau=2), 12, participants=7, record_every=4)
+    taken = asked[before:]
+    assert len(taken) == 12 * 7
+    assert trace.state is not None
+    assert trace.state.of is not None
+    assert set(trace.state.of[:-1]) == set(taken)
+    assert trace.state.of[-1] == -1
+    assert trace.state.clients[0].shape == (len(set(taken)) + 1, 3)
+    assert max(taken) > 10**5  # of all of them
+    assert "objective" not in trace
+    assert trace.provenance["measured_on"] is None
+    assert trace["round"].tolist() == [0, 4, 8, 12]
+
+
+def test_a_run_goes_on_where_it_stopped_and_where_it_can(sites, tmp_path):
+    problem, lazy = both(sites, cf.regularisers.Zero())
+    method, x0 = Scaffold(eta=0.05, tau=2), np.ones(5)
+    whole = cf.simulate_cohorts(lazy, method, 8, participants=3, x0=x0)
+    part = cf.simulate_cohorts(lazy, method, 3, participants=3, x0=x0)
+    part = cf.Trace.load(part.save(tmp_path / "part"))
+    again = cf.simulate_cohorts(lazy, method, 5, participants=3, resume=part)
+    np.testing.assert_array_equal(again.x, whole.x)
+    np.testing.assert_array_equal(again["bytes_up"], whole["bytes_up"])
+    with pytest.raises(cf.InputError, match="the trace is of simulate_cohorts"):
+        cf.simulate(problem, method, 1, resume=part)
+    assert part.state is not None
+    of_all = replace(part, state=replace(part.state, of=None))
+    with pytest.raises(cf.InputError, match="the trace is of simulate;"):
+        cf.simulate_cohorts(lazy, method, 1, participants=3, resume=of_all)
+
+
+def test_what_is_measured_is_said_to_be_of_a_subset_and_all_can_be_measured_at_the_end(sites):
+    problem, lazy = both(sites, cf.regularisers.L1(0.1), sites.shares)
+    trace = cf.simulate_cohorts(
+        lazy, DecoupledProx(eta=0.05, tau=2), 4, participants=3, measure_on=lazy.subset([0, 4]), record_every=2
+    )
+    x, p = trace.x, sites.shares[[0, 4]]
+    A, y = [sites.features[i] for i in (0, 4)], [sites.labels[i] for i in (0, 4)]
+    values = [0.5 * np.mean((a @ x - b) ** 2) for a, b in zip(A, y, strict=True)]
+    expected = p @ values / p.sum() + 0.05 * x @ x + 0.1 * np.abs(x).sum()
+    assert trace["subset_objective"][-1] == pytest.approx(expected, rel=1e-12)
+    assert "objective" not in trace
+    assert trace.provenance["measured_on"]["clients"] == 2
+    assert lazy.objective(x) == pytest.approx(problem.objective(x), rel=1e-13)
+    np.testing.assert_allclose(lazy.gradient(x), problem.gradient(x), rtol=0, atol=1e-13)
+
+
+def test_a_pass_over_all_clients_goes_block_by_block(sites, monkeypatch):
+    problem, lazy = both(sites, cf.regularisers.L1(0.1), sites.shares)
+    monkeypatch.setattr("compfed.problem.lazy_problem.BLOCK", 16 * 5 * 8)  # sixteen rows
+    assert len(list(lazy._blocks())) > 2
+    x = np.arange(5.0)
+    assert lazy.objective(x) == pytest.approx(problem.objective(x), rel=1e-13)
+
+
+def test_rows_may_stay_in_files(sites, tmp_path):
+    X, y = sites.pooled()
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", y)
+    mapped = cf.data.mapped_sites(
+        np.load(tmp_path / "X.npy", mmap_mode="r"), np.load(tmp_path / "y.npy", mmap_mode="r"), SIZES
+    )
+    assert len(mapped) == 6
+    assert mapped.width == 5
+    for i in range(6):
+        np.testing.assert_array_equal(mapped.rows(i)[0], sites.features[i])
+        np.testing.assert_array_equal(mapped.rows(i)[1], sites.labels[i])
+    problem = cf.LazyProblem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(0.1), mapped, mapped.shares)
+    expected = cf.Problem(problem.loss, problem.regulariser, sites, sites.shares)
+    assert problem.objective(np.ones(5)) == pytest.approx(expected.objective(np.ones(5)), rel=1e-13)
+
+
+def test_memories_are_those_of_a_table_of_all_clients():
+    rng, n = np.random.default_rng(0), 40
+    table, memories = np.full((n, 2), 7.0), Memories(n, {"c": np.full(2, 7.0)})
+    for _ in range(30):
+        who = rng.permutation(n)[: rng.integers(1, 6)]
+        np.testing.assert_array_equal(memories.fetch(who)["c"], table[who])
+        table[who] = rng.standard_normal((len(who), 2))
+        memories.keep(who, {"c": table[who]})
+    again = Memories(n, {"c": np.zeros(2)}, *memories.saved())
+    np.testing.assert_array_equal(again.fetch(np.arange(n))["c"], table)
+
+
+def test_a_run_that_blows_up_says_so_and_keeps_what_it_had(sites):
+    _, lazy = both(sites, cf.regularisers.Zero())
+    with pytest.raises(cf.Divergence, match="diverged in round") as caught:
+        cf.simulate_cohorts(lazy, FedAvg(eta=1e3, tau=2), 60, participants=2)
+    assert 1 < len(caught.value.trace) < 60
+
+
+def test_what_cannot_be_used_is_refused_by_name(sites):
+    lazy: Any = both(sites, cf.regularisers.Zero())[1]
+    none: Any = None
+    problem: Any = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
+    array: Any = np.ones(3)
+    rows: Any = [1]
+    method, loss, g = FedAvg(eta=0.1), cf.losses.Squared(), cf.regularisers.Zero()
+    refused = [
+        (lambda: cf.simulate(lazy, method, 1), "simulate_cohorts"),
+        (lambda: cf.Problem(loss, g, lazy.sites), "LazyProblem"),
+        (lambda: cf.LazyProblem(loss, g, rows), "lazy_sites"),
+        (lambda: cf.simulate_cohorts(problem, method, 1, participants=2), "Use simulate"),
+        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=none), "participants=None"),
+        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=7), "6 clients"),
+        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, batch_size=6), "smallest site, 1 with 5"),
+        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, measure_on=lazy), "measure_on"),
+        (lambda: lazy.subset([6]), "0..5"),
+        (lambda: cf.data.lazy_sites(none, [1]), "rows_of"),
+        (lambda: cf.data.lazy_sites(lambda i: array, [3]), r"must return \(features, labels\)"),
+        (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), [4]), "its size is 4"),
+        (lambda: cf.data.lazy_sites(lambda i: ([["a"]], [1]), [1]), "not numbers"),
+        (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), [3, 0]), "client 1 has 0 rows"),
+        (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), 5), "np.full"),
+        (lambda: cf.data.mapped_sites(np.ones((3, 2)), np.ones(3), [1, 1]), "sum to 2"),
+        (lambda: cf.data.mapped_sites([[1.0]], np.ones(1), [1]), "must be an array"),
+    ]  # fmt: skip
+    for call, said in refused:
+        with pytest.raises(cf.InputError, match=said):
+            call()
+    holes = cf.data.lazy_sites(lambda i: (np.full((2, 2), 1.0 if i < 2 else np.nan), np.ones(2)), [2] * 3)
+    with pytest.raises(cf.InputError, match="client 2 has rows with NaN"):
+        cf.simulate_cohorts(cf.LazyProblem(cf.losses.Squared(ridge=1.0), g, holes), method, 9, participants=1)
