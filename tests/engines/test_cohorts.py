@@ -184,6 +184,8 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
     method, loss, g = FedAvg(eta=0.1), cf.losses.Squared(), cf.regularisers.Zero()
     refused = [
         (lambda: cf.simulate(lazy, method, 1), "simulate_cohorts"),
+        (lambda: cf.grid(lazy, method, 1, {"eta": [0.1]}), "simulate_cohorts"),
+        (lambda: cf.steps.suggest("FedAvg", lazy), "problem.subset"),
         (lambda: cf.Problem(loss, g, lazy.sites), "LazyProblem"),
         (lambda: cf.LazyProblem(loss, g, rows), "lazy_sites"),
         (lambda: cf.simulate_cohorts(problem, method, 1, participants=2), "Use simulate"),

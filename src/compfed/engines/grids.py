@@ -14,7 +14,7 @@ import numpy as np
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run
-from compfed.engines.request import checked
+from compfed.engines.request import check_kind, checked
 from compfed.engines.simulator import drive, finished, first_carry, planned, program_for, rows_of
 from compfed.engines.xla_round import Carry, Measure, Setting, Stop
 from compfed.errors import InputError
@@ -68,6 +68,7 @@ def grid(
     members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
     if not members or (over is not None and not over):
         raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
+    check_kind(problem)
     runs: list[Run] = []
     for kind, values in members:
         a, p, s = _with_values(kind, problem, seed, values)

@@ -34,9 +34,7 @@ def checked(
     kind: type[Problem | LazyProblem] = Problem,
 ) -> Run:
     """The request, or one clear error before any work is done."""
-    if not isinstance(problem, kind):
-        other = {LazyProblem: " Use simulate_cohorts.", Problem: " Use simulate."}.get(type(problem), "")
-        raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
+    check_kind(problem, kind)
     if not isinstance(algorithm, Algorithm):
         ready(algorithm, problem, problem.n)  # says what is wrong with it
     rounds = whole(rounds, "rounds", 0)
@@ -62,6 +60,13 @@ def checked(
         resume=None if resume is None else fitting(resume, problem, prepared, x0),
         sampling=checked_sampling(sampling, type(prepared), problem.weights, k),
     )
+
+
+def check_kind(problem: Any, kind: type[Problem | LazyProblem] = Problem) -> None:
+    """Are the rows where the engine looks for them?"""
+    if not isinstance(problem, kind):
+        other = {LazyProblem: " Use simulate_cohorts.", Problem: " Use simulate."}.get(type(problem), "")
+        raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
 
 
 def _checked_batch(problem: Problem | LazyProblem, batch_size: Any) -> int | None:

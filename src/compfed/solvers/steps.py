@@ -9,7 +9,9 @@ from typing import Any
 
 import compfed.algorithms as alg
 from compfed.algorithms.bounds import Bounds
+from compfed.errors import InputError
 from compfed.problem.gradient_mapping import usable
+from compfed.problem.lazy_problem import LazyProblem
 from compfed.problem.problem import Problem
 from compfed.solvers.choice_of_method import automatic, named, of_first_order
 from compfed.tools.checks import positive, whole
@@ -17,6 +19,9 @@ from compfed.tools.checks import positive, whole
 
 def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:
     """What a server would know: the L_i of the sites, or their curvature `at` a model where a loss has no bound."""
+    if not isinstance(problem, Problem):
+        some = ", such as some clients of it: problem.subset(range(100))" if isinstance(problem, LazyProblem) else ""
+        raise InputError(f"step sizes need a compfed.Problem{some}; got {type(problem).__name__}.")
     unbounded = at is not None and problem.loss.curvature is None
     L = problem.curvature_at(at)[1] if unbounded else problem.client_lipschitz
     usable(float(problem.weights @ L), problem.regulariser)
