@@ -10,6 +10,7 @@ from compfed.engines import grid, simulate
 from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
 from compfed.problem import Problem, losses, regularisers
 from compfed.solvers import Minimum, Solution, minimise, solve, steps
+from compfed.tools.host_devices import use_all_cores
 from compfed.tools.progress import progress_bar
 from compfed.trace import Trace
 
@@ -49,7 +50,7 @@ __all__ = [
     "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
     "compare_local_federated_pooled",
     "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
-    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing",
+    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "solve", "steps", "testing", "use_all_cores",
 ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
+from compfed.engines.cores import cores_for, rows_on_cores
 from compfed.engines.onchip.choice import chosen
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
@@ -137,13 +138,16 @@ def simulated(
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
         kernel, why = chosen(problem, run.algorithm, run.batch_size, run.participants)
-        plan = plan._replace(kernel=kernel)
+        # a certificate or a measure of all rows would be worked out on every core
+        cores = cores_for(problem, run.participants) if kernel is None and stop is None and measure is None else 1
+        rows = rows_on_cores(problem, cores) if cores > 1 else ()
+        plan = plan._replace(kernel=kernel, cores=cores)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
             recorder.more["kernel"] = {"kind": None if kernel is None else kernel.kind, "why": why}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
+            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every, rows)
 
         carry = drive(program, first_carry([run]), [recorder], progress)
         trace = finished(recorder, carry, 0)

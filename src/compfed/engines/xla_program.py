@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.engines.columns import own_columns
-from compfed.engines.onchip.rows import in_buckets
+from compfed.engines.onchip.rows import Bucket, in_buckets
 from compfed.engines.xla_round import Carry, Plan, Setting, one_round
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -34,7 +34,14 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
 
 
 def _rounds(
-    setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int, each: Each | None = None
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    carry: Carry,
+    records: int,
+    every: int,
+    each: Each | None = None,
+    rows: Sequence[Bucket] = (),
 ):
     """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows.
 
@@ -74,7 +81,7 @@ def _rounds(
         return k + 1, over(setting, (carry, noted), None), carry, buffers
 
     kernel = plan.kernel
-    buckets_of_rows = [] if kernel is None else in_buckets(data, rows_too=kernel.kind == "whole round")
+    buckets_of_rows = list(rows) if kernel is None else in_buckets(data, rows_too=kernel.kind == "whole round")
     first = carry.r.max()  # who has ended stays behind
     noted = (carry.r, *look(setting, carry, None))
     buffers = jax.tree.map(lambda value: jnp.zeros((BUFFER, *value.shape), value.dtype), noted)
@@ -91,10 +98,18 @@ def _certified(setting: Setting, data: Store, x: Array) -> dict[str, Array]:
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
-def _single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+def _single_rounds(
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    carry: Carry,
+    records: int,
+    every: int,
+    rows: Sequence[Bucket] = (),
+):
     """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
-    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
+    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every, rows=rows))
 
 
 def grid_rounds(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.engines.cores import clients_on_cores
 from compfed.engines.onchip.choice import Kernel
 from compfed.engines.onchip.rows import Bucket, OnePass, narrowed, widened
 from compfed.engines.onchip.whole_round import rounds_of_clients
@@ -34,6 +35,7 @@ class Plan(NamedTuple):
     measure: Measure | None
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU: how rows are read
+    cores: int = 1  # on a CPU: how many share out the clients
 
 
 class Stop(NamedTuple):
@@ -138,7 +140,7 @@ def _split_tree(tree: Any, data: Store) -> list[Any]:
 
 
 def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], carry: Carry) -> Carry:
-    """`buckets` are the rows as a kernel wants them, if there is one."""
+    """`buckets` are the rows as a kernel wants them, or as they lie on the cores, if either is used."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     n, size = len(data.weight), setting.loss.size(data.A.shape[1])
     everyone = plan.participants == n
@@ -149,7 +151,7 @@ def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket], 
     share = jnp.asarray(share, weight.dtype)
     whole = plan.kernel is not None and plan.kernel.kind == "whole round"
     visit = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
-    visit = _whole_rounds if whole else visit
+    visit = _whole_rounds if whole else clients_on_cores if plan.cores > 1 else visit
 
     def work_of(exchange: Exchange, d: Any) -> Work:
         h, d = (widened(g, size), widened(d, size)) if whole else (g, d)
