@@ -9,6 +9,7 @@ import numpy as np
 from clients import Clock, local_steps, rounds, rows
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import FederatedAlgorithm
+from pfl.common_types import Population
 from pfl.context import CentralContext
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
@@ -17,7 +18,6 @@ from pfl.internal.ops import numpy_ops
 from pfl.internal.ops.selector import set_framework_module
 from pfl.metrics import Metrics
 from pfl.model.base import Model
-from pfl.common_types import Population
 from pfl.stats import MappedVectorStatistics
 
 set_framework_module(numpy_ops)
@@ -50,9 +50,7 @@ class Algorithm1(FederatedAlgorithm):
 
     def simulate_one_user(self, model, user_dataset, central_context):
         a, b = user_dataset.raw_data
-        sent, self.memory[user_dataset.user_id] = local_steps(
-            model.x, self.memory.get(user_dataset.user_id, ()), a, b
-        )
+        sent, self.memory[user_dataset.user_id] = local_steps(model.x, self.memory.get(user_dataset.user_id, ()), a, b)
         return MappedVectorStatistics({"x": sent}, weight=1.0), Metrics()
 
     def process_aggregated_statistics(self, central_context, aggregate_metrics, model, statistics):
