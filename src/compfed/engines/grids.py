@@ -199,6 +199,10 @@ def _stacked(settings: Sequence[Setting], seeds: Sequence[int]) -> tuple[Setting
         along = bool((plain != plain[:1]).any()), bool((plain != plain[:, :1]).any())
         cut = (slice(None) if along[0] else 0, slice(None) if along[1] else 0)
         # numbers in NumPy: moved to the device once
-        out.append(jax.random.wrap_key_data(plain[cut], impl=jax.random.key_impl(column[0])) if keys else plain[cut])
+        out.append(
+            jax.random.wrap_key_data(jnp.asarray(plain[cut]), impl=jax.random.key_impl(column[0]))
+            if keys
+            else plain[cut]
+        )
         varies.append(along)
     return jax.tree.unflatten(structures[0], out), tuple(varies), shape

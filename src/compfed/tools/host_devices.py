@@ -18,7 +18,9 @@ def use_all_cores(count: int | None = None) -> int:
     programs that use every device they find use them. Programs that name no device run on the first, as before, and so does
     all of compfed but rounds of `simulate` with every client on more than a megabyte of rows. A GPU is used as before.
     """
-    wanted = len(os.sched_getaffinity(0)) if count is None else whole(count, "count", 1)
+    # the cores this process may use, where the system says so
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = cores if count is None else whole(count, "count", 1)
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
