@@ -3,6 +3,7 @@
 #   make test        set up .venv, check style, types and layers, run the tests
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
 #   make test-federation  kill those processes, one by one, and compare the models: 20 minutes or more, most of them waiting
+#   make bench      how fast, against other engines and the machine's limit: docs/performance.md (BENCH=--quick: a trial)
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
@@ -53,8 +54,15 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# BENCH=--quick tries everything out at small sizes. The peers' environments take 12 GB; who is not installed is left out.
 bench: $(STAMP)
-	$(BIN)/python benchmarks/rounds.py
+	$(BIN)/python benchmarks/rounds.py $(BENCH)
+	$(BIN)/python benchmarks/rounds.py $(BENCH) --one-device --out results/rounds-one-device.json
+	$(BIN)/python benchmarks/against_peers.py $(BENCH) $(if $(BENCH),,--install)
+	$(BIN)/python benchmarks/sweep.py $(BENCH)
+	$(BIN)/python benchmarks/roofline.py $(BENCH)
+	$(BIN)/python benchmarks/first_call.py $(BENCH)
+	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/path.py
 	$(BIN)/python benchmarks/sizes.py
 	$(BIN)/python benchmarks/flower_overhead.py

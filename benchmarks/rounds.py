@@ -4,20 +4,19 @@ The problem has the paper's size (30 clients, 2000 rows each, 60 features, tau =
 and once with mini-batches of 20 rows drawn without replacement by everyone. The contestants take turns and each is
 scored by its fastest turn, so that a busy machine hurts them alike. Prints ratios to the NumPy loop; writes JSON.
 
-    python benchmarks/rounds.py [--quick] [--out results/rounds.json]
+    python benchmarks/rounds.py [--quick] [--one-device] [--out results/rounds.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from machine import described
 
 import compfed as cf
 from compfed.engines import reference
@@ -58,7 +57,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and turns")
     parser.add_argument("--out", type=Path, default=Path("results/rounds.json"))
+    parser.add_argument(
+        "--one-device", action="store_true", help="leave JAX with one CPU device, as a user who asks for nothing"
+    )
     args = parser.parse_args()
+    devices = 1 if args.one_device else cf.use_all_cores()
 
     sites = cf.data.synthetic(seed=0)
     problem = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), sites)
@@ -97,7 +100,7 @@ def main() -> None:
             )
         if agree is not None:
             print(f"      (NumPy and simulate differ by {np.abs(agree).max():.1e} after 20 rounds)")
-    machine = {"cores": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()}
+    machine = described() | {"devices": devices}
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
     print(f"wrote {args.out}")

@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+os.environ["COMPFED_CACHE"] = "off"  # tests compile what they test; test_program_cache.py has folders of its own
 THOROUGH = bool(os.environ.get("COMPFED_THOROUGH"))
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from compfed.studies.local_federated import compare_local_federated
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
     from compfed.studies.methods_compared import compare_methods
+    from compfed.tools.host_devices import use_all_cores
     from compfed.tools.progress import progress_bar
     from compfed.trace import Trace
 
@@ -52,7 +53,7 @@ __all__ = [
     "compare_local_federated_pooled",
     "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
     "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "simulate_cohorts",
-    "solve", "steps", "testing",
+    "solve", "steps", "testing", "use_all_cores",
 ]  # fmt: skip
 
 
@@ -68,6 +69,7 @@ _PLACES = {
     "studies.local_federated": "compare_local_federated",
     "studies.local_federated_pooled": "compare_local_federated_pooled",
     "studies.methods_compared": "compare_methods",
+    "tools.host_devices": "use_all_cores",
     "tools.progress": "progress_bar",
     "trace": "Trace",
 }

@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.engines.simulator import programs_compiled
+from compfed.engines.xla_program import programs_compiled
 from compfed.estimators.alphas import SIDE_BY_SIDE, AlphaGrid
 from compfed.estimators.folds import parts_of
 from compfed.estimators.selection import best_and_within_error, selecting

@@ -22,7 +22,8 @@ from compfed.engines.memories import Memories
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import checked
 from compfed.engines.samples import Sample
-from compfed.engines.simulator import SHORT_LOOPS, at_once_for
+from compfed.engines.simulator import at_once_for
+from compfed.engines.xla_program import SHORT_LOOPS
 from compfed.engines.xla_round import Carry, Plan, Setting, round_of
 from compfed.errors import Divergence, InputError
 from compfed.problem.lazy_problem import LazyProblem

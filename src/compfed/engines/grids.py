@@ -15,8 +15,9 @@ from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import check_kind, checked
-from compfed.engines.simulator import drive, finished, first_carry, planned, program_for, rows_of
-from compfed.engines.xla_round import Carry, Measure, Setting, Stop
+from compfed.engines.simulator import drive, finished, first_carry, planned, rows_of
+from compfed.engines.xla_program import program_for
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.checks import a_function
@@ -97,19 +98,60 @@ def side_by_side(
         )
     problem = rows_of(runs[0])
     plan, odds = planned(runs[0], measure)
-    recorders = [Recorder(run, "simulate", partial(measured, rows_of(run))) for run in runs]
     with precision(problem.dtype):
-        parts = [(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop, odds) for r in runs]
-        settings = [Setting(*part) for part in parts]
-        setting, varies = _stacked(settings)
+        settings = [
+            Setting(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop, odds) for r in runs
+        ]
+        alike = _alike(runs, settings, plan)
+        # members of one seed beside each other
+        order = sorted(set(alike), key=lambda i: runs[i].seed)
+        setting, varies, shape = _stacked([settings[i] for i in order], [runs[i].seed for i in order])
+        recorders = [Recorder(runs[i], "simulate", partial(measured, rows_of(runs[i]))) for i in order]
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies)
+            return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies, shape)
 
-        carry = jax.tree.map(np.asarray, drive(program, first_carry(runs), recorders, progress))
-        for recorder, said in zip(recorders, more, strict=True):
+        carry = drive(program, first_carry([runs[i] for i in order]), recorders, progress)
+        carry = jax.tree.map(np.asarray, carry)
+        place = {i: k for k, i in enumerate(order)}
+        traces = []
+        for run, i, said in zip(runs, alike, more, strict=True):
+            recorder = recorders[place[i]].of(run)
             recorder.more.update(said)
-        return [finished(recorder, carry, i) for i, recorder in enumerate(recorders)]
+            traces.append(finished(recorder, carry, place[i]))
+        return traces
+
+
+def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list[int]:
+    """For each run the first that is the same: where nothing is drawn, runs that differ in their seed alone are."""
+    if len({run.seed for run in runs}) == 1 or plan.batch_size is not None or plan.participants < runs[0].problem.n:
+        return list(range(len(runs)))
+    first: dict[Any, int] = {}
+    names = [
+        _name_of(setting._replace(run=None)) + _name_of(run.reference)
+        for run, setting in zip(runs, settings, strict=True)
+    ]
+    if _draws(runs[0], settings[0], plan):
+        return list(range(len(runs)))
+    return [first.setdefault(name, i) for i, name in enumerate(names)]
+
+
+def _name_of(tree: Any) -> tuple[bytes, ...]:
+    return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
+
+
+def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
+    """Does a round depend on the key of its run? JAX knows what depends on a mapped argument."""
+    start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
+
+    def one(key: Any) -> Carry:
+        return one_round(setting._replace(run=key), rows_of(run).store, plan, [], start)
+
+    try:
+        jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))
+    except ValueError:  # an output that varies has no place outside the map
+        return True
+    return False
 
 
 def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
@@ -139,15 +181,29 @@ def _whose(owners: Mapping[str, Any], name: str) -> tuple[str, str]:
     raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
 
 
-def _stacked(settings: Sequence[Setting]) -> tuple[Setting, tuple[bool, ...]]:
-    """One setting whose varying leaves have a leading member axis, and which leaves those are."""
+def _stacked(settings: Sequence[Setting], seeds: Sequence[int]) -> tuple[Setting, Any, tuple[int, int]]:
+    """One setting for all: leaves that vary have leading axes (seeds, members of each), or the one they vary along.
+
+    Also says which axes a leaf varies along, and how long they are. Seeds that differ in how many members they have are no
+    axis: then all members lie along the second.
+    """
+    count = len(set(seeds))
+    shape = (count, len(settings) // count)
+    if any(seeds.count(seed) != shape[1] for seed in seeds):
+        shape = (1, len(settings))
     leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
     out, varies = [], []
     for column in zip(*leaves, strict=True):
         keys = jnp.issubdtype(getattr(column[0], "dtype", float), jax.dtypes.prng_key)
-        plain = [np.asarray(jax.random.key_data(v) if keys else v) for v in column]
-        differs = any(not np.array_equal(plain[0], other) for other in plain[1:])
-        stacked = jnp.stack(column) if keys else np.stack(plain)  # numbers in NumPy: moved to the device once
-        out.append(stacked if differs else column[0])
-        varies.append(differs)
-    return jax.tree.unflatten(structures[0], out), tuple(varies)
+        plain = np.stack([np.asarray(jax.random.key_data(v) if keys else v) for v in column])
+        plain = plain.reshape(*shape, *plain.shape[1:])
+        along = bool((plain != plain[:1]).any()), bool((plain != plain[:, :1]).any())
+        cut = (slice(None) if along[0] else 0, slice(None) if along[1] else 0)
+        # numbers in NumPy: moved to the device once
+        out.append(
+            jax.random.wrap_key_data(jnp.asarray(plain[cut]), impl=jax.random.key_impl(column[0]))
+            if keys
+            else plain[cut]
+        )
+        varies.append(along)
+    return jax.tree.unflatten(structures[0], out), tuple(varies), shape

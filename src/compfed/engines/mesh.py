@@ -16,7 +16,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.samples import Layout
-from compfed.engines.simulator import BUFFER, SHORT_LOOPS, drive, finished, planned, rows_of, single_rounds
+from compfed.engines.simulator import drive, finished, planned, rows_of
+from compfed.engines.xla_program import BUFFER, SHORT_LOOPS, single_rounds
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.padded_rows import Store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -104,6 +105,12 @@ class Recorder:
             self.before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.spending.first}
             self.blocks.append(run.resume.columns)
             self.x = run.resume.x
+
+    def of(self, run: Run) -> Recorder:
+        """What was seen, said of another run: one that is bound to be the same."""
+        other = copy.copy(self)
+        other.run, other.more = run, dict(self.more)
+        return other
 
     @property
     def last_round(self) -> int:

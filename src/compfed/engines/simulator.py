@@ -9,117 +9,25 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.columns import measured, own_columns
+from compfed.engines.columns import measured
+from compfed.engines.cores import cores_for, rows_on_cores
 from compfed.engines.onchip.choice import Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, kernel_rows, one_round, total
+from compfed.engines.xla_program import BUFFER, program_for
+from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
-from compfed.problem.measures import objectives_and_mappings
-from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
 from compfed.tools.checks import a_function, is_number
 from compfed.tools.precision import precision
-from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
-BUFFER = 64  # recorded rounds a program holds before it hands them back
 Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
-
-
-# --- many rounds ---
-
-
-def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, Array]:
-    seen, server = {"drift": carry.drift}, carry.server
-    # the weights say how many clients there are, where these remember nothing
-    c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
-    if c is not None:
-        seen["correction"] = jnp.linalg.norm(total(plan, data.weight @ c))
-    if plan.measure is not None:
-        seen |= own_columns(plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients))
-    return seen
-
-
-def _rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
-    """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows."""
-
-    def look(carry: Carry) -> tuple[Array, dict[str, Array]]:
-        x = setting.algorithm.solution(setting.g, carry.server)
-        return x, _seen(setting, data, plan, carry) | _certified(setting, data, plan, x)
-
-    def over(carry: Carry, noted: tuple[Array, dict[str, Array]]) -> Array:
-        arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
-        return (carry.bad > 0) | arrived
-
-    def record(loop):
-        k, _, carry, buffers = loop
-        carry = jax.lax.fori_loop(0, every, lambda _, c: one_round(setting, data, plan, rows, c), carry)
-        noted = look(carry)
-        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
-        return k + 1, over(carry, noted), carry, buffers
-
-    rows = kernel_rows(data, plan.kernel)
-    blank = jax.tree.map(lambda s: jnp.zeros((BUFFER, *s.shape), s.dtype), jax.eval_shape(look, carry))
-    buffers = (jnp.zeros(BUFFER, carry.r.dtype), *blank)
-    already = carry.bad > 0 if setting.stop is None else over(carry, look(carry))
-    start = (0, already, carry, buffers)
-    _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1], record, start)
-    return carry, buffers, look(carry)
-
-
-def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str, Array]:
-    """What `columns.measured` would say of x, where the program itself has to know it."""
-    if setting.stop is None:
-        return {}
-    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step, plan.axis)
-    return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
-
-
-def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
-    """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
-    one = jax.tree.map(lambda leaf: leaf[0], carry)
-    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
-
-
-def _grid_rounds(
-    setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int, varies: tuple[bool, ...]
-):
-    """`_rounds` for every member of a grid; leaves of `setting` that do not vary are shared."""
-    axes = jax.tree.unflatten(jax.tree.structure(setting), [0 if v else None for v in varies])
-    member = partial(_rounds, plan=plan, records=records, every=every)
-    return jax.vmap(lambda setting, carry: member(setting, data, carry=carry), in_axes=(axes, 0))(setting, carry)
-
-
-# On a CPU, loops over mini-batches and small data are short: LLVM at level 1 compiles them in half the time and they
-# run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
-# One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
-SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
-_PROGRAMS = {
-    (grid, short): compiled(
-        _grid_rounds if grid else single_rounds,
-        static_argnames=("plan", "varies") if grid else "plan",
-        compiler_options=SHORT_LOOPS if short else None,
-    )
-    for grid in (False, True)
-    for short in (False, True)
-}
-
-
-def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
-    return _PROGRAMS[grid, plan.at_once is None and jax.devices()[0].platform == "cpu"]
-
-
-def programs_compiled() -> int:
-    """How many programs this process has compiled so far."""
-    return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
 
 
 def _half_a_second(batch: int, seconds: float) -> int:
@@ -256,13 +164,16 @@ def simulated(
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
         kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
-        plan = plan._replace(kernel=kernel)
+        # a certificate or a measure of all rows would be worked out on every core
+        cores = cores_for(problem, run.participants) if kernel is None and stop is None and measure is None else 1
+        rows = rows_on_cores(problem, cores) if cores > 1 else ()
+        plan = plan._replace(kernel=kernel, cores=cores)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
             recorder.more["kernel"] = {"kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
+            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every, rows)
 
         carry = drive(program, first_carry([run]), [recorder], progress)
         trace = finished(recorder, carry, 0)

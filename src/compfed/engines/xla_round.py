@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.engines.cores import clients_on_cores
 from compfed.engines.onchip.choice import Kernel
 from compfed.engines.onchip.fetched_rows import Clients, Flat, in_one_piece, rounds_fetching_rows
 from compfed.engines.onchip.groups import for_kernels
@@ -39,6 +40,7 @@ class Plan(NamedTuple):
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU: how rows are read
     axis: str | None = None  # of the mesh over which clients are shared out; None for one device
+    cores: int = 1  # on a CPU: how many share out the clients
 
 
 class Stop(NamedTuple):
@@ -199,7 +201,8 @@ def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
 
 
 def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry) -> Carry:
-    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), if there is one."""
+    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), or as they lie on
+    the cores, if either is used."""
     drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
     sample = drawn_sample(*drawing) if plan.axis is None else sample_here(_laid_out(setting), *drawing, plan.axis)
     return round_of(setting, data, plan, buckets, carry, sample)
@@ -219,6 +222,8 @@ def round_of(
     size = setting.loss.size(data.A.shape[1])
     whole = plan.kernel is not None and plan.kernel.kind != "one pass"
     visit: Any = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
+    if plan.cores > 1:
+        visit = clients_on_cores
     if whole:
         visit = _whole_rounds if isinstance(buckets, list) else _rounds_fetching_rows
 

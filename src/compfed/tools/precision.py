@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from compfed.errors import InputError
+from compfed.tools.program_cache import keep_programs
 from compfed.tools.programs import make_room
 
 DTYPES = ("float64", "float32")
@@ -54,6 +55,7 @@ def our_settings() -> Iterator[None]:
     if getattr(_here, "inside", False):
         yield
         return
+    keep_programs()
     make_room()
     with ExitStack() as stack:
         for setting, value in SETTINGS:

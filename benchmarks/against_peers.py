@@ -1,0 +1,124 @@
+"""compfed against a NumPy loop, Flower's simulation engine, pfl-research and fluke: the same rows and local steps, warm.
+
+    python benchmarks/against_peers.py [--quick] [--turns 2] [--install] [--out results/peers.json]
+
+30 clients x 2,000 rows x 60 features, logistic loss, five full-gradient steps a round, every client in every round. Each peer runs in
+an environment of its own under benchmarks/.environments, made by --install; who is not there is left out, and said so. The NumPy
+loop, pfl with a NumPy model and Flower run Algorithm 1 in float64 and must end at compfed's model; fluke and pfl with
+PyTorch run FedAvg, which does less per step, in float32, and are set against compfed in float32. All take turns; a
+contestant's figure is its best turn's median round. --quick: 6 clients x 200 rows, for trying the script out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import described
+
+HERE = Path(__file__).parent
+PEERS, ENVIRONMENTS = HERE / "peers", HERE / ".environments"
+NEEDS = {"pfl": ["pfl", "torch"], "flower": ["flwr[simulation]"], "fluke": ["fluke-fl"]}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# name: (environment, script and arguments, settings, what it is compared with)
+CONTESTANTS: dict[str, tuple[str | None, list[str], dict[str, str], str]] = {
+    "compfed, float64": (None, ["compfed_rounds.py", "float64"], {}, ""),
+    "compfed, float32": (None, ["compfed_rounds.py", "float32"], {}, ""),
+    "NumPy loop, all threads": (None, ["numpy_loop.py"], {}, "float64"),
+    "NumPy loop, one thread": (None, ["numpy_loop.py"], ONE_THREAD, "float64"),
+    "pfl, NumPy model": ("pfl", ["pfl_numpy.py"], ONE_THREAD, "float64"),
+    "Flower simulation": ("flower", ["flower_simulation.py"], ONE_THREAD, "float64"),
+    "pfl, PyTorch": ("pfl", ["pfl_torch.py"], {}, "float32"),
+    "pfl, PyTorch, one thread": ("pfl", ["pfl_torch.py"], ONE_THREAD, "float32"),
+    "fluke": ("fluke", ["fluke_fedavg.py"], {}, "float32"),
+    "fluke, one thread": ("fluke", ["fluke_fedavg.py"], ONE_THREAD, "float32"),
+}
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def install() -> None:
+    """An environment for each peer, where there is none yet."""
+    for name, packages in NEEDS.items():
+        place = ENVIRONMENTS / name
+        if not (place / "bin" / "python").exists():
+            print(f"installing {', '.join(packages)}", flush=True)
+            subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
+            subprocess.run([str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *packages], check=False)
+
+
+def turn(name: str, data: Path, rounds: int) -> dict[str, Any]:
+    """What a contestant says of its rounds, or why it says nothing."""
+    where, script, settings, _ = CONTESTANTS[name]
+    python = sys.executable if where is None else str(ENVIRONMENTS / where / "bin" / "python")
+    if not Path(python).exists():
+        return {"failed": "not installed (--install)"}
+    environment = {**os.environ, **QUIET, **settings, "PEERS_DATA": str(data), "PEERS_ROUNDS": str(rounds)}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(HERE.parent / "src"), str(PEERS)] if where is None else [str(PEERS)]
+    )
+    environment["FLWR_HOME"] = str(data.parent / "flower")
+    command = [python, str(PEERS / script[0]), *script[1:]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
+    said = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    return json.loads(said[-1]) if said else {"failed": (done.stderr.strip().splitlines() or ["no output"])[-1][:200]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--install", action="store_true", help="make the peers' environments first (12 GB)")
+    parser.add_argument("--out", type=Path, default=Path("results/peers.json"))
+    args = parser.parse_args()
+    if args.install:
+        install()
+    n, m, d = (6, 200, 60) if args.quick else (30, 2000, 60)
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((n, m, d))
+    y = np.sign(A @ rng.standard_normal(d) + rng.standard_normal((n, m)))
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTESTANTS}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "rows.npz"
+        np.savez(data, A=A, y=y)
+        for _ in range(1 if args.quick else args.turns):
+            for name in CONTESTANTS:
+                found[name].append(turn(name, data, 4 if args.quick else 20))
+    best = {name: min(turns, key=lambda t: t.get("median", np.inf)) for name, turns in found.items()}
+    rows = []
+    for name, result in best.items():
+        against = CONTESTANTS[name][3]
+        row: dict[str, Any] = {
+            "name": name,
+            "against": against,
+            "version": result.get("version"),
+            "note": result.get("note"),
+        }
+        if "failed" in result:
+            row["failed"] = result["failed"]
+        else:
+            row["ms_per_round"] = 1e3 * result["median"]
+            row["range_ms"] = [1e3 * f(t["median"] for t in found[name] if "median" in t) for f in (min, max)]
+        mine = best.get(f"compfed, {against}", {})
+        if against and "median" in result and "median" in mine:
+            row["ratio"] = result["median"] / mine["median"]
+        if against == "float64" and result.get("x") is not None and mine.get("x") is not None:
+            row["difference"] = float(np.abs(np.subtract(result["x"], mine["x"])).max())
+        rows.append(row)
+        shown = f"{row['ms_per_round']:9.2f} ms/round" if "ms_per_round" in row else f"failed: {row['failed']}"
+        ratio = f"   compfed is {row['ratio']:.1f} times as fast" if "ratio" in row else ""
+        same = f"   models differ by {row['difference']:.0e}" if "difference" in row else ""
+        print(f"{name:<26}{shown}{ratio}{same}", flush=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    size = {"clients": n, "rows": m, "features": d, "quick": args.quick}
+    args.out.write_text(json.dumps({"machine": described(), "size": size, "results": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

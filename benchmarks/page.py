@@ -1,0 +1,182 @@
+"""docs/performance.md and its figures, from what the benchmarks left in results/.
+
+    python benchmarks/page.py [--results results] [--out docs/performance.md]
+
+A part whose results are not there is left out, and said to be; results of `--quick` runs are marked as a trial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+INTRO = """# How fast
+
+Made by `make bench` from the figures it measured; do not edit. Times depend on the machine and on what else runs on it: the load
+average before a measurement is given with it, and ratios are of contestants that took turns in one run.
+
+## What to do for speed
+
+- **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` share out the clients over the cores
+  (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used for rounds
+  with every client on more than a megabyte of rows, without `tol` and `measure`; it keeps a second copy of the rows.
+- **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
+  draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
+- **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
+  by the next process. `COMPFED_CACHE=PATH` puts them elsewhere, `COMPFED_CACHE=off` keeps none. JAX has one cache for a process: your own
+  programs are kept there too, unless you have told JAX where to keep them, in which case yours is used for ours.
+- **On a CPU, how clients are visited** follows from the shapes:
+
+| rows of all clients | gradients | one device | after `use_all_cores()` |
+|---|---|---|---|
+| up to 1 MiB | any | everybody at once | the same |
+| more | full | as many clients at a time as there are cores | each core visits its own clients |
+| more | mini-batches | everybody at once | each core, all its own clients at once |
+"""
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def machine(found: dict[str, Any]) -> str:
+    m = found["machine"]
+    trial = found.get("quick") or found.get("size", {}).get("quick")
+    return (
+        f"{m['device'] if m.get('platform') == 'gpu' else m['processor']}, {m['cores']} cores, "
+        f"load {m['load before']} before; {m['date']}; Python {m['python']}, jax {m['jax']}, NumPy {m['numpy']}."
+        + (" **A trial at small sizes (`--quick`): no figure of merit.**" if trial else "")
+        + "\n"
+    )
+
+
+def rounds(found: dict[str, Any]) -> str:
+    rows = [
+        [r["gradients"], r["engine"], f"{r['ms_per_round']:.2f}", f"{r['speed_relative_to_numpy']:.1f}"]
+        for r in found["results"]
+    ]
+    return table(["gradients", "engine", "ms a round", "times the NumPy loop"], rows)
+
+
+def peers(found: dict[str, Any]) -> str:
+    rows = []
+    for r in found["results"]:
+        took = f"{r['ms_per_round']:.2f}" if "ms_per_round" in r else f"failed: {r['failed']}"
+        ratio = f"{r['ratio']:.1f}" if "ratio" in r else ""
+        same = f"{r['difference']:.0e}" if "difference" in r else ""
+        rows.append([r["name"], str(r["version"] or ""), r["note"] or "", took, ratio, same])
+    return table(["engine", "version", "", "ms a round", "compfed is so many times as fast", "models differ by"], rows)
+
+
+def sweep(found: dict[str, Any]) -> str:
+    rows = [
+        [r["gradients"], r["grid"], f"{r['one_ms']:.2f}", f"{r['grid_ms']:.2f}", f"{r['ratio']:.1f}"]
+        for r in found["results"]
+    ]
+    return table(["gradients", "grid", "one run, ms a round", "grid, ms a round", "cost in runs"], rows)
+
+
+def roofline(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            f"{r['n']} x {r['m']} x {r['d']}", f"{r['bytes'] / 1e6:.0f}", f"{r['ms_per_round']:.3f}", f"{r['effective_GB_s']:.0f}",
+            f"{r['bandwidth_GB_s']:.0f}", f"{r['fraction']:.2f}",
+        ]
+        for r in found["results"]
+    ]  # fmt: skip
+    head = ["n x m x d", "MB of rows", "ms a round", "effective GB/s", "bandwidth GB/s", "fraction"]
+    grows = ", ".join(
+        f"{g['varied']}^{g['exponent']:.2f} ({g['values'][0]} to {g['values'][-1]})" for g in found["growth"]
+    )
+    return table(head, rows) + f"\nTime of a round grows like {grows}.\n"
+
+
+def first_call(found: dict[str, Any]) -> str:
+    rows = [[r["what"], f"{r['cold_s']:.3g}", f"{r['warm_s']:.3g}"] for r in found["results"]]
+    return table(["", "first time, s", "warm, s"], rows)
+
+
+PARTS = [
+    ("rounds", "A round, in one process", "Paper's size (30 x 2,000 x 60), tau = 5, float64; each contestant's fastest turn.", rounds),
+    ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
+    ("peers", "Other engines", "Same rows, same local steps, warm; `benchmarks/against_peers.py` says what each does.", peers),
+    ("sweep", "Grids", "16 step sizes, and 5 seeds of each.", sweep),
+    ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
+    ("roofline-gpu", "The memory's limit: GPU", "", roofline),
+    ("first_call", "The first result", "Seconds from the start of a process, imports included; fits in a process.", first_call),
+]  # fmt: skip
+
+
+def bars(names: list[str], values: list[float], label: str, out: Path) -> None:
+    """A horizontal bar for each name, on a logarithmic scale."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.hashsalt": "compfed", "font.size": 9}):
+        figure, axes = plt.subplots(figsize=(6.4, 0.5 + 0.3 * len(names)), layout="constrained")
+        axes.barh(names[::-1], values[::-1], color="#0072B2")
+        axes.set_xscale("log")
+        axes.set_xlabel(label)
+        axes.bar_label(axes.containers[0], fmt="%.3g", padding=3)  # pyright: ignore[reportArgumentType]  # bars, as barh made
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(out, metadata={"Date": None})
+        plt.close(figure)
+
+
+def growth(found: list[dict[str, Any]], out: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.hashsalt": "compfed", "font.size": 9}):
+        figure, all_axes = plt.subplots(
+            1, len(found), figsize=(8, 2.2), layout="constrained", sharey=True, squeeze=False
+        )
+        for axes, g in zip(all_axes[0], found, strict=True):
+            axes.loglog(g["values"], g["ms_per_round"], "o-", color="#0072B2")
+            axes.set_xlabel(f"{g['varied']}  (exponent {g['exponent']:.2f})")
+        all_axes[0, 0].set_ylabel("ms a round")
+        figure.savefig(out, metadata={"Date": None})
+        plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--out", type=Path, default=Path("docs/performance.md"))
+    args = parser.parse_args()
+    text, missing = [INTRO], []
+    for name, title, said, shown in PARTS:
+        file = args.results / f"{name}.json"
+        if not file.exists():
+            missing.append(title)
+            continue
+        found = json.loads(file.read_text())
+        text.append(f"## {title}\n\n{said + ' ' if said else ''}{machine(found)}\n{shown(found)}")
+        if name == "peers":
+            good = [r for r in found["results"] if "ms_per_round" in r]
+            bars(
+                [r["name"] for r in good],
+                [r["ms_per_round"] for r in good],
+                "ms a round",
+                args.out.with_name("performance-engines.svg"),
+            )
+            text.append("![Time of a round in each engine](performance-engines.svg)\n")
+        if name.startswith("roofline"):
+            figure = args.out.with_name(f"performance-growth-{name.removeprefix('roofline-')}.svg")
+            growth(found["growth"], figure)
+            text.append(f"![How the time of a round grows]({figure.name})\n")
+    if missing:
+        text.append("Not measured: " + "; ".join(missing) + ".\n")
+    args.out.write_text("\n".join(text))
+    print(f"wrote {args.out}" + (f"; not measured: {'; '.join(missing)}" if missing else ""))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Grids: what the members of one have in common is worked out once, and each is what it is alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import Array
+from problems import logistic
+
+import compfed as cf
+from compfed.algorithms import Algorithm, DecoupledProx
+from compfed.engines import grids, xla_program
+from compfed.engines.request import checked
+from compfed.engines.xla_program import grid_rounds
+from compfed.tools.records import record
+
+CLIENTS, BATCH, D = 5, 4, 8
+
+
+@record
+class Noisy(Algorithm[Array, None, Array, Array]):
+    """Gradient steps whose answers carry noise: a method that draws whatever the run."""
+
+    def init(self, x0):
+        return x0, None
+
+    def down(self, g, s):
+        return s
+
+    def client(self, f, g, d, c, key):
+        z = d - 0.1 * f.full_grad(d) + 0.1 * jax.random.normal(key, d.shape, d.dtype)
+        return z, c, z
+
+    def server(self, g, s, mean, share):
+        return g.prox(mean, 0.1)
+
+    def solution(self, g, s):
+        return s
+
+
+@pytest.fixture
+def calls(monkeypatch) -> list[tuple[Any, ...]]:
+    """The arguments with which the program of a grid was called."""
+    seen: list[tuple[Any, ...]] = []
+    original = xla_program.program_for
+
+    def program_for(plan: Any, grid: bool) -> Any:
+        def program(*args: Any) -> Any:
+            seen.append(args)
+            return original(plan, grid)(*args)
+
+        return program
+
+    monkeypatch.setattr(grids, "program_for", program_for)
+    return seen
+
+
+def gathered(jaxpr: Any) -> list[int]:
+    """How many numbers each gather of a program takes, loops included."""
+    found = []
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "gather":
+            found.append(equation.outvars[0].aval.size)
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda p: hasattr(p, "eqns") or hasattr(p, "jaxpr")):
+            inner = getattr(inner, "jaxpr", inner)
+            found += gathered(inner) if hasattr(inner, "eqns") else []
+    return found
+
+
+def test_members_of_one_seed_share_the_rows_they_draw(calls):
+    problem = logistic(samples=20)
+    over = {"eta": [0.2, 0.4, 0.6, 0.8, 1.0, 1.2], "seed": [3, 1]}
+    traces = cf.grid(problem, DecoupledProx(eta=1.0, tau=2), 6, over, batch_size=BATCH)
+    for trace in (traces[0], traces[7], traces[-1]):
+        values = trace.provenance["grid"]
+        assert trace.provenance["seed"] == values["seed"]
+        alone = cf.simulate(problem, DecoupledProx(values["eta"], tau=2), 6, batch_size=BATCH, seed=values["seed"])
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
+    setting, data, plan, carry, records, every, varies, shape = calls[0]
+    assert shape == (2, 6)
+    with jax.enable_x64(True):
+        program = jax.make_jaxpr(grid_rounds, static_argnums=(2, 6, 7))(
+            setting, data, plan, carry, records, every, varies, shape
+        )
+    sizes = gathered(program.jaxpr)
+    assert 2 * CLIENTS * BATCH * D in sizes  # rows of two seeds
+    assert max(sizes) < 12 * CLIENTS * BATCH * D  # not of twelve members
+
+
+def test_seeds_that_nothing_draws_from_are_run_once(calls):
+    problem = logistic(samples=20)
+    over = {"eta": [0.5, 1.0], "seed": [0, 1, 2]}
+    traces = cf.grid(problem, DecoupledProx(eta=1.0, tau=2), 6, over)
+    assert calls[-1][-1] == (1, 2)
+    assert [t.provenance["seed"] for t in traces] == [0, 1, 2] * 2
+    assert [t.provenance["grid"] for t in traces][4] == {"eta": 1.0, "seed": 1}
+    for eta, trace in zip((0.5, 0.5, 0.5, 1.0, 1.0, 1.0), traces, strict=True):
+        alone = cf.simulate(problem, DecoupledProx(eta=eta, tau=2), 6)
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
+        assert trace.state is not None
+    # who takes part is drawn; so is what a client sends
+    cf.grid(problem, DecoupledProx(eta=1.0, tau=2), 2, over, participants=3)
+    assert calls[-1][-1] == (3, 2)
+    sent = cf.grid(problem, Noisy(), 2, {"seed": [0, 1]})
+    assert calls[-1][-1] == (2, 1)
+    assert np.abs(sent[0].x - sent[1].x).max() > 0
+
+
+def test_a_member_that_blows_up_leaves_the_others_and_their_draws_alone():
+    problem = logistic(samples=20)
+    algorithms = [DecoupledProx(eta=eta, tau=2) for eta in (1.0, 1e200, 0.5)]
+    good, bad, other = cf.grid(problem, algorithms, 80, batch_size=BATCH, record_every=2, seed=5)
+    assert "diverged" in bad.provenance
+    for trace, eta in ((good, 1.0), (other, 0.5)):
+        alone = cf.simulate(problem, DecoupledProx(eta=eta, tau=2), 80, batch_size=BATCH, record_every=2, seed=5)
+        assert len(trace) == 41
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-10)
+
+
+def test_seeds_with_different_numbers_of_members():
+    problem = logistic(samples=20)
+    runs = [
+        checked(
+            problem, DecoupledProx(eta=eta, tau=2), 5, batch_size=BATCH, participants=None, record_every=5, seed=seed,
+            x0=None, reference=None, resume=None,
+        )
+        for eta, seed in ((1.0, 2), (0.5, 1), (0.8, 2))
+    ]  # fmt: skip
+    for run, trace in zip(runs, grids.side_by_side(runs, [{}] * 3), strict=True):
+        alone = cf.simulate(problem, run.algorithm, 5, batch_size=BATCH, record_every=5, seed=run.seed)
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
