@@ -21,7 +21,7 @@ def described() -> dict[str, Any]:
     load = os.getloadavg()[0]
     return {
         "processor": model,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "load before": round(load, 1),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "python": platform.python_version(),

@@ -44,13 +44,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def machine(found: dict[str, Any]) -> str:
     m = found["machine"]
+    what = m["device"] if m.get("platform") == "gpu" else m["processor"]
+    versions = f"Python {m['python']}, jax {m['jax']}, NumPy {m['numpy']}"
     trial = found.get("quick") or found.get("size", {}).get("quick")
-    return (
-        f"{m['device'] if m.get('platform') == 'gpu' else m['processor']}, {m['cores']} cores, "
-        f"load {m['load before']} before; {m['date']}; Python {m['python']}, jax {m['jax']}, NumPy {m['numpy']}."
-        + (" **A trial at small sizes (`--quick`): no figure of merit.**" if trial else "")
-        + "\n"
-    )
+    warning = " **A trial at small sizes (`--quick`): no figure of merit.**" if trial else ""
+    return f"{what}, cores: {m['cores']}, load {m['load before']} before; {m['date']}; {versions}.{warning}\n"
 
 
 def rounds(found: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from compfed.algorithms import Algorithm, DecoupledProx
 from compfed.engines import grids, xla_program
 from compfed.engines.request import checked
 from compfed.engines.xla_program import grid_rounds
+from compfed.engines.xla_round import Stop
 from compfed.tools.records import record
 
 CLIENTS, BATCH, D = 5, 4, 8
@@ -132,3 +133,25 @@ def test_seeds_with_different_numbers_of_members():
     for run, trace in zip(runs, grids.side_by_side(runs, [{}] * 3), strict=True):
         alone = cf.simulate(problem, run.algorithm, 5, batch_size=BATCH, record_every=5, seed=run.seed)
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
+
+
+def test_members_that_arrive_stop_by_themselves():
+    problem = logistic(samples=20)
+    algorithm, stop = DecoupledProx(eta=1.0, tau=2), Stop(1e-3, 1.0 / problem.lipschitz)
+    problems = [problem.replace(regulariser=cf.regularisers.L1(lam)) for lam in (1e-3, 0.1)]
+    runs = [
+        grids.checked(
+            p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, reference=None,
+            resume=None,
+        )
+        for p in problems
+    ]  # fmt: skip
+    rounds = []
+    for p, trace in zip(problems, grids.side_by_side(runs, [{}] * 2, stop=stop), strict=True):
+        alone = cf.simulate(p, algorithm, 400, record_every=10, tol=1e-3)
+        assert trace["round"].tolist() == alone["round"].tolist()
+        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
+        assert trace.state is not None
+        assert trace.state.rounds == alone["round"][-1]
+        rounds.append(int(trace["round"][-1]))
+    assert 0 < min(rounds) < max(rounds) < 400, "they end at different rounds"

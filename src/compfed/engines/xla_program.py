@@ -77,7 +77,8 @@ def _rounds(
         if each is not None:  # a single run ends with the loop
             carry = going_on(setting, (ended, before, carry), None)
         noted = look(setting, carry, None)
-        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (carry.r, *noted))
+        r = jnp.where(ended, 0, carry.r)  # who had ended before has nothing to say of this round
+        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (r, *noted))
         return k + 1, over(setting, (carry, noted), None), carry, buffers
 
     buckets_of_rows = list(rows) if plan.kernel is None else kernel_rows(data, plan.kernel)
