@@ -38,7 +38,7 @@ def test_the_next_process_finds_the_programs_and_damage_does_no_harm(tmp_path):
     first = small_run(tmp_path)
     (place,) = tmp_path.iterdir()
     kept = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
-    rounds = [path for path in place.iterdir() if path.name.startswith("jit__single_rounds")]
+    rounds = [path for path in place.iterdir() if path.name.startswith("jit_single_rounds")]
     assert rounds
     damaged = next(path for path in place.iterdir() if path not in rounds)
     damaged.write_bytes(damaged.read_bytes()[:20])  # as a process leaves it that dies while it writes
