@@ -140,7 +140,7 @@ def test_members_that_arrive_stop_by_themselves():
     algorithm, stop = DecoupledProx(eta=1.0, tau=2), Stop(1e-5, 1.0 / problem.lipschitz)
     problems = [problem.replace(regulariser=cf.regularisers.L1(lam)) for lam in (1e-3, 4e-2)]
     runs = [
-        grids.checked(
+        checked(
             p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, reference=None,
             resume=None,
         )
