@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from machine import described
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
@@ -147,7 +148,7 @@ def main() -> None:
             print(
                 f"{n:>6} x {m} x {d:<5}{way:<24}{1e3 * seconds:>9.4f} ms{rate:>7.2f} TB/s  {kernel['kind']}", flush=True
             )
-    device = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
+    device = described() | {"device": jax.devices()[0].device_kind, "platform": jax.devices()[0].platform}
     wrong = [] if options.no_errors else [*errors(), *storage_errors()]
     found = {"machine": device, "copy": copy, "times": times, "errors": wrong}
     options.out.parent.mkdir(parents=True, exist_ok=True)

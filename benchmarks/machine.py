@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,5 +25,12 @@ def described() -> dict[str, Any]:
         "load before": round(load, 1),
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "python": platform.python_version(),
-        **{name: version(name) for name in ("compfed", "jax", "jaxlib", "numpy")},
+        **{name: _version(name) for name in ("compfed", "jax", "jaxlib", "numpy")},
     }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # the source folder on a path, not installed
+        return "unknown"

@@ -44,6 +44,8 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def machine(found: dict[str, Any]) -> str:
     m = found["machine"]
+    if "text" in m:
+        return m["text"] + "\n"
     what = m["device"] if m.get("platform") == "gpu" else m["processor"]
     versions = f"Python {m['python']}, jax {m['jax']}, NumPy {m['numpy']}"
     trial = found.get("quick") or found.get("size", {}).get("quick")
@@ -97,6 +99,30 @@ def first_call(found: dict[str, Any]) -> str:
     return table(["", "first time, s", "warm, s"], rows)
 
 
+def gpu(found: dict[str, Any]) -> str:
+    rows = [
+        [
+            " x ".join(map(str, r["shape"])), r["way"], f"{r['ms']:.3g}", f"{r['rate']:.2f}", f"{r['of copy']:.2f}", r["kind"] or "none",
+        ]
+        for r in found["times"]
+    ]  # fmt: skip
+    head = ["n x m x d", "a round of", "ms", "effective TB/s", "of a copy", "kernel"]
+    said = [f"A copy ran at {found['copy']:.2f} TB/s. {found.get('said', '')}".strip()]
+    wrong = [r for r in found["errors"] if r.get("kind")]
+    if wrong:
+        methods, losses = {r["method"] for r in wrong}, {r["loss"] for r in wrong}
+        said.append(
+            f"Kernels of {len(methods)} methods and {len(losses)} losses: at most {max(r['error'] for r in wrong):.0e} from the plain "
+            "loop in double precision after 5 rounds (relative)."
+        )
+    for r in found["errors"]:
+        if "limit of rounded rows" in r:
+            said.append(
+                f"Rows in bfloat16, d = {r['d']}: the limit moves by {r['limit of rounded rows']:.0e} (relative)."
+            )
+    return table(head, rows) + "\n" + "\n".join(said) + "\n"
+
+
 PARTS = [
     ("rounds", "A round, in one process", "Paper's size (30 x 2,000 x 60), tau = 5, float64; each contestant's fastest turn.", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
@@ -104,6 +130,7 @@ PARTS = [
     ("sweep", "Grids", "16 step sizes, and 5 seeds of each.", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
     ("roofline-gpu", "The memory's limit: GPU", "", roofline),
+    ("gpu", "Rounds on a GPU", "Float32, 5 local steps; effective rate: steps x bytes of the rows / time.", gpu),
     ("first_call", "The first result", "Seconds from the start of a process, imports included; fits in a process.", first_call),
 ]  # fmt: skip
 
