@@ -191,7 +191,7 @@ def test_what_the_page_says_of_the_choice_is_what_the_code_does():
         said = {"first-order": "the better of the first-order methods"}.get(name, name)
         assert re.search(rf"{rounds:,}\s+(rounds\s+)?for\s+{said}", text), name
     assert f"{choice_of_method.BANDWIDTH / 1e6:g} MB/s)" in text
-    for number in (choice_of_method.WHOLE, choice_of_method.WIDTH, choice_of_method.WIDEST):
+    for number in (choice_of_method.WHOLE, *choice_of_method.WIDTH, choice_of_method.WIDEST):
         assert f" {number:,} " in text
 
 
