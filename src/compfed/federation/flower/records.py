@@ -1,8 +1,11 @@
-"""Messages of the boundary as records of Flower: arrays by field name, words beside them. No pickle, no code.
+"""Messages of the boundary as records of Flower: arrays, and words beside them. No pickle, no code.
 
 RecordDict
-  "arrays"  ArrayRecord: "0.ValueAndGradient.x" -> float64 (1, 31), ...
-  "words"   ConfigRecord: the envelope (run, number, ...) and the head of the message as JSON
+  "arrays"  ArrayRecord: "float64" -> all arrays of double precision, end to end; the same for other kinds of numbers
+  "words"   ConfigRecord: the envelope (run, number, ...), the head of the message as JSON, which names the field of every
+            array, and their shapes
+
+Flower carries every array in requests of its own, down and up: one per field made a round a sixth longer.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ def to_records(envelope: Envelope, packed: Packed | None = None) -> RecordDict:
     words["head"] = json.dumps(packed.head)
     words["shapes"] = json.dumps([[array.dtype.str, array.shape] for array in packed.arrays])
     parts: dict[str, list[np.ndarray]] = {}
-    for name, array in zip(_fields(packed.head), packed.arrays, strict=True):
-        parts.setdefault(_key(name, array.dtype), []).append(array.ravel())
+    for array in packed.arrays:
+        parts.setdefault(array.dtype.name, []).append(array.ravel())
     joined = {name: Array(np.concatenate(arrays)) for name, arrays in parts.items()}
     return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(joined)})
 
@@ -57,22 +60,18 @@ def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
     return envelope, Packed(head, _apart(found, fields, shapes))
 
 
-def _key(name: str, dtype: np.dtype) -> str:
-    return name if dtype == np.float64 else f"{name} {dtype.str}"
-
-
 def _apart(found: dict[str, np.ndarray], fields: list[str], shapes: list[tuple[np.dtype, Any]]) -> list[np.ndarray]:
     """The arrays that lie end to end, each with its own shape; nothing may be missing or left over."""
     if len(fields) != len(shapes):
         raise InputError(f"a message names {len(fields)} arrays and gives {len(shapes)} shapes.")
     at, arrays = dict.fromkeys(found, 0), []
     for name, (dtype, shape) in zip(fields, shapes, strict=True):
-        key, size = _key(name, dtype), int(np.prod(shape, dtype=int))
+        key, size = dtype.name, int(np.prod(shape, dtype=int))
         if key not in found or found[key].dtype != dtype or found[key].ndim != 1:
-            raise InputError(f"a message has the arrays {sorted(found)}; its head names {key!r} of dtype {dtype}.")
+            raise InputError(f"a message has the arrays {sorted(found)}; its head names {name!r} of dtype {dtype}.")
         part = found[key][at[key] : at[key] + size]
         if part.size != size:
-            raise InputError(f"array {key!r} of a message is too short.")
+            raise InputError(f"array {key!r} of a message is too short for {name!r}.")
         arrays.append(part.reshape(shape).copy())  # aligned and apart: what is done with one touches no other
         at[key] += size
     for key, used in at.items():
