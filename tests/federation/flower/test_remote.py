@@ -433,7 +433,7 @@ def _swapped(records):
 
 
 def _renamed(records):
-    records["arrays"]["other"] = records["arrays"].pop("Moments.Answer.mean")
+    records["arrays"]["other"] = records["arrays"].pop("float64")
     return records
 
 
