@@ -10,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test test-federation fuzz test-all check format bench lock clean
+.PHONY: help reproduce quick federation test tests test-federation fuzz test-all check format bench lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -36,7 +36,11 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-test: check
+# Checks of types take one core, so the tests need not wait for them.
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 check tests
+
+tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-federation: $(STAMP)

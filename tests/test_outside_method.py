@@ -219,6 +219,7 @@ def test_check_reports_steps_that_diverge():
     assert any("diverged in round" in line.found for line in report.lines)
 
 
+@pytest.mark.thorough
 def test_check_finds_an_engine_that_disagrees(monkeypatch):
     """A method whose local work depends on how it is run: a global counter, read when it is traced."""
     calls = []

@@ -457,5 +457,6 @@ def check_engines(algorithm: Algorithm, **how: Any) -> None:
     ],
     ids=["random lengths", "two vectors down"],
 )
+@pytest.mark.thorough  # the engines' own tests have every method
 def test_engines_agree(algorithm):
     check_engines(algorithm, batch_size=5)

@@ -35,7 +35,8 @@ def both(sites, g, weights=None) -> tuple[cf.Problem, cf.LazyProblem]:
     [
         (Scaffold(eta=0.05, tau=2), None, False),
         (DecoupledProx(eta=0.05, tau=2), 3, True),  # closes its rounds; the ratio
-        (FedAvg(eta=0.05, tau=2), None, True),  # remembers nothing; drawn in proportion to the weights
+        # remembers nothing; drawn in proportion to the weights
+        pytest.param(FedAvg(eta=0.05, tau=2), None, True, marks=pytest.mark.thorough),
         pytest.param(Mime(eta=0.05, tau=2), None, False, marks=pytest.mark.thorough),  # two exchanges
     ],
     ids=lambda v: type(v).__name__ if hasattr(v, "init") else None,

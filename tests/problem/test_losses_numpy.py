@@ -85,7 +85,9 @@ def predictions(loss: Any, x: np.ndarray) -> np.ndarray:
 # --- two libraries, one formula ---
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float32, 2e-5)])
+@pytest.mark.parametrize(
+    ("dtype", "rtol"), [(np.float64, 1e-12), pytest.param(np.float32, 2e-5, marks=pytest.mark.thorough)]
+)
 @each
 def test_numpy_and_jax_agree(name, dtype, rtol):
     loss, y = LOSSES[name]
