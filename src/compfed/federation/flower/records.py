@@ -5,7 +5,7 @@ RecordDict
   "words"   ConfigRecord: the envelope (run, number, ...), the head of the message as JSON, which names the field of every
             array, and their shapes
 
-Flower carries every array in requests of its own, down and up: one per field made a round a sixth longer.
+Flower carries every array in requests of its own, at each of six hops down and up, and fails with hundreds of them.
 """
 
 from __future__ import annotations
