@@ -68,22 +68,29 @@ def to_bytes(what: str, records: RecordDict) -> bytes:
     """Words and arrays as they are, one after another: an array stays the bytes that Flower carries."""
     words, arrays = records.get("words"), records.get("arrays")
     sent: dict[str, Array] = dict(arrays.items()) if isinstance(arrays, ArrayRecord) else {}
+    said: dict[str, Any] = dict(words.items()) if isinstance(words, ConfigRecord) else {}
+    raw = {name: value for name, value in said.items() if isinstance(value, bytes)}
     head: dict[str, Any] = {
         "what": what,
-        "words": dict(words.items()) if isinstance(words, ConfigRecord) else None,
+        "words": {name: value for name, value in said.items() if name not in raw} if words is not None else None,
+        "bytes": [[name, len(value)] for name, value in raw.items()],
         "arrays": [[name, a.dtype, list(a.shape), a.stype, len(a.data)] for name, a in sent.items()],
     }
     text = json.dumps(head).encode()
-    return b"".join([len(text).to_bytes(8, "little"), text, *(array.data for array in sent.values())])
+    return b"".join([len(text).to_bytes(8, "little"), text, *raw.values(), *(array.data for array in sent.values())])
 
 
 def from_bytes(data: bytes) -> tuple[str, RecordDict]:
     """What `to_bytes` was given."""
     at = 8 + int.from_bytes(data[:8], "little")
     head = json.loads(data[8:at])
+    words: dict[str, Any] | None = head["words"]
+    for name, size in head["bytes"]:
+        words = {**(words or {}), name: data[at : at + size]}
+        at += size
     arrays: dict[str, Array] = {}
     for name, dtype, shape, stype, size in head["arrays"]:
         arrays[name] = Array(dtype, tuple(shape), stype, data[at : at + size])
         at += size
-    found: dict[str, Any] = {} if head["words"] is None else {"words": ConfigRecord(head["words"])}
+    found: dict[str, Any] = {} if words is None else {"words": ConfigRecord(words)}
     return head["what"], RecordDict(found | ({"arrays": ArrayRecord(arrays)} if arrays else {}))

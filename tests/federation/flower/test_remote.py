@@ -34,6 +34,7 @@ from compfed.federation import (
     converse,
 )  # fmt: skip
 from compfed.federation.flower import Remote, Unanswered, client_app
+from compfed.federation.flower import records as flower_records
 from compfed.federation.flower.records import asked, from_records, to_records
 from compfed.federation.messages import Packed, pack, unpack
 from compfed.federation.server import NotFinite, ServerLoop
@@ -190,7 +191,7 @@ def test_score_and_comparison_over_the_network(tmp_path):
 # --- records ---
 
 
-def test_arrays_travel_end_to_end_in_double_precision():
+def test_arrays_travel_end_to_end_in_double_precision(monkeypatch):
     """Two hundred models are one array: Flower sends every array in requests of its own. The head names their fields."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((200, 1, 3))
@@ -198,22 +199,40 @@ def test_arrays_travel_end_to_end_in_double_precision():
         *(ValueAndGradient(VIEW, x, np.zeros((1, 4))) for x in points),
         Curvature(VIEW, points[0, 0], np.arange(2)),
     )
+    among_the_words = to_records({"run": "a", "number": 3}, pack(question))
+    assert list(among_the_words) == ["words"]
+    monkeypatch.setattr(flower_records, "SMALL", 0)
     records = to_records({"run": "a", "number": 3}, pack(question))
     assert {name: (a.dtype, a.shape) for name, a in records["arrays"].items()} == {  # pyright: ignore
         "float64": ("float64", (600 + 800 + 3,)),
         "int64": ("int64", (2,)),
     }
-    envelope, packed = from_records(records)
-    assert envelope == {"run": "a", "number": 3}
-    assert packed is not None
-    assert asked(unpack(packed)) == asked(question)
+    for sent in (records, among_the_words):
+        envelope, packed = from_records(sent)
+        assert envelope == {"run": "a", "number": 3}
+        assert packed is not None
+        assert asked(unpack(packed)) == asked(question)
     by_columns = from_records(to_records({}, pack(np.asfortranarray(np.arange(6.0).reshape(2, 3)))))[1]
     assert by_columns is not None
     assert by_columns.arrays[0].flags.c_contiguous
     np.testing.assert_array_equal(by_columns.arrays[0], np.arange(6.0).reshape(2, 3))
 
 
-def test_arrays_that_the_head_does_not_name_are_refused():
+def test_numbers_among_the_words_that_cannot_be_read_are_refused():
+    for key, data in (
+        ("numbers of <f8", b"1234567"),
+        ("numbers of <f8", "words"),
+        ("numbers of |O", b"12345678"),
+        ("numbers of x", b""),
+    ):
+        records = to_records({}, pack((np.ones(2),)))
+        records["words"][key] = data  # pyright: ignore
+        with pytest.raises(cf.InputError, match="of a message cannot be read"):
+            from_records(records)
+
+
+def test_arrays_that_the_head_does_not_name_are_refused(monkeypatch):
+    monkeypatch.setattr(flower_records, "SMALL", 0)
     records = to_records({}, pack((np.ones(2),)))
     records["arrays"]["more"] = records["arrays"]["float64"]  # pyright: ignore
     with pytest.raises(cf.InputError, match="array 'more' of a message has 2 numbers; its head names 0"):
@@ -433,7 +452,7 @@ def _swapped(records):
 
 
 def _renamed(records):
-    records["arrays"]["other"] = records["arrays"].pop("float64")
+    records["words"]["numbers of <f4"] = records["words"].pop("numbers of <f8")
     return records
 
 

@@ -5,7 +5,8 @@ RecordDict
   "words"   ConfigRecord: the envelope (run, number, ...), the head of the message as JSON, which names the field of every
             array, and their shapes
 
-Flower carries every array in requests of its own, at each of six hops down and up, and fails with hundreds of them.
+Flower carries every record and every array in requests of its own, at each of six hops down and up, and fails with hundreds of
+them. So up to a megabyte of arrays travels as bytes among the words, and a message is one record.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from compfed.federation.messages import KINDS, Packed, pack, to_bytes
 
 PROTOCOL = 1  # of the envelope; a site and a server of different ones say so
 
+SMALL = 2**20  # bytes of arrays that travel among the words
+NUMBERS = "numbers of "  # before the kind, where they do
+
 Envelope = dict[str, str | int]
 
 
@@ -35,8 +39,12 @@ def to_records(envelope: Envelope, packed: Packed | None = None) -> RecordDict:
     parts: dict[str, list[np.ndarray]] = {}
     for array in packed.arrays:
         parts.setdefault(array.dtype.name, []).append(array.ravel())
-    joined = {name: Array(np.concatenate(arrays)) for name, arrays in parts.items()}
-    return RecordDict({"words": ConfigRecord(words), "arrays": ArrayRecord(joined)})
+    joined = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    if sum(array.nbytes for array in joined.values()) <= SMALL:
+        words |= {NUMBERS + array.dtype.str: array.tobytes() for array in joined.values()}
+        return RecordDict({"words": ConfigRecord(words)})
+    arrays = ArrayRecord({name: Array(array) for name, array in joined.items()})
+    return RecordDict({"words": ConfigRecord(words), "arrays": arrays})
 
 
 def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
@@ -47,7 +55,8 @@ def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
         raise InputError(
             f"a message of protocol {said}; this side speaks {PROTOCOL}. Use one version of compfed everywhere."
         )
-    envelope = {key: value for key, value in words.items() if key not in ("protocol", "head", "shapes")}
+    kept = ("protocol", "head", "shapes")
+    envelope = {key: value for key, value in words.items() if key not in kept and not key.startswith(NUMBERS)}
     if "head" not in words:
         return envelope, None
     try:
@@ -57,6 +66,10 @@ def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
         raise InputError("the head of a message cannot be read.") from None
     sent, fields = records.get("arrays"), _fields(head)
     found = {name: _read(name, array) for name, array in sent.items()} if isinstance(sent, ArrayRecord) else {}
+    for key, data in words.items():
+        if key.startswith(NUMBERS):
+            array = _from_bytes(key, data)
+            found[array.dtype.name] = array
     return envelope, Packed(head, _apart(found, fields, shapes))
 
 
@@ -96,6 +109,16 @@ class _Everything:
 
     def __len__(self) -> int:
         raise TypeError("everything cannot be counted")
+
+
+def _from_bytes(key: str, data: Any) -> np.ndarray:
+    try:
+        dtype = np.dtype(key.removeprefix(NUMBERS))
+        if dtype.kind in KINDS:
+            return np.frombuffer(data, dtype)
+    except (TypeError, ValueError):
+        pass
+    raise InputError(f"the {key!r} of a message cannot be read.")
 
 
 def _read(name: str, array: Array) -> Any:
