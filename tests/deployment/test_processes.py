@@ -142,7 +142,7 @@ METHODS = {
 @faults
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_methods_over_processes_take_the_path_of_the_reference_engine(tmp_path):
-    """One federation, three runs after one another; every number of every round, and the model."""
+    """One federation, three runs of up to five rounds: every number of the traces, and the models after them."""
     federation = furnished(tmp_path / "f", "")
     toml = (federation.home / "federation.toml").read_text()
     with federation:
@@ -156,7 +156,7 @@ def test_methods_over_processes_take_the_path_of_the_reference_engine(tmp_path):
             model = federation.settings.new_estimator().fit_federation(InProcess(sites()))
             np.testing.assert_array_equal(model_files.load(folder).coef_, model.coef_)
             there = cf.Trace.load(folder / "trace.npz")
-            assert len(there["round"]) > 3
+            assert there["round"][-1] >= (4 if kind == "second order" else 5)  # where it arrives
             for name in set(model.trace_.columns) - {"seconds"}:
                 np.testing.assert_array_equal(there[name], model.trace_[name], err_msg=f"{kind}: {name}")
     no_secret_is_told(federation)
