@@ -6,9 +6,9 @@ no multiple of the devices, places are left that nobody has: clients without wei
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.samples import Layout
 from compfed.engines.simulator import Pace, drive, finished, half_a_second, planned, rows_of
-from compfed.engines.xla_program import BUFFER, SHORT_LOOPS, grid_rounds, single_rounds
+from compfed.engines.xla_program import BUFFER, grid_rounds, options, single_rounds
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.padded_rows import Store
@@ -58,7 +58,7 @@ def simulated_on(
 
 def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
     """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
-    recorder = Recorder(run, "simulate", partial(measured, rows_of(run)))
+    recorder = Recorder(run, "simulate", functools.partial(measured, rows_of(run)))
     return _simulated(cores_for(rows_of(run)), run, stop, recorder, progress, half_a_second)
 
 
@@ -113,8 +113,8 @@ class OnMesh:
         if members is not None:  # where clients are is the same for all of them
             varies, shape = members
             members = (*varies, *[(False, False)] * len(self.shared.layout)), shape
-        short = plan.at_once is None and mesh.devices.flat[0].platform == "cpu"
-        self.program = partial(_PROGRAMS[short], members=members)
+        program = _program(plan.at_once is None, members is not None, mesh.devices.flat[0].platform)
+        self.program = functools.partial(program, members=members)
 
     def rounds(self, carry: Carry, records: int, every: int) -> Any:
         return self.program(self.setting, self.shared.store, self.plan, self.mesh, carry, records, every)
@@ -167,14 +167,10 @@ def _mesh_rounds(
     )(setting, data, carry, records, every)
 
 
-_PROGRAMS = {
-    short: compiled(
-        _mesh_rounds,
-        static_argnames=("plan", "mesh", "members"),
-        compiler_options=SHORT_LOOPS if short else None,
-    )
-    for short in (False, True)
-}
+@functools.cache
+def _program(short: bool, grid: bool, platform: str) -> Any:
+    how = options(short, grid, platform)
+    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=how)
 
 
 def _checked_mesh(devices: Any) -> Mesh:

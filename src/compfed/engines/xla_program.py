@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -135,21 +136,29 @@ def grid_rounds(
 # run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
 SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
-_PROGRAMS = {
-    (grid, short): compiled(
-        grid_rounds if grid else single_rounds,
-        static_argnames=("plan", "varies", "shape") if grid else "plan",
-        compiler_options=SHORT_LOOPS if short else None,
-    )
-    for grid in (False, True)
-    for short in (False, True)
-}
+# Members of a grid with full gradients are products of matrices: a tenth faster in registers that a single product is slower in.
+WIDE = {"xla_cpu_prefer_vector_width": 512}
+
+
+def options(short: bool, grid: bool, platform: str) -> dict[str, Any] | None:
+    """For XLA: of a program with short loops or long ones, for one run or a grid."""
+    if platform != "cpu":
+        return None
+    return SHORT_LOOPS if short else WIDE if grid else None
+
+
+@functools.cache
+def _program(short: bool, grid: bool, platform: str) -> Any:
+    static = ("plan", "varies", "shape") if grid else "plan"
+    how = options(short, grid, platform)
+    return compiled(grid_rounds if grid else single_rounds, static_argnames=static, compiler_options=how)
 
 
 def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
-    return _PROGRAMS[grid, plan.at_once is None and jax.devices()[0].platform == "cpu"]
+    return _program(plan.at_once is None, grid, jax.devices()[0].platform)
 
 
 def programs_compiled() -> int:
     """How many programs this process has compiled so far."""
-    return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
+    made = [_program(short, grid, jax.devices()[0].platform) for short in (False, True) for grid in (False, True)]
+    return sum(program._cache_size() for program in made)  # jax has no public count
