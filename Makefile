@@ -62,6 +62,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py $(BENCH)
 	$(BIN)/python benchmarks/rounds.py $(BENCH) --one-device --out results/rounds-one-device.json
+	$(BIN)/python benchmarks/rounds.py $(BENCH) --core-taken --out results/rounds-core-taken.json
 	$(BIN)/python benchmarks/against_peers.py $(BENCH) $(if $(BENCH),,--install)
 	$(BIN)/python benchmarks/sweep.py $(BENCH)
 	$(BIN)/python benchmarks/roofline.py $(BENCH)

@@ -19,9 +19,9 @@ average before a measurement is given with it, and ratios are of contestants tha
 
 ## What to do for speed
 
-- **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` share out the clients over the cores
-  (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used for rounds
-  with every client on more than a megabyte of rows, without `tol` and `measure`; it keeps a second copy of the rows.
+- **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` and `grid` share out the clients over
+  the cores (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used for
+  rounds of full gradients with every client on more than a megabyte of rows, without `measure`; it keeps a second copy of the rows.
 - **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
   draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
 - **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
@@ -33,7 +33,7 @@ average before a measurement is given with it, and ratios are of contestants tha
 |---|---|---|---|
 | up to 1 MiB | any | everybody at once | the same |
 | more | full | as many clients at a time as there are cores | each core visits its own clients |
-| more | mini-batches | everybody at once | each core, all its own clients at once |
+| more | mini-batches | everybody at once | the same: waiting for each other costs as much as it saves |
 """
 
 
@@ -53,11 +53,13 @@ def machine(found: dict[str, Any]) -> str:
     return f"{what}, cores: {m['cores']}, load {m['load before']} before; {m['date']}; {versions}.{warning}\n"
 
 
+def span(values: list[float], digits: int) -> str:
+    low, high = f"{min(values):.{digits}f}", f"{max(values):.{digits}f}"
+    return low if low == high else f"{low} to {high}"
+
+
 def rounds(found: dict[str, Any]) -> str:
-    rows = [
-        [r["gradients"], r["engine"], f"{r['ms_per_round']:.2f}", f"{r['speed_relative_to_numpy']:.1f}"]
-        for r in found["results"]
-    ]
+    rows = [[r["gradients"], r["engine"], span(r["ms_per_round"], 2), span(r["ratios"], 1)] for r in found["results"]]
     return table(["gradients", "engine", "ms a round", "times the NumPy loop"], rows)
 
 
@@ -73,7 +75,7 @@ def peers(found: dict[str, Any]) -> str:
 
 def sweep(found: dict[str, Any]) -> str:
     rows = [
-        [r["gradients"], r["grid"], f"{r['one_ms']:.2f}", f"{r['grid_ms']:.2f}", f"{r['ratio']:.1f}"]
+        [r["gradients"], r["grid"], span(r["one_ms"], 2), span(r["grid_ms"], 2), span(r["ratios"], 1)]
         for r in found["results"]
     ]
     return table(["gradients", "grid", "one run, ms a round", "grid, ms a round", "cost in runs"], rows)
@@ -124,8 +126,9 @@ def gpu(found: dict[str, Any]) -> str:
 
 
 PARTS = [
-    ("rounds", "A round, in one process", "Paper's size (30 x 2,000 x 60), tau = 5, float64; each contestant's fastest turn.", rounds),
+    ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of five, range over runs.", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
+    ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", "Same rows, same local steps, warm; `benchmarks/against_peers.py` says what each does.", peers),
     ("sweep", "Grids", "16 step sizes, and 5 seeds of each.", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),

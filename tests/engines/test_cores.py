@@ -13,30 +13,43 @@ import compfed as cf
 
 # in a process of its own: how many devices there are is settled once in a process
 SHARED_OUT = """
+import importlib
 import numpy as np
 import compfed as cf
-from compfed.engines import cores, reference
+from compfed.engines import reference
 assert cf.use_all_cores(2) == 2
-cores.SMALL = 0
-seen = []
-original = cores.rows_on_cores
-import importlib
-simulator = importlib.import_module("compfed.engines.simulator")
-simulator.rows_on_cores = lambda problem, count: seen.append(count) or original(problem, count)
+importlib.import_module("compfed.engines.simulator").SMALL = 0
 sites = cf.data.synthetic(clients=5, samples=[30, 6, 30, 6, 30], features=4, seed=0)  # two buckets, neither of them even
 problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites, weights=sites.shares)
-for method, batch in ((cf.algorithms.DecoupledProx(eta=1.0, tau=2), None), (cf.algorithms.DecoupledProx(eta=1.0, tau=2), 5),
-                      (cf.algorithms.FedDA(eta=1.0, tau=2), None)):
-    mine, other = (run(problem, method, 4, batch_size=batch, seed=3) for run in (cf.simulate, reference))
-    for column in ("objective", "drift"):
+method = cf.algorithms.DecoupledProx(eta=1.0, tau=2)
+
+def same(mine, other):
+    for column in ("objective", "gradient_mapping", "drift"):
         np.testing.assert_allclose(mine[column], other[column], rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(mine.x, other.x, rtol=0, atol=1e-12)
-    on = cf.simulate(problem, method, 2, batch_size=batch, seed=3, resume=cf.simulate(problem, method, 2, batch_size=batch, seed=3))
-    np.testing.assert_allclose(on.x, other.x, rtol=0, atol=1e-12)
-assert seen == [2] * 9, seen
-cf.simulate(problem, method, 2, participants=3)  # who is absent would leave a core without work
-cf.simulate(problem, method, 2, tol=1e-3)
-assert seen == [2] * 9, seen
+
+for a, every in ((method, 1), (method, 3), (cf.algorithms.FedDA(eta=1.0, tau=2), 1)):
+    mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, reference))
+    same(mine, other)
+    assert mine.provenance["mesh"] == {"devices": 2, "processes": 1}
+    half = cf.simulate(problem, a, 2)
+    np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
+
+members = cf.grid(problem, method, 4, {"eta": [0.5, 1.0], "lam": [1e-3, 1e-2], "seed": [0, 1]})
+for member in members:
+    values = member.provenance["grid"]
+    assert member.provenance["mesh"]["devices"] == 2
+    alone = problem.replace(problem.loss, cf.regularisers.L1(values["lam"]))
+    other = reference(alone, cf.algorithms.DecoupledProx(eta=values["eta"], tau=2), 4)
+    same(member, other)
+    np.testing.assert_allclose(member.state.clients[0], other.state.clients[0], rtol=0, atol=1e-12)
+
+arrived = cf.simulate(problem, method, 400, tol=1e-6)
+assert arrived["gradient_mapping"][-1] <= 1e-6 < arrived["gradient_mapping"][-2] and arrived["round"][-1] < 400
+assert arrived.provenance["mesh"]["devices"] == 2
+# a core would wait too often, or have nothing to do, or lack what is to be measured
+for how in ({"batch_size": 5}, {"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
+    assert "mesh" not in cf.simulate(problem, method, 2, **how).provenance
 """
 
 

@@ -126,7 +126,7 @@ def test_step_sizes_lambda_and_rounds_do_not_recompile(problems):
         other = problem.replace(cf.losses.Logistic(ridge), cf.regularisers.L1(lam))
         cf.simulate(other, DecoupledProx(eta=eta, eta_g=1.1, tau=3), rounds, record_every=every, seed=seed)
     assert programs_compiled() == before
-    cf.simulate(problem, DecoupledProx(eta=1.0, tau=2), 10)  # tau shapes the program
+    cf.simulate(problem, DecoupledProx(eta=1.0, tau=9), 10)  # tau shapes the program
     assert programs_compiled() == before + 1
 
 

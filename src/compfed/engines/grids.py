@@ -13,9 +13,10 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
+from compfed.engines.mesh import OnMesh, cores_for, described
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import check_kind, checked
-from compfed.engines.simulator import drive, finished, first_carry, planned, rows_of
+from compfed.engines.simulator import drive, finished, first_carry, planned, rows_of, shares_cores
 from compfed.engines.xla_program import program_for
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
 from compfed.errors import InputError
@@ -106,13 +107,9 @@ def side_by_side(
         # members of one seed beside each other
         order = sorted(set(alike), key=lambda i: runs[i].seed)
         setting, varies, shape = _stacked([settings[i] for i in order], [runs[i].seed for i in order])
-        recorders = [Recorder(runs[i], "simulate", partial(measured, rows_of(runs[i]))) for i in order]
-
-        def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=True)(setting, problem.store, plan, carry, records, every, varies, shape)
-
-        carry = drive(program, first_carry([runs[i] for i in order]), recorders, progress)
-        carry = jax.tree.map(np.asarray, carry)
+        members = [runs[i] for i in order]
+        recorders = [Recorder(run, "simulate", partial(measured, rows_of(run))) for run in members]
+        carry = _worked_out(members, recorders, progress, setting, plan, varies, shape)
         place = {i: k for k, i in enumerate(order)}
         traces = []
         for run, i, said in zip(runs, alike, more, strict=True):
@@ -120,6 +117,32 @@ def side_by_side(
             recorder.more.update(said)
             traces.append(finished(recorder, carry, place[i]))
         return traces
+
+
+def _worked_out(
+    members: Sequence[Run],
+    recorders: Sequence[Recorder],
+    progress: Progress | None,
+    setting: Setting,
+    plan: Plan,
+    varies: Any,
+    shape: tuple[int, int],
+) -> Carry:
+    """All rounds of the members, on this device or shared out over the cores."""
+    if plan.measure is None and shares_cores(members[0]):
+        cores = cores_for(rows_of(members[0]))
+        there = OnMesh(cores, members, setting, plan, (varies, shape))
+        for recorder in recorders:
+            recorder.more["mesh"] = described(cores)
+        carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress))
+    else:
+        data = rows_of(members[0]).store
+
+        def program(carry: Carry, records: int, every: int):
+            return program_for(plan, grid=True)(setting, data, plan, carry, records, every, varies, shape)
+
+        carry = drive(program, first_carry(members), recorders, progress)
+    return jax.tree.map(np.asarray, carry)
 
 
 def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list[int]:

@@ -6,18 +6,20 @@ no multiple of the devices, places are left that nobody has: clients without wei
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.samples import Layout
-from compfed.engines.simulator import drive, finished, planned, rows_of
-from compfed.engines.xla_program import BUFFER, SHORT_LOOPS, single_rounds
+from compfed.engines.simulator import Pace, drive, finished, half_a_second, planned, rows_of
+from compfed.engines.xla_program import BUFFER, grid_rounds, options, single_rounds
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.padded_rows import Store
@@ -49,29 +51,41 @@ def simulated_on(
         raise InputError(
             "measure looks at all clients at once, which are on several devices here; leave measure or mesh out."
         )
-    mesh, problem = _checked_mesh(devices), rows_of(run)
-    plan, odds = planned(run, None)
-    at_once = None if plan.at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
-    plan = plan._replace(axis=AXIS, at_once=at_once)
     # measured by the devices together: no process need have all rows on one of them
-    stop = Stop(-1.0, 1.0 / problem.lipschitz) if stop is None else stop
-    recorder = Recorder(run, "simulate")
-    recorder.more["mesh"] = {"devices": mesh.size, "processes": len({d.process_index for d in mesh.devices.flat})}
+    stop = Stop(-1.0, 1.0 / rows_of(run).lipschitz) if stop is None else stop
+    return _simulated(_checked_mesh(devices), run, stop, Recorder(run, "simulate"), progress, _steady)
+
+
+def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
+    """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
+    recorder = Recorder(run, "simulate", functools.partial(measured, rows_of(run)))
+    return _simulated(cores_for(rows_of(run)), run, stop, recorder, progress, half_a_second)
+
+
+def cores_for(problem: Problem) -> Mesh:
+    """The CPU devices of this process. One device uses several cores by splitting every single product among them, and waits
+    for the last after each; on a mesh a core has its own clients, and waits once a round."""
+    return Mesh(np.array(jax.devices()[: problem.n]), (AXIS,))
+
+
+def _simulated(
+    mesh: Mesh, run: Run, stop: Stop | None, recorder: Recorder, progress: Progress | None, pace: Pace
+) -> Trace:
+    problem = rows_of(run)
+    plan, odds = planned(run, None)
+    recorder.more["mesh"] = described(mesh)
     with precision(problem.dtype):
-        shared = _shared(problem, mesh)
-        key: Any = np.asarray(jax.random.key_data(run_key(run.seed)))
-        parts = Setting(run.algorithm, problem.loss, problem.regulariser, key, stop, odds, shared.layout)
-        setting = _everywhere(mesh, parts)
-        short = plan.at_once is None and mesh.devices.flat[0].platform == "cpu"
-
-        def program(carry: Carry, records: int, every: int) -> Any:
-            return _PROGRAMS[short](setting, shared.store, plan, mesh, carry, records, every)
-
-        carry = drive(program, _first_carry(run, mesh, shared), [recorder], progress, _steady)
-        trace = finished(recorder, carry._replace(clients=_collected(mesh, shared, carry.clients)), 0)
+        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
+        there = OnMesh(mesh, [run], setting, plan)
+        carry = drive(there.rounds, there.first_carry(), [recorder], progress, pace)
+        trace = finished(recorder, there.collected(carry), 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
     return trace
+
+
+def described(mesh: Mesh) -> dict[str, int]:
+    return {"devices": mesh.size, "processes": len({device.process_index for device in mesh.devices.flat})}
 
 
 def _steady(batch: int, seconds: float) -> int:
@@ -79,10 +93,70 @@ def _steady(batch: int, seconds: float) -> int:
     return min(2 * batch, BUFFER)
 
 
-def _mesh_rounds(setting: Setting, data: Store, plan: Plan, mesh: Mesh, carry: Carry, records: int, every: int) -> Any:
+class OnMesh:
+    """A run on a mesh, or the members of a grid, which `xla_program.grid_rounds` has told apart (`varies`, `shape`)."""
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        runs: Sequence[Run],
+        setting: Setting,
+        plan: Plan,
+        members: tuple[tuple[tuple[bool, bool], ...], tuple[int, int]] | None = None,
+    ):
+        self.mesh, self.runs = mesh, runs
+        self.shared = _shared(rows_of(runs[0]), mesh)
+        at_once = None if plan.at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
+        self.plan = plan._replace(axis=AXIS, at_once=at_once)
+        key: Any = np.asarray(jax.random.key_data(setting.run))
+        self.setting = _everywhere(mesh, setting._replace(run=key, layout=self.shared.layout))
+        if members is not None:  # where clients are is the same for all of them
+            varies, shape = members
+            members = (*varies, *[(False, False)] * len(self.shared.layout)), shape
+        program = _program(plan.at_once is None, members is not None, mesh.devices.flat[0].platform)
+        self.program = functools.partial(program, members=members)
+
+    def rounds(self, carry: Carry, records: int, every: int) -> Any:
+        return self.program(self.setting, self.shared.store, self.plan, self.mesh, carry, records, every)
+
+    def first_carry(self) -> Carry:
+        """Where the runs start, with the member axis that `drive` expects."""
+        mesh, slots = self.mesh, self.shared.slots
+        order = rows_of(self.runs[0]).order[np.maximum(slots, 0)]  # who is nobody remembers what the first one does
+        n = len(slots) // mesh.size
+        server, clients = jax.tree.map(lambda *leaves: np.stack(leaves), *map(first_state, self.runs))
+
+        def by_client(leaf: np.ndarray) -> jax.Array:
+            def part(index: Any) -> np.ndarray:
+                first = _start(index[1])
+                return leaf[:, order[first : first + n]]
+
+            shape = (len(leaf), len(order), *leaf.shape[2:])
+            return jax.make_array_from_callback(shape, NamedSharding(mesh, PartitionSpec(None, AXIS)), part)
+
+        count, first = len(self.runs), self.runs[0]
+        numbers = (
+            np.zeros(count, first.problem.dtype),
+            np.full(count, first.start, np.int32),
+            np.zeros(count, np.int32),
+        )
+        return Carry(_everywhere(mesh, server), jax.tree.map(by_client, clients), *_everywhere(mesh, numbers))
+
+    def collected(self, carry: Carry) -> Carry:
+        """With the memories of all clients in the order of the problem's store, known to every process."""
+        everywhere = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, EVERYWHERE))(carry.clients)
+        place = np.asarray(self.shared.layout.place)
+        return carry._replace(clients=jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], everywhere))
+
+
+def _mesh_rounds(
+    setting: Setting, data: Store, plan: Plan, mesh: Mesh, carry: Carry, records: int, every: int, members: Any
+) -> Any:
     def on_one(setting: Setting, data: Store, carry: Carry, records: int, every: int) -> Any:
-        key = jax.random.wrap_key_data(setting.run, impl="threefry2x32")
-        return single_rounds(setting._replace(run=key), data, plan, carry, records, every)
+        setting = setting._replace(run=jax.random.wrap_key_data(setting.run, impl="threefry2x32"))
+        if members is None:
+            return single_rounds(setting, data, plan, carry, records, every)
+        return grid_rounds(setting, data, plan, carry, records, every, *members)
 
     return jax.shard_map(
         on_one,
@@ -93,10 +167,10 @@ def _mesh_rounds(setting: Setting, data: Store, plan: Plan, mesh: Mesh, carry: C
     )(setting, data, carry, records, every)
 
 
-_PROGRAMS = {
-    short: compiled(_mesh_rounds, static_argnames=("plan", "mesh"), compiler_options=SHORT_LOOPS if short else None)
-    for short in (False, True)
-}
+@functools.cache
+def _program(short: bool, grid: bool, platform: str) -> Any:
+    how = options(short, grid, platform)
+    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=how)
 
 
 def _checked_mesh(devices: Any) -> Mesh:
@@ -201,30 +275,3 @@ def _everywhere(mesh: Mesh, tree: Any) -> Any:
         return jax.make_array_from_callback(values.shape, NamedSharding(mesh, EVERYWHERE), lambda index: values[index])
 
     return jax.tree.map(one, tree)
-
-
-def _first_carry(run: Run, mesh: Mesh, shared: Shared) -> Carry:
-    """Where the run starts, with the member axis that `drive` expects."""
-    server, clients = first_state(run)
-    order = rows_of(run).order[np.maximum(shared.slots, 0)]  # who is nobody remembers what the first one does
-    n = len(shared.slots) // mesh.size
-
-    def by_client(leaf: np.ndarray) -> jax.Array:
-        shape = (1, len(order), *leaf.shape[1:])
-
-        def part(index: Any) -> np.ndarray:
-            first = _start(index[1])
-            return leaf[order[first : first + n]][None]
-
-        return jax.make_array_from_callback(shape, NamedSharding(mesh, PartitionSpec(None, AXIS)), part)
-
-    numbers = (np.zeros(1, run.problem.dtype), np.full(1, run.start, np.int32), np.zeros(1, np.int32))
-    server = jax.tree.map(lambda leaf: np.asarray(leaf)[None], server)
-    return Carry(_everywhere(mesh, server), jax.tree.map(by_client, clients), *_everywhere(mesh, numbers))
-
-
-def _collected(mesh: Mesh, shared: Shared, clients: Any) -> Any:
-    """The memories of all clients in the order of the problem's store, known to every process."""
-    everywhere = jax.jit(lambda tree: tree, out_shardings=NamedSharding(mesh, EVERYWHERE))(clients)
-    place = np.asarray(shared.layout.place)
-    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], everywhere)

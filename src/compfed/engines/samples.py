@@ -46,7 +46,7 @@ def sample_here(
     and whose memory is dropped.
     """
     if k == len(layout.ids):
-        share = jax.lax.psum(data.weight.sum(), axis)
+        share = layout.weight.sum()
         return Sample(None, data.weight / share, share, data.weight)
     who = participants(scheme, given, run, r, layout.ids, k)
     weight, share = averaging(scheme, given, layout.weight, who)

@@ -13,7 +13,6 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
-from compfed.engines.cores import cores_for, rows_on_cores
 from compfed.engines.onchip.choice import Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
@@ -22,15 +21,19 @@ from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.problem import Problem
 from compfed.tools.checks import a_function, is_number
+from compfed.tools.memory import LARGEST
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
+SMALL = (
+    2**20
+)  # bytes of rows: a client's stay in cache for its steps, all clients' too, and there is no need to wait for others
 Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
-def _half_a_second(batch: int, seconds: float) -> int:
+def half_a_second(batch: int, seconds: float) -> int:
     """About so much work between two looks, so that progress and divergence show in time."""
     return int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
 
@@ -40,7 +43,7 @@ def drive(
     carry: Carry,
     recorders: Sequence[Recorder],
     progress: Progress | None,
-    pace: Pace = _half_a_second,
+    pace: Pace = half_a_second,
 ) -> Carry:
     """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
     run, done = recorders[0].run, 0
@@ -83,7 +86,7 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
 
 def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
     """The same for so many bytes of rows."""
-    everyone = jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= 2**20
+    everyone = jax.devices()[0].platform != "cpu" or batch_size is not None or nbytes <= SMALL
     return None if everyone else os.cpu_count() or 1
 
 
@@ -147,9 +150,12 @@ def simulate(
     a_function(progress, "progress")
     a_function(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
-    if mesh is not None:
-        from compfed.engines.mesh import simulated_on  # which is built on this module
+    shared = mesh is not None or (measure is None and shares_cores(run))
+    if shared:
+        from compfed.engines.mesh import simulated_on, simulated_on_cores  # which are built on this module
 
+        if mesh is None:
+            return simulated_on_cores(run, stop, progress=progress)
         return simulated_on(mesh, run, stop, progress=progress, measure=measure)
     return simulated(run, stop, progress=progress, measure=measure, storage=storage)
 
@@ -164,22 +170,28 @@ def simulated(
     recorder = Recorder(run, "simulate", partial(measured, problem))
     with precision(problem.dtype):
         kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
-        # a certificate or a measure of all rows would be worked out on every core
-        cores = cores_for(problem, run.participants) if kernel is None and stop is None and measure is None else 1
-        rows = rows_on_cores(problem, cores) if cores > 1 else ()
-        plan = plan._replace(kernel=kernel, cores=cores)
+        plan = plan._replace(kernel=kernel)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
             recorder.more["kernel"] = {"kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every, rows)
+            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
 
         carry = drive(program, first_carry([run]), [recorder], progress)
         trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
     return trace
+
+
+def shares_cores(run: Run) -> bool:
+    """Are the clients shared out over the cores? Where each is a device and all clients take part, with full gradients, for
+    which a core works long enough before it waits for the others, of rows that are worth a second copy."""
+    problem, devices = rows_of(run), jax.devices()
+    several = devices[0].platform == "cpu" and jax.process_count() == 1 and len(devices) > 1
+    worth = run.batch_size is None and run.participants == problem.n > 1 and SMALL < problem.store.A.nbytes <= LARGEST
+    return several and worth
 
 
 def planned(run: Run, measure: Measure | None) -> tuple[Plan, Odds | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +11,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.engines.columns import own_columns
-from compfed.engines.onchip.rows import Bucket
 from compfed.engines.xla_round import Carry, Plan, Setting, kernel_rows, one_round, total
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.padded_rows import Store
@@ -29,7 +29,8 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
     if c is not None:
         seen["correction"] = jnp.linalg.norm(total(plan, data.weight @ c))
     if plan.measure is not None:
-        seen |= own_columns(plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients))
+        found = plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients)
+        seen |= {name: jnp.asarray(value) for name, value in own_columns(found).items()}
     return seen
 
 
@@ -41,7 +42,6 @@ def _rounds(
     records: int,
     every: int,
     each: Each | None = None,
-    rows: Sequence[Bucket] = (),
 ):
     """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows.
 
@@ -62,8 +62,9 @@ def _rounds(
         return (carry.bad > 0) | arrived
 
     @of_all
-    def one(setting: Setting, carry: Carry, r: Array) -> Carry:
-        return one_round(setting, data, plan, buckets_of_rows, carry._replace(r=r))
+    def one(setting: Setting, carry: Carry, when: tuple[Array, Array]) -> Carry:
+        r, seen = when
+        return one_round(setting, data, plan, rows, carry._replace(r=r), seen)
 
     @of_all
     def going_on(_: Setting, seen: tuple[Array, Carry, Carry], __: Any) -> Carry:
@@ -73,7 +74,7 @@ def _rounds(
     def record(loop):
         k, ended, before, buffers = loop
         r = first + k * every
-        carry = jax.lax.fori_loop(0, every, lambda j, c: one(setting, c, r + j), before)
+        carry = jax.lax.fori_loop(0, every, lambda j, c: one(setting, c, (r + j, j == every - 1)), before)
         if each is not None:  # a single run ends with the loop
             carry = going_on(setting, (ended, before, carry), None)
         noted = look(setting, carry, None)
@@ -81,7 +82,7 @@ def _rounds(
         buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (r, *noted))
         return k + 1, over(setting, (carry, noted), None), carry, buffers
 
-    buckets_of_rows = list(rows) if plan.kernel is None else kernel_rows(data, plan.kernel)
+    rows = kernel_rows(data, plan.kernel)
     first = carry.r.max()  # who has ended stays behind
     noted = (carry.r, *look(setting, carry, None))
     buffers = jax.tree.map(lambda value: jnp.zeros((BUFFER, *value.shape), value.dtype), noted)
@@ -98,18 +99,10 @@ def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str,
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
-def single_rounds(
-    setting: Setting,
-    data: Store,
-    plan: Plan,
-    carry: Carry,
-    records: int,
-    every: int,
-    rows: Sequence[Bucket] = (),
-):
+def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
     """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
-    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every, rows=rows))
+    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
 
 
 def grid_rounds(
@@ -143,21 +136,29 @@ def grid_rounds(
 # run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
 SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
-_PROGRAMS = {
-    (grid, short): compiled(
-        grid_rounds if grid else single_rounds,
-        static_argnames=("plan", "varies", "shape") if grid else "plan",
-        compiler_options=SHORT_LOOPS if short else None,
-    )
-    for grid in (False, True)
-    for short in (False, True)
-}
+# Members of a grid with full gradients are products of matrices: a tenth faster in registers that a single product is slower in.
+WIDE = {"xla_cpu_prefer_vector_width": 512}
+
+
+def options(short: bool, grid: bool, platform: str) -> dict[str, Any] | None:
+    """For XLA: of a program with short loops or long ones, for one run or a grid."""
+    if platform != "cpu":
+        return None
+    return SHORT_LOOPS if short else WIDE if grid else None
+
+
+@functools.cache
+def _program(short: bool, grid: bool, platform: str) -> Any:
+    static = ("plan", "varies", "shape") if grid else "plan"
+    how = options(short, grid, platform)
+    return compiled(grid_rounds if grid else single_rounds, static_argnames=static, compiler_options=how)
 
 
 def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
-    return _PROGRAMS[grid, plan.at_once is None and jax.devices()[0].platform == "cpu"]
+    return _program(plan.at_once is None, grid, jax.devices()[0].platform)
 
 
 def programs_compiled() -> int:
     """How many programs this process has compiled so far."""
-    return sum(program._cache_size() for program in _PROGRAMS.values())  # pyright: ignore  # jax has no public count
+    made = [_program(short, grid, jax.devices()[0].platform) for short in (False, True) for grid in (False, True)]
+    return sum(program._cache_size() for program in made)  # jax has no public count

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
-from compfed.engines.cores import clients_on_cores
 from compfed.engines.onchip.choice import Kernel
 from compfed.engines.onchip.fetched_rows import Clients, Flat, in_one_piece, rounds_fetching_rows
 from compfed.engines.onchip.groups import for_kernels
@@ -40,7 +39,6 @@ class Plan(NamedTuple):
     scheme: Scheme  # of sampling
     kernel: Kernel | None = None  # on a GPU: how rows are read
     axis: str | None = None  # of the mesh over which clients are shared out; None for one device
-    cores: int = 1  # on a CPU: how many share out the clients
 
 
 class Stop(NamedTuple):
@@ -200,12 +198,13 @@ def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
     return in_one_piece(data) if fetched else in_buckets(data, rows_too=kernel.kind == "whole round")
 
 
-def one_round(setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry) -> Carry:
-    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), or as they lie on
-    the cores, if either is used."""
+def one_round(
+    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry, seen: Array | bool = True
+) -> Carry:
+    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), if one is used."""
     drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
     sample = drawn_sample(*drawing) if plan.axis is None else sample_here(_laid_out(setting), *drawing, plan.axis)
-    return round_of(setting, data, plan, buckets, carry, sample)
+    return round_of(setting, data, plan, buckets, carry, sample, seen)
 
 
 def _laid_out(setting: Setting) -> Layout:
@@ -214,16 +213,20 @@ def _laid_out(setting: Setting) -> Layout:
 
 
 def round_of(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry, sample: Sample
+    setting: Setting,
+    data: Store,
+    plan: Plan,
+    buckets: list[Bucket] | Flat,
+    carry: Carry,
+    sample: Sample,
+    seen: Array | bool = True,
 ) -> Carry:
-    """One round of the clients of a sample."""
+    """One round of the clients of a sample; somebody may look at the drift after it only if `seen`."""
     a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
     who, weight, share, p = sample
     size = setting.loss.size(data.A.shape[1])
     whole = plan.kernel is not None and plan.kernel.kind != "one pass"
     visit: Any = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
-    if plan.cores > 1:
-        visit = clients_on_cores
     if whole:
         visit = _whole_rounds if isinstance(buckets, list) else _rounds_fetching_rows
 
@@ -244,11 +247,23 @@ def round_of(
         work = work_of(exchange, exchange.down(g, server))
         u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
         server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
-    p = p / total(plan, p.sum())
-    drift = total(plan, p @ jnp.linalg.norm(z - total(plan, p @ z), axis=1))
+    drift = _drift(plan, p, z, seen)
     if a.closes():
         result = a.exchanges[0].down(g, server)
         clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
     bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
     return Carry(server, clients, drift, r + 1, bad)
+
+
+def _drift(plan: Plan, p: Array, z: Array, seen: Array | bool) -> Array:
+    """The weighted mean distance of local models from their mean. On a mesh two sums of all devices, who wait for each other:
+    only for a round that is seen. On one device it costs less than to ask."""
+
+    def measured() -> Array:
+        mine = p / total(plan, p.sum())
+        return total(plan, mine @ jnp.linalg.norm(z - total(plan, mine @ z), axis=1))
+
+    if plan.axis is None:
+        return measured()
+    return jax.lax.cond(seen, measured, lambda: jnp.zeros((), z.dtype))

@@ -99,7 +99,8 @@ def _equals_an_earlier(value: Array, candidate: Array) -> Array:
     def compare(shift, found):  # one flat comparison per distance: faster on a CPU than a square one
         return found | (jax.lax.dynamic_slice(padded, (size - shift,), (size,)) == value)
 
-    return jax.lax.fori_loop(1, size, compare, jnp.zeros(size, bool))
+    few = size <= 32  # written out, they are one loop for XLA
+    return jax.lax.fori_loop(1, size, compare, jnp.zeros(size, bool), unroll=few or None)
 
 
 def _integers(key: Array, limit: Array, capacity: int) -> Array:
