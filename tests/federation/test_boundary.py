@@ -445,6 +445,10 @@ WRONG = {
     "rows": (lambda: Site(A, Y[:3], name="a", index=0), "do not match"),
     "weights": (lambda: Site(A, Y, name="a", index=0, row_weights=np.zeros(4)), "not all zero"),
     "no site": (lambda: InProcess([]), "at least one site"),
+    "rows that are fetched": (
+        lambda: InProcess(cf.data.lazy_sites(lambda i: (A, Y), [len(A)])),  # pyright: ignore[reportArgumentType]
+        r"sites must come from compfed\.data .*list of Site; got Lazy",
+    ),
     "names": (lambda: InProcess([make_site(0), make_site(0)]), "the same name: north, north"),
     "words": (lambda: cf.FederatedLasso().fit_federation(in_this_process("words")), "are words, not numbers"),
     "outcomes": (

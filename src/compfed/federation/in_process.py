@@ -26,7 +26,7 @@ class InProcess:
     """
 
     def __init__(self, sites: Sites | Sequence[Site], refuses: Refusals | None = None):
-        self.sites = sites_of(sites, refuses) if isinstance(sites, Sites) else list(sites)
+        self.sites = _listed(sites, refuses)
         self.told: set[str] = set()
         if not self.sites:
             raise InputError("a federation needs at least one site; got none.")
@@ -43,10 +43,17 @@ class InProcess:
         return {i: self.sites[i].answer(questions) for i, questions in messages.items()}
 
 
+def _listed(sites: Any, refuses: Refusals | None) -> list[Site]:
+    listed = isinstance(sites, (list, tuple)) and all(hasattr(site, "answer") for site in sites)
+    return list(sites) if listed else sites_of(sites, refuses)
+
+
 def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
     """One `Site` for each of the sites of a table."""
     if not isinstance(sites, Sites):
-        raise InputError(f"sites must come from compfed.data (from_files, ...); got {type(sites).__name__}.")
+        raise InputError(
+            f"sites must come from compfed.data (from_files, ...), or be a list of Site; got {type(sites).__name__}."
+        )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
     weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
     total = int(sites.sizes.sum())
