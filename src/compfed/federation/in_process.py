@@ -44,8 +44,10 @@ class InProcess:
 
 
 def _listed(sites: Any, refuses: Refusals | None) -> list[Site]:
-    listed = isinstance(sites, (list, tuple)) and all(hasattr(site, "answer") for site in sites)
-    return list(sites) if listed else sites_of(sites, refuses)
+    if isinstance(sites, Sequence) and all(hasattr(site, "answer") for site in sites):
+        return list(sites)
+    table: Any = sites
+    return sites_of(table, refuses)
 
 
 def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
