@@ -12,6 +12,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -289,3 +290,59 @@ def test_whoever_is_killed_the_model_has_the_same_bits(fault, tmp_path):
         assert "rounds are done again there" in events
         told = cf.Trace.load(federation.home / "run" / "trace.npz").provenance["events"]
         assert any("rounds are done again there" in event["what"] for event in told)
+
+
+# `compfed site`, whose desk spoils its reply to each of three messages, once: numbers that are none, a gradient that is too
+# short, and the reply to an earlier message.
+LIAR = """
+import sys
+import numpy as np
+from compfed import cli
+from compfed.federation.flower.desk import Desk
+from compfed.federation.flower.records import from_records, to_records
+from compfed.federation.messages import pack, unpack
+
+honest, replies, lies = Desk.reply, {}, {2: "nan", 3: "shape", 4: "round"}
+
+def reply(desk, records):
+    number = from_records(records)[0]["number"]
+    replies[number] = said = honest(desk, records)
+    lie = lies.pop(number, None)
+    if lie == "round":
+        return replies[2]
+    if lie is None:
+        return said
+    envelope, packed = from_records(said)
+    answers = [
+        answer._replace(gradient=answer.gradient * np.nan if lie == "nan" else answer.gradient[:, 1:])
+        if hasattr(answer, "gradient") else answer
+        for answer in unpack(packed)
+    ]
+    return to_records(envelope, pack(tuple(answers)))
+
+Desk.reply = reply
+sys.exit(cli.main(["site", "--config", sys.argv[1]]))
+"""
+
+
+@faults
+def test_a_site_that_answers_wrongly_is_named_and_asked_again(tmp_path, monkeypatch):
+    federation = furnished(tmp_path / "f", "alpha = 0.1")
+    (tmp_path / "liar.py").write_text(LIAR)
+    honest = federation.start_site
+
+    def start_site(name: str) -> None:
+        if name == "north":
+            honest(name)
+        else:
+            command = [sys.executable, str(tmp_path / "liar.py"), str(federation.home / "sites" / name / "site.toml")]
+            federation.processes[name] = subprocess.Popen(command, start_new_session=True)
+
+    monkeypatch.setattr(federation, "start_site", start_site)
+    np.testing.assert_array_equal(coefficients(federation), here(federation))
+    told = cf.Trace.load(federation.home / "run" / "trace.npz").provenance["events"]
+    assert {event["site"] for event in told} == {"south"}
+    said = " ".join(event["what"] for event in told)
+    assert "ValueAndGradient: gradient has 5 NaN" in said
+    assert "gradient has shape (1, 4); expected (1, 5)" in said
+    assert "its reply is to number 2, not 4; it was not used" in said
