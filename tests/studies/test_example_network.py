@@ -21,6 +21,7 @@ def example() -> Any:
         return sparse_network
 
 
+@pytest.mark.thorough
 def test_the_quick_run_is_sparse_and_accurate(example, capsys):
     """The floor is a pooled logistic regression, less 3 points; chance is 10 %."""
     fedavg, sparse = example.main(["--quick"])
