@@ -165,6 +165,7 @@ def rows_in_memory() -> list[Any]:
     return [part for part in found if part is not pattern]
 
 
+@pytest.mark.thorough
 def test_no_row_is_in_the_memory_of_the_server():
     class Watched(Piped):
         found, messages = 0, 0

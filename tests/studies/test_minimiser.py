@@ -79,6 +79,7 @@ def test_fast_fedda_has_no_floor_but_an_error_that_falls_like_one_over_t(problem
     assert error[25_600] / error[12_800] == pytest.approx(1 / 2, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_sampled_fast_fedda_goes_on_towards_the_minimiser(problems):
     """Sixteen times the rounds, a quarter of the error (root mean square over seeds): the noise of the draws, averaged."""
     equal = problems["quadratic", True]

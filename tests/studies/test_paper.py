@@ -91,6 +91,7 @@ def test_the_paper_s_own_upload_drifts_in_single_precision(problem, star):
     assert trace["optimality"][-1] > trace["optimality"][-3]
 
 
+@pytest.mark.thorough
 def test_floors_with_mini_batches(problem, star):
     expected = {"DecoupledProx": 3.7e-3, "FedMid": 0.34, "FedDA": 0.30}
     for algorithm in (DecoupledProx(eta=1.0), FedMid(eta=1.0), FedDA(eta=1.0)):
@@ -119,6 +120,7 @@ def test_variance_reduction_has_the_rate_of_full_gradients_and_no_floor(problem,
     assert traces[0]["bytes_up"][-1] == full["bytes_up"][-1]
 
 
+@pytest.mark.thorough
 def test_variance_reduction_with_sampled_clients(problem, star):
     """Observed, as for Algorithm 1: 10 of 30 clients a round, and mini-batches as well."""
     algorithm = VarianceReducedDecoupledProx(eta=1.0, tau=5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import jax
+import pytest
 
 import compfed as cf
 from compfed.tools import precision, programs
@@ -22,6 +23,7 @@ def run(rows: int) -> None:
     cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.1), 2)
 
 
+@pytest.mark.thorough
 def test_a_loop_over_new_shapes_keeps_no_more_programs_than_the_bound(monkeypatch):
     monkeypatch.setattr(precision, "make_room", lambda: programs.make_room(3))
     run(10)
