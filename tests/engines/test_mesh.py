@@ -123,7 +123,9 @@ def test_what_is_no_mesh_is_refused():
     problem = cf.Problem(cf.losses.Squared(ridge=1.0), cf.regularisers.Zero(), sites)
     refused = [({"mesh": 2}, "jax.devices"), ({"mesh": []}, "jax.devices"), ({"mesh": "cpu"}, "jax.devices"),
                ({"mesh": 2 * jax.devices()[:1]}, "twice"),
-               ({"mesh": jax.devices(), "measure": lambda *_: {}}, "leave measure or mesh out")]  # fmt: skip
+               ({"mesh": jax.devices(), "measure": lambda *_: {}}, "leave measure or mesh out"),
+               ({"mesh": jax.devices(), "storage": "bfloat16"}, "kernels are for one device"),
+               ({"mesh": jax.devices(), "storage": "float16"}, "Use 'float32' or 'bfloat16'")]  # fmt: skip
     for how, message in refused:
         with pytest.raises(cf.InputError, match=message):
             cf.simulate(problem, Scaffold(eta=0.1), 1, **how)

@@ -13,7 +13,7 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
-from compfed.engines.onchip.choice import Storage, chosen, stored_as
+from compfed.engines.onchip.choice import Choice, Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
 from compfed.engines.xla_program import BUFFER, program_for
@@ -152,6 +152,7 @@ def simulate(
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     shared = mesh is not None or (measure is None and shares_cores(run))
     if shared:
+        stored_as(Choice(None, "kernels are for one device, and clients are shared out over several"), storage)
         from compfed.engines.mesh import simulated_on, simulated_on_cores  # which are built on this module
 
         if mesh is None:

@@ -244,9 +244,13 @@ def test_arrays_that_the_head_does_not_name_are_refused(monkeypatch):
     short["words"]["shapes"] = '[["<f8", [3]]]'  # pyright: ignore
     with pytest.raises(cf.InputError, match="'float64' of a message is too short for 'array'"):
         from_records(short)
+    both = to_records({}, pack((np.ones(2),)))
+    both["words"]["numbers of <f8"] = np.zeros(2).tobytes()  # pyright: ignore
+    with pytest.raises(cf.InputError, match="numbers of float64 twice"):
+        from_records(both)
     other = to_records({})
     other["words"]["protocol"] = 99  # pyright: ignore
-    with pytest.raises(cf.InputError, match=r"a message of protocol 99; this side speaks 1. Use one version"):
+    with pytest.raises(cf.InputError, match=r"a message of protocol 99; this side speaks 2. Use one version"):
         from_records(other)
 
 

@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from compfed.errors import InputError
 from compfed.federation.messages import KINDS, Packed, pack, to_bytes
 
-PROTOCOL = 1  # of the envelope; a site and a server of different ones say so
+PROTOCOL = 2  # of the envelope and of how arrays travel; a site and a server of different ones say so
 
 SMALL = 2**20  # bytes of arrays that travel among the words
 NUMBERS = "numbers of "  # before the kind, where they do
@@ -69,6 +69,8 @@ def from_records(records: RecordDict) -> tuple[dict[str, Any], Packed | None]:
     for key, data in words.items():
         if key.startswith(NUMBERS):
             array = _from_bytes(key, data)
+            if array.dtype.name in found:
+                raise InputError(f"a message has numbers of {array.dtype.name} twice.")
             found[array.dtype.name] = array
     return envelope, Packed(head, _apart(found, fields, shapes))
 
