@@ -27,9 +27,7 @@ from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
-SMALL = (
-    2**20
-)  # bytes of rows: a client's stay in cache for its steps, all clients' too, and there is no need to wait for others
+SMALL = 2**20  # bytes of rows that stay in a cache, whoever works on them
 Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
