@@ -22,8 +22,8 @@ average before a measurement is given with it, and ratios are of contestants tha
 ## What to do for speed
 
 - **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` and `grid` share out the clients over
-  the cores (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used for
-  rounds of full gradients with every client on more than a megabyte of rows, without `measure`; it keeps a second copy of the rows.
+  the cores (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used where
+  every client takes part, without `measure`, and a round reads more than a megabyte of rows; it keeps a second copy of the rows.
 - **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
   draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
 - **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
@@ -34,14 +34,16 @@ average before a measurement is given with it, and ratios are of contestants tha
 | rows of all clients | gradients | one device | after `use_all_cores()` |
 |---|---|---|---|
 | up to 1 MiB | any | everybody at once | the same |
-| more | full | as many clients at a time as there are cores | each core visits its own clients |
-| more | mini-batches | everybody at once | the same: waiting for each other costs as much as it saves |
+| more | full | as many clients at a time as there are cores | each core visits its own clients, one after another |
+| more | mini-batches, up to 1 MiB of rows in a round (times the members of a grid) | everybody at once | the same |
+| more | mini-batches, more | everybody at once | each core all of its own clients at once |
 
-- **What was tried and left out.** Gradients in one pass over the rows, compiled from C++ (called by XLA; rows of mini-batches fetched
-  ahead of time): with full gradients 2.5 to 3.1 times the NumPy loop, where JAX alone had 2.6 to 3.0 in the same hour, and
-  13 to 14 times with mini-batches of 20, as JAX alone; with registers filled by hand it was slower. At the paper's size a client's rows
-  fill a core's cache, and what counts is how fast they get there. Mini-batches shared out over two cores (`mesh=`): a sum
-  over both costs 50 us of a round's 240; 14 to 17 times the loop on a quiet machine, 6 to 9 on a busy one.
+- **What was tried and left out.** *Compiled code* (C++ called by XLA): gradients in one pass over the rows, and products that read rows
+  where they are, asked for before they are used. The second fetched rows of mini-batches in 55 us where XLA takes 140, and a round of
+  them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
+  fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
+  filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
+  on two. *Draws and rows of a round ahead of its steps, huge pages, other levels of LLVM*: nothing.
 """
 
 

@@ -18,7 +18,8 @@ import numpy as np
 import compfed as cf
 from compfed.engines import reference
 assert cf.use_all_cores(2) == 2
-importlib.import_module("compfed.engines.simulator").SMALL = 0
+simulator = importlib.import_module("compfed.engines.simulator")
+simulator.SMALL = 0
 sites = cf.data.synthetic(clients=5, samples=[30, 6, 30, 6, 30], features=4, seed=0)  # two buckets, neither of them even
 problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites, weights=sites.shares)
 method = cf.algorithms.DecoupledProx(eta=1.0, tau=2)
@@ -47,9 +48,24 @@ for member in members:
 arrived = cf.simulate(problem, method, 400, tol=1e-6)
 assert arrived["gradient_mapping"][-1] <= 1e-6 < arrived["gradient_mapping"][-2] and arrived["round"][-1] < 400
 assert arrived.provenance["mesh"]["devices"] == 2
-# a core would wait too often, or have nothing to do, or lack what is to be measured
-for how in ({"batch_size": 5}, {"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
+
+# mini-batches: the rows that each client draws are the same wherever it is
+for how in ({}, {"over": {"eta": [0.5, 1.0], "seed": [0, 1]}}):
+    runs = cf.grid(problem, method, 4, batch_size=5, **how) if how else [cf.simulate(problem, method, 4, batch_size=5)]
+    for run in runs:
+        assert run.provenance["mesh"]["devices"] == 2
+        values = {"eta": 1.0, "seed": 0} | run.provenance.get("grid", {})
+        a = cf.algorithms.DecoupledProx(eta=values["eta"], tau=2)
+        same(run, reference(problem, a, 4, batch_size=5, seed=values["seed"]))
+
+# a core would have nothing to do, or lack what is to be measured, or wait too often
+for how in ({"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
     assert "mesh" not in cf.simulate(problem, method, 2, **how).provenance
+simulator.SMALL = 5 * 5 * 4 * 8 * 2  # bytes of the rows in a round of mini-batches
+assert problem.store.A.nbytes > simulator.SMALL
+assert "mesh" in cf.simulate(problem, method, 2).provenance
+assert "mesh" not in cf.simulate(problem, method, 2, batch_size=5).provenance
+assert "mesh" in cf.grid(problem, method, 2, {"eta": [0.5, 1.0]}, batch_size=5)[0].provenance
 """
 
 

@@ -129,7 +129,7 @@ def _worked_out(
     shape: tuple[int, int],
 ) -> Carry:
     """All rounds of the members, on this device or shared out over the cores."""
-    if plan.measure is None and shares_cores(members[0]):
+    if plan.measure is None and shares_cores(members[0], len(members)):
         cores = cores_for(rows_of(members[0]))
         there = OnMesh(cores, members, setting, plan, (varies, shape))
         for recorder in recorders:

@@ -27,7 +27,7 @@ from compfed.tools.randomness import run_key
 from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
-SMALL = 2**20  # bytes of rows that stay in a cache, whoever works on them
+SMALL = 2**20  # bytes of rows: that stay in a cache, whoever works on them, and that are read in no time
 Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
@@ -184,13 +184,16 @@ def simulated(
     return trace
 
 
-def shares_cores(run: Run) -> bool:
-    """Are the clients shared out over the cores? Where each is a device and all clients take part, with full gradients, for
-    which a core works long enough before it waits for the others, of rows that are worth a second copy."""
+def shares_cores(run: Run, members: int = 1) -> bool:
+    """Are the clients shared out over the cores? Where each core is a device, all clients take part, their rows are worth a
+    second copy, and a round, of so many members of a grid, is long enough for the cores to wait for each other after it."""
     problem, devices = rows_of(run), jax.devices()
     several = devices[0].platform == "cpu" and jax.process_count() == 1 and len(devices) > 1
-    worth = run.batch_size is None and run.participants == problem.n > 1 and SMALL < problem.store.A.nbytes <= LARGEST
-    return several and worth
+    stored = read = problem.store.A.nbytes
+    if run.batch_size is not None:
+        of_a_step = problem.n * run.batch_size * problem.sites.width * problem.dtype.itemsize
+        read = of_a_step * getattr(run.algorithm, "tau", 1) * members
+    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= LARGEST
 
 
 def planned(run: Run, measure: Measure | None) -> tuple[Plan, Odds | None]:

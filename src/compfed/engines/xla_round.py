@@ -133,10 +133,14 @@ def _full_gradient_clients(
     chosen_first = who is not None and plan.at_once is None and len(data.buckets) == 1
     takes_part = jnp.ones(n, bool) if who is None else jnp.zeros(n, bool).at[who].set(True)
 
+    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
+    in_turn = skips or plan.at_once == 1
+
     def one(client):
-        A, y, q, i, on, c = client
+        rows, y, q, i, on, c = client
 
         def active():
+            A = _in_one_piece(data.A, rows, len(q)) if in_turn else rows
             f: LocalLoss = FullGradient(setting.loss, A, y, q)
             if plan.kernel is not None:
                 f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
@@ -147,10 +151,10 @@ def _full_gradient_clients(
         idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
         return jax.lax.cond(on, active, lambda: idle)
 
-    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    at_once = None if skips or plan.at_once == 1 else plan.at_once
+    at_once = None if in_turn else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
-    rows = zip(*buckets, strict=True) if buckets else [data.blocks(a) for a in (data.A, data.y, data.q)]
+    features = data.parts(data.offset) if in_turn else data.blocks(data.A)  # where they begin, or themselves
+    rows = zip(*buckets, strict=True) if buckets else [features, data.blocks(data.y), data.blocks(data.q)]
     per_client = [data.parts(a) for a in (data.ids, takes_part)]
     blocks: list[Any] = list(zip(*rows, *per_client, _split_tree(clients, data), strict=True))
     if chosen_first:
@@ -158,6 +162,15 @@ def _full_gradient_clients(
     done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
     return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
+
+
+def _in_one_piece(A: Array, first: Array, count: int) -> Array:
+    """A copy of so many rows, as one run of numbers: of a matrix XLA copies row by row, which takes twice as long."""
+    width = A.shape[1]
+    if A.size >= 2**31:  # too many to be numbered
+        return jax.lax.dynamic_slice_in_dim(A, first, count)
+    run = jax.lax.dynamic_slice(A.reshape(-1), (first * width,), (count * width,))
+    return jax.lax.optimization_barrier(run).reshape(count, width)
 
 
 def _whole_rounds(

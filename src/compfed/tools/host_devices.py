@@ -16,7 +16,7 @@ def use_all_cores(count: int | None = None) -> int:
     JAX sees one CPU device unless told otherwise, and must be told before it computes anything in this process: call this
     first. It is a setting of JAX, and holds for the whole process: `jax.devices()` then lists that many CPU devices, and
     programs that use every device they find use them. Programs that name no device run on the first, as before, and so does
-    all of compfed but rounds of full gradients with every client on more than a megabyte of rows. A GPU is used as before.
+    all of compfed but rounds of every client that read more than a megabyte of rows. A GPU is used as before.
     """
     # the cores this process may use, where the system says so
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -63,17 +63,18 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
     draw = _integers(key, last + 1, capacity)
 
     def settle(state):
-        taken, _ = state
+        taken, draw, _ = state
         more = taken | _equals_an_earlier(draw, jnp.where(taken, last, -1))
-        return more, (more != taken).any()
+        # The draws stay what they are, which XLA must not see: it would leave them out of the loop, and work them out again
+        # inside every consumer of the rows.
+        return more, jnp.maximum(draw, more.astype(jnp.int32) - 1), (more != taken).any()
 
     repeated = _equals_an_earlier(draw, draw)
     if jax.default_backend() != "cpu":  # where loops cost more than the work in them
         return jnp.where(_settled(repeated, draw - last[0]), last, draw)
     possible = repeated.any() & (draw >= last[0]).any()
-    taken, _ = jax.lax.while_loop(lambda state: state[1], settle, (repeated, possible))
-    # without the barrier XLA works the draws out again inside every consumer of the rows
-    return jax.lax.optimization_barrier(jnp.where(taken, last, draw))
+    taken, draw, _ = jax.lax.while_loop(lambda state: state[2], settle, (repeated, draw, possible))
+    return jnp.where(taken, last, draw)
 
 
 def _settled(taken: Array, earlier: Array) -> Array:
