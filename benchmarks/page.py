@@ -76,8 +76,8 @@ def rounds(found: dict[str, Any]) -> str:
 def peers(found: dict[str, Any]) -> str:
     rows = []
     for r in found["results"]:
-        took = f"{r['ms_per_round']:.2f}" if "ms_per_round" in r else f"failed: {r['failed']}"
-        ratio = f"{r['ratio']:.1f}" if "ratio" in r else ""
+        took = span(r["ms_per_round"], 2) if "ms_per_round" in r else f"failed: {r['failed']}"
+        ratio = span(r["ratios"], 1) if "ratios" in r else ""
         same = f"{r['difference']:.0e}" if "difference" in r else ""
         rows.append([r["name"], str(r["version"] or ""), r["note"] or "", took, ratio, same])
     return table(["engine", "version", "", "ms a round", "compfed is so many times as fast", "models differ by"], rows)
@@ -211,7 +211,7 @@ def main() -> None:
             good = [r for r in found["results"] if "ms_per_round" in r]
             bars(
                 [r["name"] for r in good],
-                [r["ms_per_round"] for r in good],
+                [min(r["ms_per_round"]) for r in good],
                 "ms a round",
                 args.out.with_name("performance-engines.svg"),
             )

@@ -19,6 +19,8 @@ server_app, clock, found = ServerApp(), Clock(), []
 def main(grid, context):
     x = np.zeros(rows()[0].shape[2])
     n = len(rows()[0])
+    if "PEERS_WAIT" in os.environ:  # seconds between two looks for replies; Flower's own are 0.1
+        grid.pull_interval = float(os.environ["PEERS_WAIT"])
     nodes = list(grid.get_node_ids())
     while len(nodes) < n:
         nodes = list(grid.get_node_ids())
