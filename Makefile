@@ -3,14 +3,15 @@
 #   make test        set up .venv, check style, types and layers, run the tests
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
 #   make test-federation  kill those processes, one by one, and compare the models: 20 minutes or more, most of them waiting
-#   make bench      how fast, against other engines and the machine's limit: docs/performance.md (BENCH=--quick: a trial)
+#   make bench       how fast, against other engines and the machine's limit: docs/performance.md (BENCH=--quick: a trial)
+#   make bench-federation  what a round over Flower costs beyond Flower's own: half an hour
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test tests test-federation fuzz test-all check format bench lock clean
+.PHONY: help reproduce quick federation test tests test-federation fuzz test-all check format bench bench-federation lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -70,6 +71,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/page.py
 	$(BIN)/python benchmarks/path.py
 	$(BIN)/python benchmarks/sizes.py
+
+bench-federation: $(STAMP)
 	$(BIN)/python benchmarks/flower_overhead.py
 
 # The lock pins every package for every supported Python; each line says who asked for it.

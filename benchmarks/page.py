@@ -47,6 +47,11 @@ average before a measurement is given with it, and ratios are of contestants tha
 """
 
 
+GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory and 16 are products of matrices, at four fifths of
+what a core can multiply: more than six runs' worth where a run is as fast as here. With mini-batches five seeds draw, fetch and
+multiply five times."""
+
+
 def table(head: list[str], rows: list[list[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
@@ -140,7 +145,8 @@ PARTS = [
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", "Same rows, same local steps, warm; `benchmarks/against_peers.py` says what each does.", peers),
-    ("sweep", "Grids", "16 step sizes, and 5 seeds of each.", sweep),
+    ("sweep", "Grids", GRIDS, sweep),
+    ("sweep-gpu", "Grids on a GPU", "The same in float32 (`benchmarks/sweep.py --dtype float32`).", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
     ("roofline-gpu", "The memory's limit: GPU", "", roofline),
     ("gpu", "Rounds on a GPU", "Float32, 5 local steps; effective rate: steps x bytes of the rows / time.", gpu),

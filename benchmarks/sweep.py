@@ -1,8 +1,8 @@
 """What does a grid of 16 step sizes x 5 seeds cost, in runs? One program against one run, warm, in turns.
 
-    python benchmarks/sweep.py [--quick] [--one-device] [--runs 3] [--out results/sweep.json]
+    python benchmarks/sweep.py [--quick] [--one-device] [--dtype float64] [--runs 3] [--out results/sweep.json]
 
-The paper's size, float64, on all cores. With full gradients and every client nothing is drawn: seeds are worked out once, and 16 step sizes
+The paper's size, on all cores or a GPU. With full gradients and every client nothing is drawn: seeds are worked out once, and 16 step sizes
 share each pass over the rows as a product of matrices. With mini-batches of 20 the members of one seed share its rows.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
+import jax
 import numpy as np
 from machine import described
 
@@ -24,10 +25,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/sweep.json"))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--one-device", action="store_true", help="leave JAX with one CPU device")
+    parser.add_argument("--dtype", default="float64", choices=["float64", "float32"])
     args = parser.parse_args()
     devices = 1 if args.one_device else cf.use_all_cores()
     sites = cf.data.synthetic(seed=0, clients=6 if args.quick else 30, samples=200 if args.quick else 2000)
-    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites)
+    problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites, dtype=args.dtype)
     algorithm = cf.algorithms.DecoupledProx(eta=1.0, tau=5)
     steps, seeds = np.geomspace(0.05, 1.0, 16).tolist(), list(range(5))
     grids = {"16 step sizes": {"eta": steps}, "16 step sizes x 5 seeds": {"eta": steps, "seed": seeds}}
@@ -53,9 +55,10 @@ def main() -> None:
                 flush=True,
             )
     args.out.parent.mkdir(parents=True, exist_ok=True)
+    device = jax.devices()[0]
+    where = {"devices": devices, "device": device.device_kind, "platform": device.platform}
     args.out.write_text(
-        json.dumps({"machine": described() | {"devices": devices}, "quick": args.quick, "results": results}, indent=2)
-        + "\n"
+        json.dumps({"machine": described() | where, "quick": args.quick, "results": results}, indent=2) + "\n"
     )
 
 
