@@ -47,9 +47,8 @@ average before a measurement is given with it, and ratios are of contestants tha
 """
 
 
-GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory and 16 are products of matrices, at four fifths of
-what a core can multiply: more than six runs' worth where a run is as fast as here. With mini-batches five seeds draw, fetch and
-multiply five times."""
+GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory, and 16 runs, products of matrices, for
+the multiplications; seeds cost nothing. With mini-batches five seeds draw, fetch and multiply five times."""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
