@@ -8,6 +8,8 @@ import pytest
 
 os.environ["COMPFED_CACHE"] = "off"  # tests compile what they test; test_program_cache.py has folders of its own
 THOROUGH = bool(os.environ.get("COMPFED_THOROUGH"))
+if not THOROUGH:  # most of the time goes to compiling; `make test-all` compiles as users do
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -53,6 +53,7 @@ def test_minimise_takes_its_name(registered):
     np.testing.assert_allclose(minimum.x, cf.solve(problem).x, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     problem = logistic()

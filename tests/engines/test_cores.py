@@ -33,8 +33,8 @@ for a, every in ((method, 1), (method, 3), (cf.algorithms.FedDA(eta=1.0, tau=2),
     mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, reference))
     same(mine, other)
     assert mine.provenance["mesh"] == {"devices": 2, "processes": 1}
-    half = cf.simulate(problem, a, 2)
-    np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
+half = cf.simulate(problem, a, 2)
+np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
 
 members = cf.grid(problem, method, 4, {"eta": [0.5, 1.0], "lam": [1e-3, 1e-2], "seed": [0, 1]})
 for member in members:
@@ -61,10 +61,11 @@ for how in ({}, {"over": {"eta": [0.5, 1.0], "seed": [0, 1]}}):
 # a core would have nothing to do, or lack what is to be measured, or wait too often
 for how in ({"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
     assert "mesh" not in cf.simulate(problem, method, 2, **how).provenance
-simulator.SMALL = 5 * 5 * 4 * 8 * 2  # bytes of the rows in a round of mini-batches
-assert problem.store.A.nbytes > simulator.SMALL
+simulator.SMALL = 5 * 5 * 4 * 8 * 2 / 5  # bytes of the rows in a round of mini-batches, for each of its five sums
+assert problem.store.A.nbytes > 2 * simulator.SMALL
 assert "mesh" in cf.simulate(problem, method, 2).provenance
 assert "mesh" not in cf.simulate(problem, method, 2, batch_size=5).provenance
+assert "mesh" in cf.simulate(problem, method, 2, batch_size=5, record_every=2).provenance
 assert "mesh" in cf.grid(problem, method, 2, {"eta": [0.5, 1.0]}, batch_size=5)[0].provenance
 """
 

@@ -109,6 +109,7 @@ def test_random_lengths_are_counted_between_records_and_after_a_resume(problem):
     assert cf.simulate(problem, RANDOM, 4, seed=3, resume=half)["gradients"].tolist() == whole["gradients"].tolist()
 
 
+@pytest.mark.thorough
 def test_random_lengths_follow_from_the_seed_of_the_run(problem):
     """With full gradients of everyone nothing else is drawn."""
     first, again, other = (cf.simulate(problem, RANDOM, 12, seed=s, record_every=12) for s in (1, 1, 2))

@@ -316,6 +316,7 @@ def test_a_path_by_questions_compiles_nothing():
     assert programs_compiled() == before
 
 
+@pytest.mark.thorough
 def test_fifty_alphas_and_five_folds_in_few_messages():
     """Raw columns of breast cancer. The oracle is skglm, fold by fold and alpha by alpha; three digits of a loss are enough."""
     skglm = pytest.importorskip("skglm")

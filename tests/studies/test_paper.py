@@ -82,6 +82,7 @@ def test_exact_in_double_precision_and_stable_in_single(problem, star):
     assert single["optimality"][single["round"] >= 500].max() < 1e-5
 
 
+@pytest.mark.thorough
 def test_the_paper_s_own_upload_drifts_in_single_precision(problem, star):
     """Why the gradient sum is the default: zhat integrates rounding errors."""
     algorithm = DecoupledProx(eta=1.0, tau=5, upload="model")
