@@ -193,7 +193,8 @@ def shares_cores(run: Run, members: int = 1) -> bool:
     if run.batch_size is not None:
         of_a_step = problem.n * run.batch_size * problem.sites.width * problem.dtype.itemsize
         waits = 1 + 4 / run.record_every  # what is recorded of a round takes four more sums over all cores
-        read = of_a_step * getattr(run.algorithm, "tau", 1) * members / waits
+        tau = getattr(run.algorithm, "tau", 1)  # a method of one's own may mean something else by it
+        read = of_a_step * (tau if isinstance(tau, int) else 1) * members / waits
     return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= LARGEST
 
 
