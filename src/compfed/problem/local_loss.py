@@ -85,7 +85,9 @@ class MiniBatch(NamedTuple):
 
     def grad(self, x: Array, key: Array) -> Array:
         rows = self.offset + sample_rows(key, self.size, self.capacity, self.batch)
-        A, y, q = (a.at[rows].get(mode="promise_in_bounds") for a in (self.A, self.y, self.q))
+        A, y, q = (
+            a.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for a in (self.A, self.y, self.q)
+        )
         # without the barrier XLA fetches the rows once for each product with them
         A, y, q = jax.lax.optimization_barrier((A, y, q))
         return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x

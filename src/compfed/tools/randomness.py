@@ -62,20 +62,19 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
     last = (rows - size + jnp.arange(size)).astype(jnp.int32)
     draw = _integers(key, last + 1, capacity)
 
-    def settle(state):
-        taken, draw, _ = state
-        more = taken | _equals_an_earlier(draw, jnp.where(taken, last, -1))
-        # The draws stay what they are, which XLA must not see: it would leave them out of the loop, and work them out again
-        # inside every consumer of the rows.
-        return more, jnp.maximum(draw, more.astype(jnp.int32) - 1), (more != taken).any()
-
     repeated = _equals_an_earlier(draw, draw)
     if jax.default_backend() != "cpu":  # where loops cost more than the work in them
         return jnp.where(_settled(repeated, draw - last[0]), last, draw)
-    possible = repeated.any() & (draw >= last[0]).any()
-    taken, draw, _ = jax.lax.while_loop(lambda state: state[2], settle, (repeated, draw, possible))
-    return jnp.where(taken, last, draw)
 
+    # The rows themselves go through the loop: worked out after it, XLA would work them out again in every consumer.
+    def settle(state):
+        taken, row, _ = state
+        more = taken | _equals_an_earlier(row, jnp.where(taken, last, -1))
+        return more, jnp.where(more, last, row), (more != taken).any()
+
+    possible = repeated.any() & (draw >= last[0]).any()
+    start = repeated, jnp.where(repeated, last, draw), possible
+    return jax.lax.while_loop(lambda state: state[2], settle, start)[1]
 
 def _settled(taken: Array, earlier: Array) -> Array:
     """The same without a loop. Draw k is the last_j of one step only, j = earlier_k, so it is taken if draw k or any draw
