@@ -1,14 +1,14 @@
 """compfed against a NumPy loop, Flower's simulation engine, pfl-research and fluke: the same rows and local steps, warm.
 
-    python benchmarks/against_peers.py [--quick] [--turns 3] [--install] [--out results/peers.json]
+    python benchmarks/against_peers.py [--quick] [--turns 5] [--install] [--out results/peers.json]
 
 30 clients x 2,000 rows x 60 features, logistic loss, five full-gradient steps a round, every client in every round. Each peer runs in
 an environment of its own under benchmarks/.environments, made by --install; who is not there is left out, and said so. The NumPy
 loop, pfl with a NumPy model and Flower run Algorithm 1 in float64 and must end at compfed's model; fluke and pfl with
 PyTorch run FedAvg, which does less per step, in float32, and are set against compfed in float32. All take turns; a
-contestant's figure is the mean round of a turn, in the best turn, and a ratio is given for every turn. Flower's simulation looks for
-replies ten times a second, so that a round takes one or two tenths; a second row has it look all the time. --quick: 6 clients x
-200 rows, for trying the script out.
+contestant's figure is the mean round of a turn; of the turns, and of the ratios in them, median and range are told. Flower's
+simulation looks for replies ten times a second, so that a round takes one or two tenths; a second row has it look all the time.
+--quick: 6 clients x 200 rows, for trying the script out.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # name: (environment, script and arguments, settings, what it is compared with)
 CONTESTANTS: dict[str, tuple[str | None, list[str], dict[str, str], str]] = {
     "compfed, float64": (None, ["compfed_rounds.py", "float64"], {}, ""),
+    "pfl, NumPy model": ("pfl", ["pfl_numpy.py"], ONE_THREAD, "float64"),
     "compfed, float32": (None, ["compfed_rounds.py", "float32"], {}, ""),
     "NumPy loop, all threads": (None, ["numpy_loop.py"], {}, "float64"),
     "NumPy loop, one thread": (None, ["numpy_loop.py"], ONE_THREAD, "float64"),
-    "pfl, NumPy model": ("pfl", ["pfl_numpy.py"], ONE_THREAD, "float64"),
     "Flower simulation": ("flower", ["flower_simulation.py"], ONE_THREAD, "float64"),
     "Flower simulation, looking all the time": (
         "flower",
@@ -99,7 +99,7 @@ def row_of(name: str, found: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--install", action="store_true", help="make the peers' environments first (12 GB)")
     parser.add_argument("--out", type=Path, default=Path("results/peers.json"))
     args = parser.parse_args()
@@ -119,9 +119,17 @@ def main() -> None:
     rows = [row_of(name, found) for name in CONTESTANTS]
     for row in rows:
         took = row.get("ms_per_round", [np.nan])
-        shown = f"failed: {row['failed']}" if "failed" in row else f"{min(took):9.2f} to {max(took):7.2f} ms/round"
+        shown = (
+            f"failed: {row['failed']}"
+            if "failed" in row
+            else f"{np.median(took):9.2f} ({min(took):.2f} to {max(took):.2f}) ms/round"
+        )
         ratios = row.get("ratios", [])
-        ratio = f"   compfed is {min(ratios):.1f} to {max(ratios):.1f} times as fast" if ratios else ""
+        ratio = (
+            f"   compfed is {np.median(ratios):.1f} ({min(ratios):.1f} to {max(ratios):.1f}) times as fast"
+            if ratios
+            else ""
+        )
         same = f"   models differ by {row['difference']:.0e}" if "difference" in row else ""
         print(f"{row['name']:<40}{shown}{ratio}{same}", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -38,17 +38,29 @@ average before a measurement is given with it, and ratios are of contestants tha
 | more | mini-batches: up to 1 MiB of rows in a round (5 if all are recorded), over all members of a grid | everybody at once | the same |
 | more | mini-batches: more | everybody at once | each core all of its own clients at once |
 
+- **Cores that do not sleep.** After a round the cores wait for each other, and one that has nothing to do may be put to sleep. Of a round
+  of 170 to 190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
+  wake the other core. `cf.use_all_cores(awake=True)` asks Linux to let no core sleep while the process lives (for root; it takes power).
+  A machine whose cores wake quickly has nothing to gain.
 - **What was tried and left out.** *Compiled code* (C++ called by XLA): gradients in one pass over the rows, and products that read rows
   where they are, asked for before they are used. The second fetched rows of mini-batches in 55 us where XLA takes 140, and a round of
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
   fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
   filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
-  on two. *Draws and rows of a round ahead of its steps, huge pages, other levels of LLVM*: nothing.
+  on two. *Draws and rows of a round ahead of its steps, huge pages, other levels of LLVM*: nothing. *All local steps as one function
+  of machine code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
+  fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
+  turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others.
 """
 
 
 GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory, and 16 runs, products of matrices, for
 the multiplications; seeds cost nothing. With mini-batches five seeds draw, fetch and multiply five times."""
+
+
+PEERS = (
+    "Same rows and local steps, warm; median and range over turns; `benchmarks/against_peers.py` says what each does."
+)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -72,6 +84,12 @@ def span(values: list[float], digits: int) -> str:
     return low if low == high else f"{low} to {high}"
 
 
+def middle(values: list[float], digits: int) -> str:
+    """The median, and the range where there is one."""
+    between = span(values, digits)
+    return f"{np.median(values):.{digits}f} ({between})" if " to " in between else between
+
+
 def rounds(found: dict[str, Any]) -> str:
     rows = [[r["gradients"], r["engine"], span(r["ms_per_round"], 2), span(r["ratios"], 1)] for r in found["results"]]
     return table(["gradients", "engine", "ms a round", "times the NumPy loop"], rows)
@@ -80,8 +98,8 @@ def rounds(found: dict[str, Any]) -> str:
 def peers(found: dict[str, Any]) -> str:
     rows = []
     for r in found["results"]:
-        took = span(r["ms_per_round"], 2) if "ms_per_round" in r else f"failed: {r['failed']}"
-        ratio = span(r["ratios"], 1) if "ratios" in r else ""
+        took = middle(r["ms_per_round"], 2) if "ms_per_round" in r else f"failed: {r['failed']}"
+        ratio = middle(r["ratios"], 1) if "ratios" in r else ""
         same = f"{r['difference']:.0e}" if "difference" in r else ""
         rows.append([r["name"], str(r["version"] or ""), r["note"] or "", took, ratio, same])
     return table(["engine", "version", "", "ms a round", "compfed is so many times as fast", "models differ by"], rows)
@@ -141,9 +159,10 @@ def gpu(found: dict[str, Any]) -> str:
 
 PARTS = [
     ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of five, range over runs.", rounds),
+    ("rounds-awake", "The same with cores that do not sleep, `use_all_cores(awake=True)`", "", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
-    ("peers", "Other engines", "Same rows, same local steps, warm; `benchmarks/against_peers.py` says what each does.", peers),
+    ("peers", "Other engines", PEERS, peers),
     ("sweep", "Grids", GRIDS, sweep),
     ("sweep-gpu", "Grids on a GPU", "The same in float32 (`benchmarks/sweep.py --dtype float32`).", sweep),
     ("roofline-cpu", "The memory's limit: CPU", "What the columns mean: `benchmarks/roofline.py`.", roofline),
@@ -216,7 +235,7 @@ def main() -> None:
             good = [r for r in found["results"] if "ms_per_round" in r]
             bars(
                 [r["name"] for r in good],
-                [min(r["ms_per_round"]) for r in good],
+                [float(np.median(r["ms_per_round"])) for r in good],
                 "ms a round",
                 args.out.with_name("performance-engines.svg"),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import jax
 import pytest
 
 import compfed as cf
+from compfed.tools import host_devices
 
 # in a process of its own: how many devices there are is settled once in a process
 SHARED_OUT = """
@@ -85,3 +87,21 @@ def test_all_cores_are_asked_for_before_jax_has_started():
         cf.use_all_cores(there + 1)
     with pytest.raises(cf.InputError, match="count"):
         cf.use_all_cores(0)
+
+
+def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypatch):
+    """Linux reads four bytes, and forgets them when the file is closed (its documentation of PM QoS)."""
+    there, told = tmp_path / "latency", []
+    monkeypatch.setattr(host_devices, "_told", told)
+    monkeypatch.setattr(host_devices, "LATENCY", str(there))
+    with pytest.raises(cf.InputError, match=r"latency cannot be written \(No such file.*leave awake out"):
+        cf.use_all_cores(jax.local_device_count("cpu"), awake=True)
+    there.touch()
+    cf.use_all_cores(jax.local_device_count("cpu"))
+    assert there.read_bytes() == b""
+    for _ in range(2):  # asked twice, told once
+        cf.use_all_cores(jax.local_device_count("cpu"), awake=True)
+    assert there.read_bytes() == struct.pack("i", 0)
+    (file,) = told
+    assert os.fstat(file).st_ino == there.stat().st_ino  # still open
+    os.close(file)

@@ -76,6 +76,7 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
     start = repeated, jnp.where(repeated, last, draw), possible
     return jax.lax.while_loop(lambda state: state[2], settle, start)[1]
 
+
 def _settled(taken: Array, earlier: Array) -> Array:
     """The same without a loop. Draw k is the last_j of one step only, j = earlier_k, so it is taken if draw k or any draw
     on the way j, earlier_j, ... was: twice as far on that way each time."""
