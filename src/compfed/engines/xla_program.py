@@ -136,7 +136,7 @@ def grid_rounds(
 # run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
 # One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
 SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
-# Members of a grid with full gradients are products of matrices: a tenth faster in registers that a single product is slower in.
+# Members of a grid are products of matrices: up to a tenth faster in registers that a single product is slower in.
 WIDE = {"xla_cpu_prefer_vector_width": 512}
 
 
@@ -144,7 +144,7 @@ def options(short: bool, grid: bool, platform: str) -> dict[str, Any] | None:
     """For XLA: of a program with short loops or long ones, for one run or a grid."""
     if platform != "cpu":
         return None
-    return SHORT_LOOPS if short else WIDE if grid else None
+    return (SHORT_LOOPS if short else {}) | (WIDE if grid else {}) or None
 
 
 @functools.cache
