@@ -46,16 +46,12 @@ class Noisy(Algorithm[Array, None, Array, Array]):
 def calls(monkeypatch) -> list[tuple[Any, ...]]:
     """The arguments with which the program of a grid was called."""
     seen: list[tuple[Any, ...]] = []
-    original = xla_program.program_for
 
-    def program_for(plan: Any, grid: bool) -> Any:
-        def program(*args: Any) -> Any:
-            seen.append(args)
-            return original(plan, grid)(*args)
+    def program(*args: Any) -> Any:
+        seen.append(args)
+        return xla_program.grid_program()(*args)
 
-        return program
-
-    monkeypatch.setattr(grids, "program_for", program_for)
+    monkeypatch.setattr(grids, "grid_program", lambda: program)
     return seen
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,7 +23,7 @@ from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import checked
 from compfed.engines.samples import Sample
 from compfed.engines.simulator import at_once_for
-from compfed.engines.xla_program import SHORT_LOOPS
+from compfed.engines.xla_program import options
 from compfed.engines.xla_round import Carry, Plan, Setting, round_of
 from compfed.errors import Divergence, InputError
 from compfed.problem.lazy_problem import LazyProblem
@@ -146,9 +146,8 @@ class _Cohorts:
     def _round(self, cohort: Cohort, carry: Carry) -> Carry:
         data, batch = cohort.data, self.run.batch_size
         plan = Plan(self.run.participants, batch, at_once_for(data.A.nbytes, batch), None, self.scheme)
-        short = plan.at_once is None and jax.devices()[0].platform == "cpu"
         clients = self.memories.fetch(cohort.who)
-        return _PROGRAMS[short](self.setting, data, plan, carry._replace(clients=clients), cohort.sample)
+        return _program()(self.setting, data, plan, carry._replace(clients=clients), cohort.sample)
 
     def _cohort(self, r: int) -> Cohort:
         if r >= self.drawn_from + len(self.drawn):
@@ -183,10 +182,9 @@ def _round_of(setting: Setting, data: Store, plan: Plan, carry: Carry, sample: S
     return round_of(setting, data, plan, [], carry, sample)
 
 
-_PROGRAMS = {
-    short: compiled(_round_of, static_argnames="plan", compiler_options=SHORT_LOOPS if short else None)
-    for short in (False, True)
-}
+@cache
+def _program() -> Any:
+    return compiled(_round_of, static_argnames="plan", compiler_options=options())
 
 
 @compiled

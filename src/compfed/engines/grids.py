@@ -17,7 +17,7 @@ from compfed.engines.mesh import OnMesh, cores_for, described
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import check_kind, checked
 from compfed.engines.simulator import drive, finished, first_carry, planned, rows_of, shares_cores
-from compfed.engines.xla_program import program_for
+from compfed.engines.xla_program import grid_program
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_round
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
@@ -139,7 +139,7 @@ def _worked_out(
         data = rows_of(members[0]).store
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=True)(setting, data, plan, carry, records, every, varies, shape)
+            return grid_program()(setting, data, plan, carry, records, every, varies, shape)
 
         carry = drive(program, first_carry(members), recorders, progress)
     return jax.tree.map(np.asarray, carry)

@@ -113,8 +113,7 @@ class OnMesh:
         if members is not None:  # where clients are is the same for all of them
             varies, shape = members
             members = (*varies, *[(False, False)] * len(self.shared.layout)), shape
-        program = _program(plan.at_once is None, members is not None, mesh.devices.flat[0].platform)
-        self.program = functools.partial(program, members=members)
+        self.program = functools.partial(_program(members is not None), members=members)
 
     def rounds(self, carry: Carry, records: int, every: int) -> Any:
         return self.program(self.setting, self.shared.store, self.plan, self.mesh, carry, records, every)
@@ -168,9 +167,8 @@ def _mesh_rounds(
 
 
 @functools.cache
-def _program(short: bool, grid: bool, platform: str) -> Any:
-    how = options(short, grid, platform)
-    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=how)
+def _program(grid: bool) -> Any:
+    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
 
 
 def _checked_mesh(devices: Any) -> Mesh:

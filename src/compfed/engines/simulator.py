@@ -16,7 +16,7 @@ from compfed.engines.columns import measured
 from compfed.engines.onchip.choice import Choice, Storage, chosen, stored_as
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.request import checked
-from compfed.engines.xla_program import BUFFER, program_for
+from compfed.engines.xla_program import BUFFER, single_program
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.problem import Problem
@@ -175,7 +175,7 @@ def simulated(
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return program_for(plan, grid=False)(setting, problem.store, plan, carry, records, every)
+            return single_program()(setting, problem.store, plan, carry, records, every)
 
         carry = drive(program, first_carry([run]), [recorder], progress)
         trace = finished(recorder, carry, 0)

@@ -132,33 +132,31 @@ def grid_rounds(
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (carry, buffers, last))
 
 
-# On a CPU, loops over mini-batches and small data are short: LLVM at level 1 compiles them in half the time and they
-# run faster (1.7 times, for the paper's problem with b = 20) than at its default level, which suits long rows only.
-# One piece, because splitting a program of this size for several threads makes it 1.4 times the work.
-SHORT_LOOPS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+# On a CPU, LLVM at level 1 compiles rounds in half the time it takes at its default level, and they run as fast, or faster (1.7
+# times, for the paper's problem with b = 20). One piece, because splitting a program of this size for several threads makes it 1.4
+# times the work.
+QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 # Members of a grid are products of matrices: up to a tenth faster in registers that a single product is slower in.
 WIDE = {"xla_cpu_prefer_vector_width": 512}
 
 
-def options(short: bool, grid: bool, platform: str) -> dict[str, Any] | None:
-    """For XLA: of a program with short loops or long ones, for one run or a grid."""
-    if platform != "cpu":
+def options(grid: bool = False) -> dict[str, Any] | None:
+    """For XLA: of a program for one run or a grid."""
+    if jax.devices()[0].platform != "cpu":
         return None
-    return (SHORT_LOOPS if short else {}) | (WIDE if grid else {}) or None
+    return QUICK | WIDE if grid else QUICK
 
 
 @functools.cache
-def _program(short: bool, grid: bool, platform: str) -> Any:
-    static = ("plan", "varies", "shape") if grid else "plan"
-    how = options(short, grid, platform)
-    return compiled(grid_rounds if grid else single_rounds, static_argnames=static, compiler_options=how)
+def single_program() -> Any:
+    return compiled(single_rounds, static_argnames="plan", compiler_options=options())
 
 
-def program_for(plan: Plan, grid: bool) -> Callable[..., Any]:
-    return _program(plan.at_once is None, grid, jax.devices()[0].platform)
+@functools.cache
+def grid_program() -> Any:
+    return compiled(grid_rounds, static_argnames=("plan", "varies", "shape"), compiler_options=options(grid=True))
 
 
 def programs_compiled() -> int:
     """How many programs this process has compiled so far."""
-    made = [_program(short, grid, jax.devices()[0].platform) for short in (False, True) for grid in (False, True)]
-    return sum(program._cache_size() for program in made)  # jax has no public count
+    return single_program()._cache_size() + grid_program()._cache_size()  # jax has no public count
