@@ -132,9 +132,9 @@ def grid_rounds(
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (carry, buffers, last))
 
 
-# On a CPU, LLVM at level 1 compiles rounds in half the time it takes at its default level, and they run as fast, or faster (1.7
-# times, for the paper's problem with b = 20). One piece, because splitting a program of this size for several threads makes it 1.4
-# times the work.
+# On a CPU, LLVM at level 1 compiles rounds sooner than at its default level (mini-batches in half the time), and they run as fast,
+# or faster (1.7 times, for the paper's problem with b = 20). One piece, because splitting a program of this size for several threads
+# makes it 1.4 times the work.
 QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
 # Members of a grid are products of matrices: up to a tenth faster in registers that a single product is slower in.
 WIDE = {"xla_cpu_prefer_vector_width": 512}
