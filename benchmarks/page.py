@@ -47,7 +47,7 @@ average before a measurement is given with it, and ratios are of contestants tha
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
   fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
   filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
-  on two. *Draws and rows of a round ahead of its steps, huge pages, other levels of LLVM*: nothing. *All local steps as one function
+  on two. *Draws and rows of a round ahead of its steps, huge pages*: nothing. *All local steps as one function
   of machine code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
   fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
   turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others.

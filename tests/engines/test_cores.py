@@ -97,6 +97,8 @@ def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypat
     with pytest.raises(cf.InputError, match=r"latency cannot be written \(No such file.*leave awake out"):
         cf.use_all_cores(jax.local_device_count("cpu"), awake=True)
     there.touch()
+    with pytest.raises(cf.InputError, match="awake='no'"):  # which Python takes for true
+        cf.use_all_cores(jax.local_device_count("cpu"), awake="no")  # pyright: ignore[reportArgumentType]
     cf.use_all_cores(jax.local_device_count("cpu"))
     assert there.read_bytes() == b""
     for _ in range(2):  # asked twice, told once

@@ -7,7 +7,7 @@ import os
 import jax
 
 from compfed.errors import InputError
-from compfed.tools.checks import whole
+from compfed.tools.checks import truth, whole
 
 LATENCY = "/dev/cpu_dma_latency"  # how soon a core must be awake, in us, as Linux is told by whoever has it open
 _told: list[int] = []  # the open file: closed, it says nothing
@@ -28,6 +28,7 @@ def use_all_cores(count: int | None = None, *, awake: bool = False) -> int:
     # the cores this process may use, where the system says so
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = cores if count is None else whole(count, "count", 1)
+    awake = truth(awake, "awake")
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
