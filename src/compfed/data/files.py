@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import lzma
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from compfed.data.csv_files import read_table
-from compfed.data.reading import as_float, check_names, check_no_category
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.errors import InputError, MissingExtra
+from compfed.data.tables import (
+    ENDINGS,
+    UNREADABLE,
+    Format,
+    Names,
+    agreed,
+    ending_of,
+    first_line,
+    format_of,
+    in_list,
+    is_numeric,
+    listed,
+    numbers,
+    read_frame,
+)
+from compfed.errors import InputError
 from compfed.tools.checks import one_of, whole
 from compfed.tools.memory import check_written_out
-from compfed.tools.text import some
 
-Format = Literal["csv", "parquet"]
 Paths = str | Path | Sequence[str | Path]
-Names = str | Sequence[str]
 
-ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
 ALL_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
 NAME = 100  # bytes of a column's name, mean and spread
-# What readers of files raise, their decompressors included, when a file is not what its name says.
-UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
 
 
 def from_files(
@@ -61,7 +66,7 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    labels, aside = _listed(() if label is None else label), _listed(drop)
+    labels, aside = listed(() if label is None else label), listed(drop)
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if site is not None and not isinstance(site, str):
@@ -71,17 +76,17 @@ def from_files(
     if format is not None:
         one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
-    frames = {path: _read(path, format or _format(path), read) for path in files}
-    chosen = None if features is None else _listed(features)
-    columns = _agreed(frames, [*labels, *_listed(site or ())], chosen, aside)
-    X = [np.column_stack([_numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
-    Y = [np.column_stack([_numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
+    frames = {path: read_frame(path, format or format_of(path), read) for path in files}
+    chosen = None if features is None else listed(features)
+    columns = agreed(frames, [*labels, *listed(site or ())], chosen, aside)
+    X = [np.column_stack([numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
+    Y = [np.column_stack([numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
     Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     if site is None:
         return from_arrays(X, Y, _site_names(files, ALL_ENDINGS), source, columns=columns)
     parts = [frame[site] for frame in frames.values()]
-    if not all(_is_numeric(part) for part in parts):
+    if not all(is_numeric(part) for part in parts):
         parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
     where = np.concatenate([part.to_numpy(object) for part in parts])
     return replace(from_table(np.concatenate(X), np.concatenate(Y), where), source=source, columns=tuple(columns))
@@ -115,7 +120,7 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
     except UNREADABLE as problem:
         _blame_svmlight(files, features)
-        raise InputError(f"{', '.join(path.name for path in files)}: {_line(problem)}") from None
+        raise InputError(f"{', '.join(path.name for path in files)}: {first_line(problem)}") from None
     _check_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
     source = {"name": "from_svmlight", "files": [path.name for path in files]}
@@ -145,43 +150,21 @@ def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
         try:
             load_svmlight_file(str(path), n_features=features)
         except UNREADABLE as problem:
-            raise InputError(f"{path.name} cannot be read as svmlight: {_line(problem)}") from None
-
-
-def _line(problem: BaseException) -> str:
-    if isinstance(problem, OverflowError):
-        return "a feature index is too large; the largest there can be is 2147483647"
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-
-
-def _listed(names: Names) -> list[str]:
-    listed = _in_list(names)
-    for name in listed:
-        if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
-    return listed
-
-
-def _in_list(given: Any) -> list[Any]:
-    return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
-
-
-def _some(names: Iterable[Any]) -> str:
-    return some([str(name) for name in names], most=12)
+            raise InputError(f"{path.name} cannot be read as svmlight: {first_line(problem)}") from None
 
 
 def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
     files = []
-    given = _in_list(paths)
+    given = in_list(paths)
     for path in given:
         if not isinstance(path, (str, Path)):
             raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")
     for path in map(Path, given):
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if _ending(p, endings))
+            inside = sorted(p for p in path.iterdir() if ending_of(p, endings))
             if not inside:
-                listed = ", ".join(endings[:-1]) + (" or " if endings[1:] else "") + endings[-1]
-                raise InputError(f"the folder {path} has no {listed} file; name the files one by one.")
+                kinds = ", ".join(endings[:-1]) + (" or " if endings[1:] else "") + endings[-1]
+                raise InputError(f"the folder {path} has no {kinds} file; name the files one by one.")
             files += inside
         elif path.exists():
             files.append(path)
@@ -192,116 +175,11 @@ def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
     return files
 
 
-def _ending(path: Path, endings: Sequence[str]) -> str:
-    """The ending that the name of the file has, in capitals or not; "" for none of them."""
-    return next((path.name[-len(ending) :] for ending in endings if path.name.lower().endswith(ending)), "")
-
-
-def _format(path: Path) -> Format:
-    if _ending(path, ENDINGS["csv"]):
-        return "csv"
-    if _ending(path, ENDINGS["parquet"]):
-        return "parquet"
-    raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
-
-
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
-    names = [path.name.removesuffix(_ending(path, endings)) for path in files]
+    names = [path.name.removesuffix(ending_of(path, endings)) for path in files]
     seen: dict[str, Path] = {}
     for path, name in zip(files, names, strict=True):
         if name in seen:
             raise InputError(f"{seen[name]} and {path} would both be site {name!r}; rename one of them.")
         seen[name] = path
     return names
-
-
-def _read(path: Path, format: Format, read: dict[str, Any]) -> Any:
-    """The file as a pandas DataFrame whose columns have words for names."""
-    extra, what = ("pandas", "CSV") if format == "csv" else ("parquet", "Parquet")
-    try:
-        import pandas as pd
-
-        frame = pd.read_parquet(path, **read) if format == "parquet" else read_table(path, read)
-    except ImportError:
-        raise MissingExtra(
-            "pandas" + (" with pyarrow" if extra == "parquet" else ""), extra, f"Reading {what}"
-        ) from None
-    except InputError:
-        raise
-    except UNREADABLE as problem:
-        raise InputError(f"{path.name} cannot be read as {what}: {_line(problem)}") from None
-    check_names(path.name, frame.columns)
-    return frame.set_axis([str(c) for c in frame.columns], axis=1)
-
-
-def _agreed(
-    frames: dict[Path, Any], aside: Sequence[str], chosen: Sequence[str] | None, drop: Sequence[str]
-) -> list[str]:
-    """The feature columns that every file has, in the order of the first; refuses a file that differs."""
-    first, frame = next(iter(frames.items()))
-    for name in drop:
-        if not any(name in other.columns for other in frames.values()):
-            raise InputError(f"drop={name!r}: no file has this column; {first.name} has {_some(frame.columns)}.")
-    left_out = {*aside, *drop}
-    columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
-    if not columns or left_out.intersection(columns):
-        raise InputError(
-            f"features={_some(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
-            f"may be the label, the site or dropped ({_some(sorted(left_out))})."
-        )
-    nameless = [c for c in columns if c.startswith("Unnamed: ")]
-    if nameless and chosen is None:
-        raise InputError(
-            f"{first.name} has a column without a name, {nameless[0]!r}, as a table has that was written with its row "
-            f"numbers. Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
-        )
-    for path, other in frames.items():
-        missing = [c for c in [*aside, *columns] if c not in other.columns]
-        if missing:
-            spaced = [c for c in other.columns if c.strip() == missing[0].strip()]
-            hint = (
-                f" Or is {spaced[0]!r} meant? Read with skipinitialspace=True, or give the name as it is."
-                if spaced
-                else ""
-            )
-            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_some(other.columns)}.{hint}")
-        extra = [c for c in other.columns if c not in left_out and c not in columns]
-        if extra and chosen is None:
-            raise InputError(
-                f"{path.name} has a column {extra[0]!r} that {first.name} has not; all files need the same columns. "
-                f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
-            )
-    return columns
-
-
-def _is_numeric(column: Any) -> bool:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    return is_numeric_dtype(column) or is_bool_dtype(column)
-
-
-def _numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
-    """One column as floats; refuses words and holes, naming the first."""
-    way_out = f", or leave the column out with drop={column.name!r}." if feature else "."
-    check_no_category(column, path.name, column.name)
-    empty = column.isna().to_numpy()
-    values = np.full(len(column), np.nan)
-    if _is_numeric(column):
-        values = column.to_numpy(float, na_value=np.nan)
-    else:
-        for i in np.flatnonzero(~empty):
-            value = column.iloc[i]
-            number = as_float(value)
-            if number is None:
-                raise InputError(
-                    f"{path.name}: column {column.name!r} has {value!r} in row {i} (the first is 0), which is not a "
-                    f"number. Encode it as numbers{way_out}"
-                )
-            values[i] = number
-    bad = ~np.isfinite(values)
-    if bad.any():
-        raise InputError(
-            f"{path.name}: column {column.name!r} has {bad.sum()} missing or infinite value(s), the first in row "
-            f"{bad.argmax()} (the first is 0). Drop these rows, impute them{way_out}"
-        )
-    return values

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.files import _agreed, _format, _is_numeric, _listed, _numbers, _read
 from compfed.data.reading import as_float, one_per_row
+from compfed.data.tables import agreed, format_of, is_numeric, listed, numbers, read_frame
 from compfed.errors import InputError
 from compfed.tools.checks import check_words
 from compfed.tools.text import some
@@ -32,13 +32,13 @@ def read_site(
     path: Path, label: str | Sequence[str], features: Sequence[str] | None = None, drop: Sequence[str] = ()
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """(rows, labels, columns) of a CSV or Parquet file. One column of labels may hold words: they are classes then."""
-    frame, labels = None, _listed(label)
+    frame, labels = None, listed(label)
     try:
         if not path.exists():
             raise InputError(f"there is no file {path}; mend `data` in site.toml, or put the table there.")
-        frame = _read(path, _format(path), {})
-        columns = _agreed({path: frame}, labels, features, drop)
-        A = np.column_stack([_numbers(path, frame[c], True) for c in columns])
+        frame = read_frame(path, format_of(path), {})
+        columns = agreed({path: frame}, labels, features, drop)
+        A = np.column_stack([numbers(path, frame[c], True) for c in columns])
         if len(labels) == 1 and not _all_numbers(frame[labels[0]]):
             y = one_per_row(
                 f"{path.name}: column {labels[0]!r} needs a label for every row", frame[labels[0]].to_numpy()
@@ -46,7 +46,7 @@ def read_site(
             y = y.astype(str)
             check_words(f"{path.name}: column {labels[0]!r} has the classes of rows", np.unique(y))
         else:
-            y = np.column_stack([_numbers(path, frame[c], False) for c in labels])
+            y = np.column_stack([numbers(path, frame[c], False) for c in labels])
             y = y[:, 0] if isinstance(label, str) else y
         return A, y, tuple(columns)
     except InputError as problem:
@@ -54,7 +54,7 @@ def read_site(
 
 
 def _all_numbers(column: Any) -> bool:
-    return _is_numeric(column) or all(as_float(value) is not None for value in column.unique())
+    return is_numeric(column) or all(as_float(value) is not None for value in column.unique())
 
 
 def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]) -> str:
