@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import quadratic_oracle, quadratics
@@ -13,6 +14,8 @@ from compfed.algorithms.fast_fedda import Constant
 from compfed.engines import reference
 from compfed.federation.server import ServerLoop
 from compfed.solvers.steps import suggest
+from compfed.tools.randomness import participation_scores, run_key
+from compfed.tools.sampling import participants
 
 
 def weighted(g: cf.regularisers.Regulariser) -> cf.Problem:
@@ -163,3 +166,18 @@ def test_with_equal_weights_or_all_clients_schemes_are_the_same_to_the_last_bit(
     ]
     assert everyone[0].x.tobytes() == everyone[1].x.tobytes()
     assert everyone[0].provenance["sampling"] is None
+
+
+def test_clients_whose_numbers_tie_are_told_apart_by_who_they_are():
+    """In round 4930 of seed 0 two of a thousand clients draw one number, at the cut. Their places must not decide."""
+    n, k, r = 1000, 500, 4930
+    scores = np.asarray(participation_scores(run_key(0), r, jnp.arange(n)))
+    cut = np.sort(scores)[k - 1 : k + 1]
+    assert cut[0] == cut[1]
+    first, second = np.flatnonzero(scores == cut[0])
+    swapped = np.arange(n)
+    swapped[[first, second]] = second, first
+    for clients in (np.arange(n), swapped, np.arange(n)[::-1]):
+        drawn = clients[np.asarray(participants("uniform", None, run_key(0), r, jnp.asarray(clients), k))]
+        assert first in drawn
+        assert second not in drawn

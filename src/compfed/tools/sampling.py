@@ -83,11 +83,11 @@ def participants(scheme: Scheme, given: Odds | None, run: Array, r: Array | int,
     if scheme != "proportional" and few_of_many(len(clients), k):
         # a rank among the sorted numbers of the clients: another order of the sites draws the same ones
         return jnp.sort(jnp.argsort(clients)[participation_ranks(run, r, len(clients), k)])
-    scores = participation_scores(run, r, clients)
+    # a new order in every round, so that no two clients always or never meet; of equal scores the smaller number is first
+    order = jnp.lexsort((clients, participation_scores(run, r, clients)))
     if scheme != "proportional":
-        return jnp.sort(jnp.argsort(scores, stable=True)[:k])
+        return jnp.sort(order[:k])
     assert given is not None
-    order = jnp.lexsort((clients, scores))  # a new order in every round: no two clients always or never meet
     return jnp.nonzero(drawn(given, order, participation_start(run, r)), size=k)[0]
 
 
