@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from compfed.algorithms.base import Algorithm
 from compfed.engines.columns import measured
 from compfed.engines.mesh import OnMesh, cores_for, described
+from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Progress, Recorder, Run
 from compfed.engines.request import check_kind, checked
 from compfed.engines.simulator import drive, finished, first_carry, planned, rows_of, shares_cores
@@ -62,15 +63,15 @@ def grid(
     """
     a_function(progress, "progress")
     a_function(measure, "measure")
-    kinds = [algorithm] if isinstance(algorithm, Algorithm) else list(algorithm)
-    names = {} if over is None else dict(over)
-    for name, listed in names.items():
-        if isinstance(listed, str) or not hasattr(listed, "__iter__"):
-            raise InputError(f"grid over {name!r}: give a list of values; got {listed!r}.")
+    check_kind(problem)
+    kinds: list[Any] = list(algorithm) if isinstance(algorithm, Iterable) else [algorithm]
+    for kind in kinds:
+        if not isinstance(kind, Algorithm):
+            ready(kind, problem, problem.n)  # says what is wrong with it
+    names = _listed(over)
     members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
     if not members or (over is not None and not over):
         raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
-    check_kind(problem)
     runs: list[Run] = []
     for kind, values in members:
         a, p, s = _with_values(kind, problem, seed, values)
@@ -82,6 +83,22 @@ def grid(
             )
         )  # fmt: skip
     return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
+
+
+def _listed(over: Any) -> dict[str, list[Any]]:
+    """`over`, if it maps names to lists of values."""
+    if not isinstance(over, (Mapping, type(None))):
+        raise InputError(f"over={over!r:.80} must map names to lists of values, such as {{'eta': [0.1, 1.0]}}.")
+    listed: dict[str, list[Any]] = {}
+    for name, values in (over or {}).items():
+        if not isinstance(name, str):
+            raise InputError(f"grid over {name!r}: it is no name of a number, such as 'eta' or 'seed'.")
+        if isinstance(values, str) or not hasattr(values, "__iter__"):
+            raise InputError(f"grid over {name!r}: give a list of values; got {values!r}.")
+        listed[name] = list(values)
+        if len({np.shape(value) for value in listed[name]}) > 1:
+            raise InputError(f"grid over {name!r}: its values differ in shape; give numbers, or arrays of one shape.")
+    return listed
 
 
 def side_by_side(
