@@ -56,10 +56,11 @@ COUNTED = frozenset(
 class Members:
     """The sites of a run, in their order: what tells whether another run has the same ones."""
 
-    names: tuple[str, ...]
+    names: tuple[Any, ...] | range  # a range for those that are known by their numbers
     rows: np.ndarray
     weights: np.ndarray  # p_i
-    marks: np.ndarray | None = None  # one sum over the rows of each; None where the rows were elsewhere
+    # one sum over the rows of each, NaN where nobody looked; None where the rows were elsewhere
+    marks: np.ndarray | None = None
 
     def __getitem__(self, order: list[int]) -> Members:
         """The same ones in another order."""
@@ -116,7 +117,7 @@ class Trace:
         """This trace followed by one that began at its model: rounds and costs go on counting."""
         columns = {}
         for c in self:
-            after = later.columns.get(c, np.full(len(later), np.nan))[1:]
+            after = later.columns.get(c, np.full((len(later), *self[c].shape[1:]), np.nan))[1:]
             columns[c] = np.concatenate([self[c], after + self[c][-1] if c in COUNTED else after])
         return Trace(columns, later.x, later.provenance, None)
 
@@ -126,12 +127,16 @@ class Trace:
         return Trace(columns, self.x, self.provenance, self.state)
 
     def to_pandas(self) -> Any:
-        """The columns as a pandas DataFrame, indexed by round."""
+        """The columns as a pandas DataFrame, indexed by round; vectors `v` as columns `v[0]`, `v[1]`, ..."""
         try:
             import pandas
         except ImportError:
             raise MissingExtra("pandas", "pandas", "Trace.to_pandas()") from None
-        return pandas.DataFrame(self.columns).set_index("round")
+        flat = {}
+        for name, values in self.columns.items():
+            for place in np.ndindex(values.shape[1:]):  # one, of a column of numbers
+                flat[name + (str(list(place)) if place else "")] = values[(slice(None), *place)]
+        return pandas.DataFrame(flat).set_index("round")
 
     def save(self, path: str | Path) -> Path:
         """Write one .npz file (the suffix is added if missing); `Trace.load` reads it back exactly."""
@@ -148,7 +153,7 @@ class Trace:
             if state.of is not None:
                 arrays["of"] = state.of
             if members is not None:
-                head["names"] = list(members.names)
+                head["names"] = len(members.names) if isinstance(members.names, range) else list(members.names)
                 said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
                 arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
         with whole_file(target) as unfinished, unfinished.open("wb") as file:
@@ -201,7 +206,8 @@ def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
     if "round" not in columns:
         raise KeyError("round")
-    if len({values.shape for values in columns.values()}) > 1 or any(values.ndim != 1 for values in columns.values()):
+    own = [values for name, values in columns.items() if name in COLUMNS]  # a user's may have several numbers in a row
+    if any(values.ndim != 1 for values in own) or len({values.shape[:1] for values in columns.values()}) > 1:
         raise ValueError("its columns are of different lengths")
     return Trace(columns, arrays["x"], head["provenance"], None if head["rounds"] is None else _state(head, arrays))
 
@@ -221,7 +227,8 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
     members = None
     if "names" in head:
         said = [arrays[f"members/{name}"] for name in ("rows", "weights")]
-        members = Members(tuple(head["names"]), *said, marks=arrays.get("members/marks"))
+        names = range(head["names"]) if isinstance(head["names"], int) else tuple(head["names"])
+        members = Members(names, *said, marks=arrays.get("members/marks"))
         if any(values.shape != (len(members.names),) for values in said):
             raise ValueError("its sites are of different numbers")
     if not is_whole(head["rounds"]) or head["rounds"] < 0:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from problems import quadratics
+from scipy.sparse import csr_array
 
 import compfed as cf
 from compfed.algorithms import DecoupledProx, FedAvg, Mime, Scaffold
@@ -82,6 +83,7 @@ def test_rows_and_memories_of_participants_and_of_no_others_are_fetched():
     problem = cf.LazyProblem(
         cf.losses.Squared(ridge=0.1), cf.regularisers.Zero(), cf.data.lazy_sites(rows_of, np.full(10**6, 4))
     )
+    problem.members()  # looks at a few clients, to know the federation by
     before = len(asked)
     trace = cf.simulate_cohorts(problem, Scaffold(eta=0.1, tau=2), 12, participants=7, record_every=4)
     taken = asked[before:]
@@ -112,6 +114,39 @@ def test_a_run_goes_on_where_it_stopped_and_where_it_can(sites, tmp_path):
     of_all = replace(part, state=replace(part.state, of=None))
     with pytest.raises(cf.InputError, match="the trace is of simulate;"):
         cf.simulate_cohorts(lazy, method, 1, participants=3, resume=of_all)
+
+
+# the same number of clients and columns, and yet another problem: (a factor of A, of y, a turn of the sizes, weights)
+OTHERS: dict[str, Any] = {
+    "weights": (
+        1,
+        1,
+        0,
+        [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],
+        r"weight of site 0 was 0\.166667 in the trace and is 0\.5 now",
+    ),
+    "sizes": (1, 1, 1, None, "site 1 had 5 rows in the trace and has 12 now"),
+    "rows": (7, 1, 0, None, "site 0 has other rows than in the trace"),
+    "labels": (1, 1.01, 0, None, "site 0 has other rows than in the trace"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_federation_is_no_place_to_go_on(sites, tmp_path, what):
+    A, y = np.concatenate(sites.features), np.concatenate(sites.labels)
+
+    def federation(of_A: float = 1, of_y: float = 1, turn: int = 0, weights: Any = None) -> cf.LazyProblem:
+        mapped = cf.data.mapped_sites(of_A * A, of_y * y, np.roll(sites.sizes, turn))
+        return cf.LazyProblem(cf.losses.Squared(ridge=0.1), cf.regularisers.Zero(), mapped, weights)
+
+    method = Scaffold(eta=0.05, tau=2)
+    part = cf.simulate_cohorts(federation(), method, 3, participants=3)
+    part = cf.Trace.load(part.save(tmp_path / "part"))
+    *other, said = OTHERS[what]
+    with pytest.raises(cf.InputError, match=said):
+        cf.simulate_cohorts(federation(*other), method, 1, participants=3, resume=part)
+    again = cf.simulate_cohorts(federation(), method, 1, participants=3, resume=part)
+    np.testing.assert_array_equal(again.x, cf.simulate_cohorts(federation(), method, 4, participants=3).x)
 
 
 def test_what_is_measured_is_said_to_be_of_a_subset_and_all_can_be_measured_at_the_end(sites):
@@ -201,6 +236,10 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
         (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), 5), "np.full"),
         (lambda: cf.data.mapped_sites(np.ones((3, 2)), np.ones(3), [1, 1]), "sum to 2"),
         (lambda: cf.data.mapped_sites([[1.0]], np.ones(1), [1]), "must be an array"),
+        (lambda: cf.data.mapped_sites(csr_array(np.eye(3)), np.ones(3), [2, 1]), "must be an array of rows.*got csr_array"),
+        (lambda: cf.data.lazy_sites(lambda i: (csr_array(np.eye(3)), np.ones(3)), [3]), r"are sparse.*toarray\(\)"),
+        (lambda: cf.data.mapped_sites(np.ma.masked_greater(np.eye(3), 0.5), np.ones(3), [2, 1]), "client 0.*2 masked"),
+        (lambda: cf.LazyProblem(loss, g, sites, [0, 0.5, 0.5, 0, 0, 0]).subset([0, 3]), r"\[0, 3\] have weight 0"),
     ]  # fmt: skip
     for call, said in refused:
         with pytest.raises(cf.InputError, match=said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from problems import quadratics
@@ -82,6 +83,13 @@ def changed(problem: cf.Problem) -> cf.Problem:
     return cf.Problem(problem.loss, SMOOTH, from_arrays(features, problem.sites.labels, names=NAMES))
 
 
+def relabelled(problem: cf.Problem) -> cf.Problem:
+    """The same rows and the same labels at a site, which no longer belong together: no sum over either can tell."""
+    labels = [y.copy() for y in problem.sites.labels]
+    labels[1] = labels[1][::-1]
+    return cf.Problem(problem.loss, SMOOTH, from_arrays(problem.sites.features, labels, names=NAMES))
+
+
 REFUSED: dict[str, Any] = {
     "weights": (
         lambda p: with_names(p, NAMES, weights=WEIGHTS),
@@ -92,6 +100,7 @@ REFUSED: dict[str, Any] = {
         lambda p: with_names(p, NAMES, ORDER),
         r"site 'ash' has other rows than in the trace\. Give each site the name it had",
     ),
+    "labels of other rows": (relabelled, r"objective at the trace's model was .* the rows are others.*x0=trace\.x"),
     "rows": (changed, r"site 'cedar' has other rows than in the trace"),
     "more rows": (
         lambda p: cf.Problem(p.loss, SMOOTH, from_arrays(
@@ -111,6 +120,20 @@ def test_another_problem_is_refused(problem, trace, engine, what):
     make, message = REFUSED[what]
     with pytest.raises(cf.InputError, match=message):
         getattr(cf.engines, engine)(make(problem), SCAFFOLD, 1, resume=trace)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_function_is_known_by_what_it_gives(problem, dtype):
+    """It has no number to compare. The same one, written again, goes on; the float32 run, in blocks or alone, as well."""
+
+    def made(power: float) -> cf.Problem:
+        loss = cf.losses.from_function(lambda w, a, y: jnp.abs(a @ w - y) ** power / 2, np.zeros(8), ridge=0.1)
+        return cf.Problem(loss, SMOOTH, problem.sites, dtype=dtype)
+
+    trace = cf.simulate(made(2.0), FedAvg(eta=0.01), 7)
+    assert len(cf.simulate(made(2.0), FedAvg(eta=0.01), 1, resume=trace)) == 9
+    with pytest.raises(cf.InputError, match="the loss, the regulariser or the rows are others"):
+        cf.simulate(made(2.01), FedAvg(eta=0.01), 1, resume=trace)
 
 
 def test_the_way_out_is_one(problem, trace):

@@ -25,6 +25,12 @@ from compfed.tools.sizes import LEAST, MOST, check_sizes, check_weights
 from compfed.tools.text import some
 
 
+def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """What the features and labels of a row count in the mark of its site."""
+    w = np.cos(1.0 + np.arange(width + int(np.prod(outputs))))
+    return w[:width], w[width:]
+
+
 @dataclass(frozen=True, repr=False)
 class Sites:
     """The data of n sites. Build one with `from_arrays`, `from_table` or `synthetic`.
@@ -79,8 +85,7 @@ class Sites:
     @cached_property
     def marks(self) -> np.ndarray:
         """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
-        outputs = int(np.prod(self.labels[0].shape[1:]))
-        w, v = np.split(np.cos(1.0 + np.arange(self.width + outputs)), [self.width])
+        w, v = mark_weights(self.width, self.labels[0].shape[1:])
         sizes, shares, found = self.sizes, self.row_shares, []
         for a, b in in_blocks(sizes, self.width):
             A, y, q = (joined(arrays[a:b]) for arrays in (self.features, self.labels, shares))

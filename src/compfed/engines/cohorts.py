@@ -78,6 +78,7 @@ def simulate_cohorts(
             f"measure_on must be a compfed.Problem with {problem.d} coefficients, such as problem.subset(range(100)); got "
             f"{measure_on!r:.80}."
         )
+    problem.members()  # it looks at a few clients: better now than after the last round
     recorder = Recorder(run, "simulate_cohorts", None if measure_on is None else partial(_measured_on, measure_on))
     recorder.more["measured_on"] = None if measure_on is None else measure_on.describe()
     with precision(problem.dtype):

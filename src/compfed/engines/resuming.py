@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
+from compfed.engines.columns import measured
 from compfed.errors import InputError, RunWarning
 from compfed.problem.lazy_problem import LazyProblem
 from compfed.problem.problem import Problem
@@ -51,7 +53,8 @@ def fitting(trace: Any, problem: Problem | LazyProblem, algorithm: Algorithm, x0
     _check_same("regulariser", of.get("regulariser"), describe(problem.regulariser))
     _check_fields(told["algorithm"], algorithm)
     _check_memory(trace, problem, algorithm)
-    if isinstance(order, range) or order == list(range(problem.n)):
+    _check_objective(trace, problem)
+    if isinstance(order, range):
         return trace
     return replace(trace, state=replace(trace.state, clients=[leaf[order] for leaf in trace.state.clients]))
 
@@ -71,8 +74,6 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
         raise InputError(
             f"resume: the trace is of {here}; {there} keeps memories in another way. Go on with {here}, {ANEW}"
         )
-    if isinstance(problem, LazyProblem):
-        return range(problem.n)
     if was is None:
         warnings.warn(
             "resume: this trace does not say of which sites and weights it is (it was written by an earlier version, or made "
@@ -83,23 +84,24 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
         )
         return range(problem.n)
     now, sites = problem.members(), "Go on with the same sites,"
-    strangers = [name for name in now.names if name not in set(was.names)]
-    if strangers:
-        raise InputError(
-            f"resume: the trace knows no site {strangers[0]!r}; it has {_listed(was.names)}. {sites} {ANEW}"
-        )
-    place = {name: i for i, name in enumerate(was.names)}
-    order = [place[name] for name in now.names]
-    was = was[order]
-    for i, name in enumerate(now.names):
-        if was.rows[i] != now.rows[i]:
+    order: list[int] | range = range(problem.n)
+    if was.names != now.names:
+        place = {name: i for i, name in enumerate(was.names)}
+        strangers = [name for name in now.names if name not in place]
+        if strangers:
             raise InputError(
-                f"resume: site {name!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now. {sites} {ANEW}"
+                f"resume: the trace knows no site {strangers[0]!r}; it has {_listed(was.names)}. {sites} {ANEW}"
             )
-    if was.marks is not None and now.marks is not None:
-        other = ~np.isclose(
-            was.marks, now.marks, rtol=0, atol=1e-9 * max(np.abs(now.marks).max(), np.abs(was.marks).max())
+        order = [place[name] for name in now.names]
+        was = was[order]
+    if (was.rows != now.rows).any():
+        i = int((was.rows != now.rows).argmax())
+        raise InputError(
+            f"resume: site {now.names[i]!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now. {sites} {ANEW}"
         )
+    if was.marks is not None and now.marks is not None:
+        apart = np.abs(was.marks - now.marks)  # NaN where nobody looked at the rows
+        other = apart > 1e-9 * np.nanmax(np.abs([was.marks, now.marks]), initial=0.0)
         if other.any():
             raise InputError(
                 f"resume: site {now.names[int(other.argmax())]!r} has other rows than in the trace. Give each site the name "
@@ -114,7 +116,7 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
     return order
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Sequence[Any]) -> str:
     return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
@@ -127,6 +129,20 @@ def _check_same(what: str, was: Any, now: Any) -> None:
     if _plain(was) != _plain(now):
         raise InputError(
             f"resume: the {what} was {_short(was)} in the trace and is {_short(now)} now. Go on with the same problem, {ANEW}"
+        )
+
+
+def _check_objective(trace: Trace, problem: Problem | LazyProblem) -> None:
+    """What has no name to tell it by, a user's function or which label goes with which row, shows in the objective."""
+    was = trace.columns.get("objective")
+    if was is None or isinstance(problem, LazyProblem):  # for which it would cost a pass over all clients
+        return
+    now = measured(problem, trace.x[None])["objective"][0]
+    rounding = (1e-8 if problem.dtype == np.float64 else 1e-4) * np.abs(was[[0, -1]]).max()
+    if not np.abs(now - was[-1]) <= rounding and np.isfinite([now, was[-1], rounding]).all():
+        raise InputError(
+            f"resume: the objective at the trace's model was {was[-1]:.9g} in the trace and is {now:.9g} now: the loss, the "
+            f"regulariser or the rows are others. Go on with the same problem, {ANEW}"
         )
 
 

@@ -16,6 +16,7 @@ from compfed.problem.problem import Problem
 from compfed.problem.regularisers import Regulariser
 from compfed.problem.statement import Statement
 from compfed.tools.precision import precision
+from compfed.trace import Members
 
 BLOCK = 2**26  # bytes of rows looked at together where all clients are
 
@@ -45,8 +46,9 @@ class LazyProblem(Statement):
         parts = f"{type(self.loss).__name__}, {type(self.regulariser).__name__}, {self.sites!r}"
         return f"LazyProblem({parts}, {self.d} coefficients, {self.dtype.name})"
 
-    def members(self) -> None:
-        """Nobody is named: clients are known by their numbers."""
+    def members(self) -> Members:
+        """The clients, for whoever goes on from here. Of a few of them the rows are looked at."""
+        return Members(self.sites.names, self.sites.sizes, self.weights, self.sites.marks)
 
     def cohort(self, who: np.ndarray, like_all: bool = False) -> Store:
         """The rows of some clients on the device, each padded to the largest of them, or almost: to a power of two, so
@@ -86,6 +88,8 @@ class LazyProblem(Statement):
         if who.ndim != 1 or who.dtype.kind not in "iu" or not len(who) or who.min() < 0 or who.max() >= self.n:
             raise InputError(f"subset(clients) needs numbers of clients, 0..{self.n - 1}; got {clients!r:.80}.")
         p = self.weights[who]
+        if not p.sum() > 0:
+            raise InputError(f"subset(clients): the clients {clients!r:.80} have weight 0; take some that count.")
         return Problem(self.loss, self.regulariser, self.sites.loaded(who), p / p.sum(), self.dtype)
 
     def objective(self, x: Any) -> float:
