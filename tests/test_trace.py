@@ -367,3 +367,28 @@ def test_warm_start(problem, engine):
     np.testing.assert_array_equal(warm.x, whole.x)
     np.testing.assert_array_equal(warm["round"], [0, 1, 2])
     np.testing.assert_allclose(warm["objective"], whole["objective"][2:], rtol=1e-14)
+
+
+def test_vectors_that_a_user_measures_are_saved_shown_and_gone_on_with(problem, tmp_path):
+    """The model itself, measured: its last row is the trace's x, whatever becomes of the trace."""
+
+    def own(loss, g, store, algorithm, server, clients):
+        x = algorithm.solution(g, server)
+        return {"model": x, "size": abs(x).sum()}
+
+    plain, first = cf.simulate(problem, ALGORITHM, 3), cf.simulate(problem, ALGORITHM, 3, measure=own)
+    again = cf.Trace.load(first.save(tmp_path / "own"))
+    assert_same_arrays(again.columns, first.columns)
+    np.testing.assert_array_equal(first["model"][-1], first.x)
+    table = first.to_pandas()
+    np.testing.assert_array_equal(table["model[1]"], first["model"][:, 1])
+    np.testing.assert_array_equal(table["size"], first["size"])
+    later = cf.simulate(problem, ALGORITHM, 2, measure=own, resume=plain)
+    assert np.isnan(later["model"][:4]).all()
+    np.testing.assert_array_equal(later["model"][-1], later.x)
+    stopped = cf.simulate(problem, ALGORITHM, 2, resume=again)
+    assert np.isnan(stopped["model"][4:]).all()
+    assert stopped.then(plain)["model"].shape == (9, problem.d)
+    other: Any = lambda *_: {"model": 1.0}  # noqa: E731
+    with pytest.raises(cf.InputError, match=r"column 'model' has shape \(\) in a row and had"):
+        cf.simulate(problem, ALGORITHM, 2, resume=again, measure=other)

@@ -240,6 +240,9 @@ def test_a_measure_cannot_take_the_name_of_a_column(problems, column):
     with pytest.raises(cf.InputError, match=f"measure returns a column '{column}', which is one of a trace's own"):
         cf.simulate(problems["equal"], FedDA(eta=1.0), 1, measure=own)
     nothing: Any = lambda *_: 0.0  # noqa: E731
+    no_number: Any = lambda *_: {"own": None}  # noqa: E731
+    with pytest.raises(cf.InputError, match="measure returns None as column 'own'; it must be a number"):
+        cf.simulate(problems["equal"], FedDA(eta=1.0), 1, measure=no_number)
     with pytest.raises(cf.InputError, match="measure must return a dict"):
         cf.simulate(problems["equal"], FedDA(eta=1.0), 1, measure=nothing)
 

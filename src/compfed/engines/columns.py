@@ -11,6 +11,7 @@ from compfed.errors import InputError
 from compfed.problem.measures import objectives_and_mappings
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
+from compfed.tools.text import shortened
 from compfed.trace import COLUMNS
 
 BLOCK = 64  # models measured together
@@ -36,7 +37,11 @@ def own_columns(found: Any) -> Mapping[str, Any]:
     """What a user's `measure` returned, if it is a dict of columns that a trace does not have already."""
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise InputError(f"measure must return a dict from names of columns to numbers; got {type(found).__name__}.")
-    for name in found:
+    for name, value in found.items():
+        if value is None or isinstance(value, (str, Mapping)):
+            raise InputError(
+                f"measure returns {shortened(repr(value), 40)} as column {name!r}; it must be a number or an array of JAX."
+            )
         if name in COLUMNS:
             raise InputError(
                 f"measure returns a column {name!r}, which is one of a trace's own ({COLUMNS[name]}); give it another name."

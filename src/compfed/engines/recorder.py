@@ -13,7 +13,7 @@ import numpy as np
 
 from compfed.algorithms.base import Algorithm
 from compfed.engines.costs import Spending
-from compfed.errors import Divergence
+from compfed.errors import Divergence, InputError
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.precision import precision
 from compfed.tools.records import describe
@@ -120,17 +120,24 @@ class Recorder:
         """Record `models` after `rounds`, worked out in `seconds`; stops recording at the first that blew up."""
         if self.blown or not len(rounds):
             return
+        for name, values in seen.items():
+            before = self.blocks[0].get(name, values) if self.blocks else values
+            if before.shape[1:] != values.shape[1:]:
+                raise InputError(
+                    f"measure: column {name!r} has shape {values.shape[1:]} in a row and had {before.shape[1:]} in the run that "
+                    "this one goes on from; give it another name."
+                )
         good = self._good(models, seen)
         keep = len(rounds) if good.all() else int(good.argmin())
         if keep < len(rounds):
             self.blown = int(rounds[keep])
-        before, span = max(self.last_round, 0), max(int(rounds[-1]) - max(self.last_round, 0), 1)
+        start, span = max(self.last_round, 0), max(int(rounds[-1]) - max(self.last_round, 0), 1)
         if keep:
             block: dict[str, np.ndarray] = {"round": rounds[:keep]}
             known = {name: values[:keep] for name, values in seen.items()}
             block |= self._described(models[:keep], known)
             block |= {n: self.before.get(n, 0.0) + spent for n, spent in self.spending.after(rounds[:keep]).items()}
-            block["seconds"] = self.seconds + seconds * (rounds[:keep] - before) / span
+            block["seconds"] = self.seconds + seconds * (rounds[:keep] - start) / span
             self.blocks.append(block)
             self.x = models[keep - 1]
         self.seconds += seconds
@@ -163,11 +170,7 @@ class Recorder:
         """The trace of everything recorded; one that blew up says so and has no state to go on from."""
         present = {c: None for block in self.blocks for c in block}
         names = [c for c in COLUMNS if c in present] + [c for c in present if c not in COLUMNS]
-        # a column that only one part of a resumed run measured is NaN in the other
-        columns = {
-            c: np.concatenate([block.get(c, np.full(len(block["round"]), np.nan)) for block in self.blocks])
-            for c in names
-        }
+        columns = {c: _whole_column(self.blocks, c) for c in names}
         provenance = self.provenance() | self.more
         if self.blown:
             provenance["diverged"] = self._what_happened(where)
@@ -208,6 +211,12 @@ class Recorder:
             "device": str(jax.devices()[0].device_kind),
             "versions": dict(versions()),
         }
+
+
+def _whole_column(blocks: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
+    """All of a column. What only one part of a resumed run measured is NaN in the other."""
+    shape = next(block[name].shape[1:] for block in blocks if name in block)
+    return np.concatenate([block.get(name, np.full((len(block["round"]), *shape), np.nan)) for block in blocks])
 
 
 def _spending(run: Run) -> Spending:
