@@ -221,6 +221,60 @@ def test_classes_that_can_be_told_apart_without_a_penalty_are_said_to_have_no_be
     assert model.score(X, y) == 1.0
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_three_classes_that_can_be_told_apart_are_no_different(seed):
+    """Newton's method goes so far out in one step that the certificate holds, or rounding hides everything."""
+    X = np.random.default_rng(seed).standard_normal((100, 5))
+    y = np.digitize(X @ [2.0, -1.0, 0.0, 0.0, 1.0], [-1.0, 1.0])
+    with pytest.warns(ConvergenceWarning, match="the labels can be told apart without error"):
+        model = cf.FederatedLogisticRegression(alpha=0.0).fit(X, y, sites=np.arange(100) % 3)
+    assert not model.certificate_.minimiser_exists
+    assert not model.certificate_.holds
+    assert model.score(X, y) == 1.0
+
+
+def in_part(kind: str) -> tuple[Any, np.ndarray, np.ndarray]:
+    """A column that is there in one class alone, or where counts are zero alone: the more of it, the better, without end."""
+    rng = np.random.default_rng(4)
+    X = rng.standard_normal((150, 4))
+    there = rng.random(150) < 0.2
+    noisy = X[:, 0] + rng.logistic(size=150)
+    if kind == "counts":
+        X[:, 3] = there
+        return cf.FederatedPoissonRegressor, X, rng.poisson(np.exp(0.3 * X[:, 0])) * ~there
+    y = np.digitize(noisy, [0.0] if kind == "two classes" else [-1.0, 1.0])
+    X[:, 3] = there & (y == y.max())
+    return cf.FederatedLogisticRegression, X, y
+
+
+@pytest.mark.parametrize("kind", ["two classes", "three classes", "counts"])
+def test_a_column_that_decides_some_rows_is_said_to_leave_no_best_model(kind):
+    """The gradient vanishes as the coefficient grows, so that a certificate alone would hold."""
+    estimator, X, y = in_part(kind)
+    sites = np.arange(150) % 3
+    with pytest.warns(ConvergenceWarning, match="and the coefficients still grow: a column"):
+        model = estimator(alpha=0.0).fit(X, y, sites=sites)
+    assert not model.certificate_.minimiser_exists
+    assert model.certificate_.relative <= model.tol
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert estimator(alpha=1e-4).fit(X, y, sites=sites).certificate_.holds
+        X[:3, 3], y[:3] = 1.0, [0, 1, y.max()]  # and now it is there in all of them
+        assert estimator(alpha=0.0).fit(X, y, sites=sites).certificate_.holds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_that_add_up_to_others_are_no_reason_to_say_so(seed):
+    """There the Hessian has no inverse, and a step is as long as rounding makes it; minimisers there are many of."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((100, 5))
+    y = (X[:, 0] + rng.logistic(size=100) > 0).astype(int)
+    X = np.column_stack([X, X[:, 0], X[:, 1] + X[:, 2]])
+    with pytest.warns(cf.NotUniqueWarning):
+        model = cf.FederatedLogisticRegression(alpha=0.0).fit(X, y, sites=np.arange(100) % 3)
+    assert model.certificate_.holds
+
+
 def test_with_a_penalty_or_with_overlap_there_is_a_best_model_and_no_warning():
     X, y, sites = separable()
     with warnings.catch_warnings():

@@ -26,7 +26,6 @@ from compfed.estimators.scoring import scoring
 from compfed.estimators.table import NOT_SAID, Table, check_features, check_table, tabulated, warn_of_one_site
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
-from compfed.solvers.by_questions import NO_MINIMISER
 from compfed.solvers.search import Minimum, Search
 from compfed.solvers.stopping import OUT_OF_REACH
 from compfed.tools.checks import is_number, truth, whole
@@ -128,8 +127,8 @@ class FederatedModel(BaseEstimator):
     def _why_not(self, minimum: Minimum) -> str:
         """Why the certificate does not hold, for a person."""
         me = type(self).__name__
-        if NO_MINIMISER in minimum.notes:
-            return f"{me}: {NO_MINIMISER}."
+        if not minimum.certificate.minimiser_exists:
+            return f"{me}: {minimum.notes[-1]}."
         said = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
         stopped = (
             f"{me} stopped after {minimum.rounds} rounds with a gradient mapping of {minimum.certificate.relative:.1e} of "

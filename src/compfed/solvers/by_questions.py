@@ -19,6 +19,7 @@ from compfed.federation.conversation import Request, Talk
 from compfed.federation.questions import Curvature, ValueAndGradient
 from compfed.federation.task import Task
 from compfed.problem.gradient_mapping import at_point
+from compfed.problem.losses import Logistic, Softmax
 from compfed.problem.losses.base import unwarned
 from compfed.problem.regularisers.form import remembering
 from compfed.problem.triangle import upper
@@ -32,7 +33,12 @@ NO_MINIMISER = (
     "the loss is all but zero and the coefficients still grow: the labels can be told apart without error, and without a "
     "penalty there is no best model. Give a larger alpha"
 )
-GROWING = 1e-3  # a step this long, relative to the model, where the loss is all but gone: there is no minimiser
+STILL_GROWS = (
+    "the gradient is as small as asked for and the coefficients still grow: a column, or a sum of some, tells one class from the "
+    "others or has no counts but zero, and without a penalty there is no best model. Give a larger alpha"
+)
+GROWING = 1e-3  # steps this long, relative to the model, where the certificate holds: there is no minimiser
+SECOND_LOOKS = 2  # steps more, where they are long: near a minimiser they would be short at once
 
 
 class Seen(NamedTuple):
@@ -126,7 +132,9 @@ def asking(
         state = _after(algorithm, g, state, seen)
         if norm <= tol:
             log.best, log.norm = seen, norm  # whatever rounding makes of objectives whose terms cancel
-            return log.reached(state, *log.judged(float(np.linalg.norm(state.trial - seen.x))))
+            verdict = log.judged(state.trial - seen.x, 1.0 / step)
+            if verdict is not None:
+                return log.reached(state, *verdict)
         seen = None
 
 
@@ -153,7 +161,7 @@ class _Log:
 
     def __init__(self, task: Task, algorithm: Algorithm, described: dict[str, Any]):
         self.task, self.algorithm, self.described, self.began = task, algorithm, described, time.perf_counter()
-        self.messages = self.idle = 0
+        self.messages = self.idle = self.long = 0
         self.up = self.down = 0.0  # bytes
         self.rows: list[dict[str, float]] = []
         self.best: Seen | None = None
@@ -202,25 +210,54 @@ class _Log:
     def reason_to_end(self, max_rounds: int, L: float, tol: float) -> tuple[bool, str] | None:
         """(is it good enough, why) if the search should end although the tolerance is not reached."""
         assert self.best is not None
-        if self.idle > 3 and self.norm <= rounding_level(self.best.x, L, self.best.at.terms):
-            return True, ""
-        if (
-            self.slow > PATIENCE
-        ):  # no nearer, and what is asked for is finer than the numbers are: it could go on for ever
-            rows = float(np.sum(self.task.sizes))
-            if hidden(self.best.x, L, self.best.at.terms, rows) > tol:
-                return False, OUT_OF_REACH
+        finer = hidden(self.best.x, L, self.best.at.terms, float(np.sum(self.task.sizes))) > tol
+        rounding = rounding_level(self.best.x, L, self.best.at.terms)
+        if self.idle > 3 and self.norm <= rounding:
+            if self.told_apart:
+                return False, NO_MINIMISER
+            return (False, OUT_OF_REACH) if finer and self.rows[0]["gradient_mapping"] > rounding else (True, "")
+        if self.slow > PATIENCE and finer:  # what is asked for is finer than the numbers are: it could go on for ever
+            return False, OUT_OF_REACH
         if self.messages >= max_rounds:
             return False, f"stopped at max_rounds={max_rounds}"
         return (False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None
 
-    def judged(self, step: float) -> tuple[bool, str]:
-        """A point whose certificate holds, unless the loss is all but gone and the model still grows."""
+    def judged(self, step: np.ndarray, L: float) -> tuple[bool, str] | None:
+        """A point whose certificate holds is good, unless the model still grows; None to look again after this step.
+
+        Where there is no minimiser a Newton step takes the gradient down by a factor, and is as long as the one before.
+        A step along which rounding hides the gradient says nothing.
+        """
         assert self.best is not None
-        gone = self.best.at.value <= 1e-6 * self.rows[0]["objective"]
-        if gone and not getattr(self.task.loss, "attained", False) and step > GROWING * np.linalg.norm(self.best.x):
+        x, at, length = self.best.x, self.best.at, float(np.linalg.norm(step))
+        if self.told_apart:
             return False, NO_MINIMISER
-        return True, ""
+        if getattr(self.task.loss, "attained", False) or not length > GROWING * np.linalg.norm(x):
+            return True, ""
+        if self.gone:
+            return False, NO_MINIMISER
+        if abs(at.gradient @ step) <= 3 * length * hidden(x, L, at.terms, float(np.sum(self.task.sizes))):
+            return True, ""
+        self.long += 1
+        return (False, STILL_GROWS) if self.long > SECOND_LOOKS else None
+
+    @property
+    def gone(self) -> bool:
+        """Is the loss all but zero, for a loss that is zero nowhere?"""
+        assert self.best is not None
+        below = self.best.at.value <= 1e-6 * self.rows[0]["objective"]
+        return below and not getattr(self.task.loss, "attained", False)
+
+    @property
+    def told_apart(self) -> bool:
+        """Does the value itself say that no row is on the wrong side, and nothing hold the model back?
+
+        A row on the wrong side, or between two classes, has a logistic loss of log 2 at least.
+        """
+        assert self.best is not None
+        of_a_row = float(np.min(self.task.weights / self.task.sizes))
+        free = self.objective == self.best.at.value and isinstance(self.task.loss, (Logistic, Softmax))
+        return self.gone and free and self.best.at.value < np.log(2) * of_a_row
 
     def reached(self, state: Any, good: bool, why: str) -> Reached:
         assert self.best is not None

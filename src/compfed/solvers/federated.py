@@ -15,7 +15,7 @@ from compfed.federation.conversation import Federation, Request, Talk
 from compfed.federation.questions import Refused, SiteRefusal, Steepness
 from compfed.federation.task import Task
 from compfed.problem.gradient_mapping import length
-from compfed.solvers.by_questions import NO_MINIMISER, asking, questions_at, read
+from compfed.solvers.by_questions import NO_MINIMISER, STILL_GROWS, asking, questions_at, read
 from compfed.solvers.by_rounds import minimising_by_rounds
 from compfed.solvers.choice_of_method import Choice, automatic, certificate_step, named, of_first_order, working_width
 from compfed.solvers.search import FIRST_ORDER, Minimum, Search, Start, bounds_of
@@ -31,7 +31,7 @@ def minimising(federation: Federation, task: Task, search: Search, start: Start)
     if (
         found.converged
         or search.algorithm != "auto"
-        or NO_MINIMISER in found.notes
+        or not found.certificate.minimiser_exists
         or found.rounds >= search.max_rounds
     ):
         return found
@@ -110,7 +110,7 @@ def _by_questions(task: Task, search: Search, start: Start, choice: Choice) -> T
         return (yield from minimising_without_curvature(task, search, start, str(refusal)))
     if search.progress is not None:
         search.progress(reached.messages, reached.messages)
-    exists = NO_MINIMISER not in reached.notes
+    exists = not {NO_MINIMISER, STILL_GROWS}.intersection(reached.notes)
     hides = hidden(reached.seen.x, 1.0 / step, reached.seen.at.terms, float(np.sum(task.sizes)))
     certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists, rounding=hides)
     found = Minimum(
