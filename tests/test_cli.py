@@ -45,6 +45,8 @@ SRC = str(Path(cf.__file__).parents[1])
         (["compare", "--few-rounds", "--rounds", "inf"], "rounds=inf must be a whole number"),
         (["compare", "--candidates", "100", "--clients", "2"], "candidates=100 must be at most 99"),
         (["compare", "--clients", "4000000000", "--quick"], "GB of numbers"),
+        (["compare", "--samples", "4000000000", "--quick"], "--samples 4000000000"),
+        (["compare", "--candidates", "0", "--quick"], "--candidates 0"),
         (["compare", "--l1", "nan"], "lam must be"),
         (["compare", "--methods", "no_such_module:Method", "--quick"], "no_such_module"),
         (["compare", "--gradients", "2", "--methods", "FedDA", "--quick"], "does not buy one round of FedDA"),

@@ -77,17 +77,19 @@ def _add_compare(commands: Any) -> None:
     budget.add_argument("--gradients", type=float, metavar="N", help="budget in gradient evaluations of a client")
     compare.add_argument("--tau", type=_whole, default=5, help="local steps (default: 5)")
     compare.add_argument(
-        "--candidates", type=_whole, default=7, metavar="K", help="step sizes tried per method (default: 7)"
+        "--candidates", type=_whole, metavar="K", help="step sizes tried per method (default: 7, quick: 3)"
     )
     compare.add_argument("--batch-size", type=_whole, metavar="B", help="mini-batch size (default: full gradients)")
     compare.add_argument("--participants", type=_whole, metavar="K", help="clients per round (default: all)")
     compare.add_argument("--clients", type=_whole, default=30, help="default: 30")
-    compare.add_argument("--samples", type=_whole, default=500, help="examples per client (default: 500)")
+    compare.add_argument("--samples", type=_whole, help="examples per client (default: 500, quick: 100)")
     compare.add_argument("--features", type=_whole, default=60, help="default: 60")
     compare.add_argument("--ridge", type=float, default=0.01, help="default: 0.01")
     compare.add_argument("--l1", type=float, default=1e-4, help="0 for a smooth problem (default: 1e-4)")
     compare.add_argument("--seed", type=_whole, default=0, help="of the data and of mini-batches (default: 0)")
-    compare.add_argument("--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds")
+    compare.add_argument(
+        "--quick", action="store_true", help="100 examples per client, 3 candidates, 100 rounds, unless given"
+    )
     compare.add_argument("--out", type=Path, metavar="DIR", help="default: results/compare, or results/few-rounds")
     compare.set_defaults(run=_compare)
 
@@ -190,7 +192,9 @@ def _compare(args: argparse.Namespace) -> int:
 
     out = _folder(args.out or Path("results/compare"))
     given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
-    samples, candidates = (100, 3) if args.quick else (args.samples, args.candidates)
+    samples, candidates = (100, 3) if args.quick else (500, 7)
+    samples = samples if args.samples is None else args.samples
+    candidates = candidates if args.candidates is None else args.candidates
     given = given or {"rounds": 100.0 if args.quick else 300.0}
     unit, amount = next(iter(given.items()))
     if not 1 <= amount < math.inf or candidates < 1:

@@ -148,6 +148,17 @@ def test_a_model_is_read_back_as_the_estimator(tmp_path):
         model_files.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint16", "uint32", "bool", "float32", "str"])
+def test_classes_of_every_kind_are_read_back(tmp_path, kind):
+    X = np.random.default_rng(0).standard_normal((40, 3))
+    y = (X[:, 0] > 0.1).astype(kind)
+    model = cf.FederatedLogisticRegression(0.1).fit(X, y, sites=np.arange(40) % 2)
+    model_files.save(model, tmp_path)
+    again = model_files.load(tmp_path).predict(X)
+    np.testing.assert_array_equal(again, model.predict(X))
+    assert again.dtype.kind == model.predict(X).dtype.kind
+
+
 # --- the server app ---
 
 

@@ -244,11 +244,16 @@ def test_the_next_alphas_start_where_the_last_ones_ended():
 def test_a_second_fit_forgets_the_first():
     table = bundled.diabetes()
     frame = pd.DataFrame(table.X, columns=list(table.feature_names)).assign(hospital=table.sites)
-    model = cf.FederatedLassoCV([1.0, 0.1], cv=3).fit(frame, table.y, sites="hospital")
-    assert model.site_column_ == "hospital"
-    model.fit(table.X, table.y, sites=table.sites)
-    assert not hasattr(model, "site_column_")
-    assert not hasattr(model, "feature_names_in_")
+    plain = cf.data.from_table(table.X[:, :3], table.y, table.sites)
+    for model in (cf.FederatedLassoCV([1.0, 0.1], cv=3), cf.FederatedLasso(0.1)):
+        for again in (lambda m: m.fit(table.X[:, :3], table.y, sites=table.sites), lambda m: m.fit_sites(plain)):
+            model.fit(frame, table.y, sites="hospital")
+            assert model.site_column_ == "hospital"
+            np.testing.assert_array_equal(model.predict(frame), model.predict(frame.drop(columns="hospital")))
+            again(model)
+            assert not hasattr(model, "site_column_")
+            assert not hasattr(model, "feature_names_in_")
+            assert model.predict(table.X[:, :3]).shape == table.y.shape
 
 
 def test_folds_of_rows_without_weight_have_their_place():

@@ -32,7 +32,7 @@ from compfed.estimators.many_outcomes import (
 )
 from compfed.estimators.model import FederatedModel, estimator, first
 from compfed.estimators.selection import selecting
-from compfed.estimators.table import NOT_SAID, warn_of_one_site
+from compfed.estimators.table import NOT_SAID
 from compfed.federation.conversation import Federation, converse
 from compfed.tools.checks import whole
 
@@ -75,7 +75,7 @@ class CrossValidated(FederatedModel):
         federation = table.federation(splits)
         parts = self._select(federation, len(splits), stacklevel=4)
         self.fold_ = fold_column(table, federation.sites, parts)
-        warn_of_one_site(type(self).__name__, sites)
+        self._after_a_table(sites)
         return self
 
     def fit_federation(self, federation: Federation) -> Any:
@@ -95,9 +95,6 @@ class CrossValidated(FederatedModel):
     def _select(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[Parts]:
         talk = selecting(federation, self.plan(), self._grid(), self.cv, self.seed, self.rule, listed)
         found, cost = converse(federation, talk)
-        kept = {"site_column_"}
-        for name in [name for name in vars(self) if name.endswith("_") and name not in kept]:  # of an earlier fit
-            delattr(self, name)
         self._publish(federation, found.fitted, cost)
         self.trace_ = found.fitted.minimum.trace  # of one model among many: its own rounds
         prepared = found.fitted.prepared

@@ -93,8 +93,14 @@ class FederatedModel(BaseEstimator):
         """
         check_nothing_third(type(self).__name__, more)
         self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
-        warn_of_one_site(type(self).__name__, sites)
+        self._after_a_table(sites)
         return self
+
+    def _after_a_table(self, sites: Any) -> None:
+        """What only a fit to a table has to say."""
+        if isinstance(sites, str):
+            self.site_column_ = sites
+        warn_of_one_site(type(self).__name__, sites, stacklevel=4)
 
     def fit_sites(self, sites: Sites) -> Any:
         """Fit over sites from `compfed.data`."""
@@ -164,7 +170,6 @@ class FederatedModel(BaseEstimator):
     def tabulated(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Table:
         """What was given, checked: nothing is computed before this has passed."""
         self.plan()
-        self.__dict__.pop("site_column_", None)
         if isinstance(sites, str):
             if sites not in getattr(X, "columns", ()):
                 raise InputError(
@@ -172,8 +177,7 @@ class FederatedModel(BaseEstimator):
                     "or one site per row."
                 )
             check_names("X", X.columns)
-            self.site_column_, sites = sites, X[sites]
-            X = self._without_sites(X)
+            X, sites = X.drop(columns=sites), X[sites]
         check_table(type(self).__name__, X, y, sites, sample_weight)
         multi = self.__sklearn_tags__().target_tags.multi_output
         X, y = validate_data(
@@ -188,6 +192,8 @@ class FederatedModel(BaseEstimator):
         return y
 
     def _publish(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
+            delattr(self, name)
         prepared, minimum = fitted.prepared, fitted.minimum
         self.coef_, self.intercept_ = prepared.published(minimum.x)
         if prepared.gathered.labels.classes is not None:
