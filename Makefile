@@ -64,7 +64,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py $(BENCH)
 	$(BIN)/python benchmarks/rounds.py $(BENCH) --one-device --out results/rounds-one-device.json
 	$(BIN)/python benchmarks/rounds.py $(BENCH) --core-taken --out results/rounds-core-taken.json
-	$(BIN)/python benchmarks/rounds.py $(BENCH) --awake --out results/rounds-awake.json
+	$(BIN)/python benchmarks/rounds.py $(BENCH) --asleep --out results/rounds-asleep.json
 	$(BIN)/python benchmarks/against_peers.py $(BENCH) $(if $(BENCH),,--install)
 	$(BIN)/python benchmarks/sweep.py $(BENCH)
 	$(BIN)/python benchmarks/roofline.py $(BENCH)

@@ -2,7 +2,7 @@
 
     python benchmarks/page.py [--results results] [--out docs/performance.md]
 
-A part whose results are not there is left out, and said to be; results of `--quick` runs are marked as a trial.
+A part whose results are not there stays as the page has it, with its date; results of `--quick` runs are marked as a trial.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ average before a measurement is given with it, and ratios are of contestants tha
 
 - **Cores that do not sleep.** After a round the cores wait for each other, and one that has nothing to do may be put to sleep. Of a round
   of 170 to 190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
-  wake the other core. `cf.use_all_cores(awake=True)` asks Linux to let no core sleep while the process lives (for root; it takes power).
-  A machine whose cores wake quickly has nothing to gain.
+  wake the other core. So while rounds are shared out, compfed asks Linux to let no core sleep (it takes power), where it may: by
+  `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly has nothing to gain.
 - **What was tried and left out.** *Compiled code* (C++ called by XLA): gradients in one pass over the rows, and products that read rows
   where they are, asked for before they are used. The second fetched rows of mini-batches in 55 us where XLA takes 140, and a round of
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
@@ -50,7 +50,8 @@ average before a measurement is given with it, and ratios are of contestants tha
   on two. *Draws and rows of a round ahead of its steps, huge pages*: nothing. *All local steps as one function
   of machine code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
   fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
-  turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others.
+  turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others. *Cores kept awake by a process on
+  each that counts at the lowest priority*, which anyone may start: half of what is gained by asking Linux.
 """
 
 
@@ -159,7 +160,7 @@ def gpu(found: dict[str, Any]) -> str:
 
 PARTS = [
     ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of five, range over runs.", rounds),
-    ("rounds-awake", "The same with cores that do not sleep, `use_all_cores(awake=True)`", "", rounds),
+    ("rounds-asleep", "The same for who is not root: cores may sleep while they wait", "", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", PEERS, peers),
@@ -223,11 +224,15 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--out", type=Path, default=Path("docs/performance.md"))
     args = parser.parse_args()
+    # a part that was not measured this time stays as it is: it says when and where it was
+    before = args.out.read_text().split("\n## ")[1:] if args.out.exists() else []
+    kept = {part.splitlines()[0]: f"## {part.rstrip()}\n" for part in before}
     text, missing = [INTRO], []
     for name, title, said, shown in PARTS:
         file = args.results / f"{name}.json"
         if not file.exists():
             missing.append(title)
+            text += [kept[title]] if title in kept else []
             continue
         found = json.loads(file.read_text())
         text.append(f"## {title}\n\n{said + ' ' if said else ''}{machine(found)}\n{shown(found)}")
@@ -244,10 +249,8 @@ def main() -> None:
             figure = args.out.with_name(f"performance-growth-{name.removeprefix('roofline-')}.svg")
             growth(found["growth"], figure)
             text.append(f"![How the time of a round grows]({figure.name})\n")
-    if missing:
-        text.append("Not measured: " + "; ".join(missing) + ".\n")
     args.out.write_text("\n".join(text))
-    print(f"wrote {args.out}" + (f"; not measured: {'; '.join(missing)}" if missing else ""))
+    print(f"wrote {args.out}" + (f"; not measured now: {'; '.join(missing)}" if missing else ""))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ and once with mini-batches of 20 rows drawn without replacement by everyone. The
 its fastest of five, so that a busy machine hurts them alike, and what is told is the range over runs. Prints ratios to the
 NumPy loop; writes JSON.
 
-    python benchmarks/rounds.py [--quick] [--one-device] [--core-taken] [--awake] [--runs 3] [--out results/rounds.json]
+    python benchmarks/rounds.py [--quick] [--one-device] [--core-taken] [--asleep] [--runs 3] [--out results/rounds.json]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ from machine import described
 
 import compfed as cf
 from compfed.engines import reference
+from compfed.tools import host_devices
 
 ETA, TAU, LAM, RIDGE, BATCH = 1.0, 5, 1e-4, 0.01, 20
 
@@ -109,15 +111,17 @@ def main() -> None:
         "--one-device", action="store_true", help="leave JAX with one CPU device, as a user who asks for nothing"
     )
     parser.add_argument("--core-taken", action="store_true", help="beside a process that keeps one core busy")
-    parser.add_argument("--awake", action="store_true", help="with cores that do not sleep (Linux, root)")
+    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as for who is not root")
     args = parser.parse_args()
-    try:
-        devices = 1 if args.one_device else cf.use_all_cores(awake=args.awake)
-    except cf.InputError as error:  # who is not root has no such figures
-        print(f"left out: {error}")
-        return
+    if args.asleep:
+        host_devices.LATENCY = os.devnull
+    devices = 1 if args.one_device else cf.use_all_cores()
     problem = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), cf.data.synthetic(seed=0))
-    machine = described() | {"devices": devices, "a core taken": args.core_taken, "awake": args.awake}
+    machine = described() | {
+        "devices": devices,
+        "a core taken": args.core_taken,
+        "awake": not args.asleep and os.access(host_devices.LATENCY, os.W_OK),
+    }
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.core_taken else None
     try:
         results = [

@@ -23,6 +23,7 @@ from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop, one_r
 from compfed.errors import InputError
 from compfed.problem.problem import Problem
 from compfed.tools.checks import a_function
+from compfed.tools.host_devices import awake
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
 from compfed.tools.records import has_leaf, leaf_names, with_leaf
@@ -151,7 +152,8 @@ def _worked_out(
         there = OnMesh(cores, members, setting, plan, (varies, shape))
         for recorder in recorders:
             recorder.more["mesh"] = described(cores)
-        carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress))
+        with awake():
+            carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress))
     else:
         data = rows_of(members[0]).store
 

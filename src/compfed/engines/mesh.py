@@ -24,6 +24,7 @@ from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
+from compfed.tools.host_devices import awake
 from compfed.tools.precision import precision
 from compfed.tools.programs import compiled
 from compfed.tools.randomness import run_key
@@ -59,7 +60,8 @@ def simulated_on(
 def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
     """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
     recorder = Recorder(run, "simulate", functools.partial(measured, rows_of(run)))
-    return _simulated(cores_for(rows_of(run)), run, stop, recorder, progress, half_a_second)
+    with awake():
+        return _simulated(cores_for(rows_of(run)), run, stop, recorder, progress, half_a_second)
 
 
 def cores_for(problem: Problem) -> Mesh:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import jax
 
 from compfed.errors import InputError
-from compfed.tools.checks import truth, whole
+from compfed.tools.checks import whole
 
 LATENCY = "/dev/cpu_dma_latency"  # how soon a core must be awake, in us, as Linux is told by whoever has it open
-_told: list[int] = []  # the open file: closed, it says nothing
 
 
-def use_all_cores(count: int | None = None, *, awake: bool = False) -> int:
+def use_all_cores(count: int | None = None) -> int:
     """Let `simulate` and `grid` share out the clients over the cores of this machine (or over `count` of them); says how many.
 
     JAX sees one CPU device unless told otherwise, and must be told before it computes anything in this process: call this
@@ -22,13 +23,12 @@ def use_all_cores(count: int | None = None, *, awake: bool = False) -> int:
     all of compfed but rounds of every client that read more than a megabyte of rows. A GPU is used as before.
 
     After a round the cores wait for each other. One that has nothing to do may be put to sleep meanwhile, and take as long to
-    wake as a third of a round of mini-batches, in a virtual machine above all. `awake=True` asks Linux to let none sleep while
-    this process lives: it takes root, and power, whether or not a simulation runs.
+    wake as a third of a round of mini-batches, in a virtual machine above all. Where this process may (`/dev/cpu_dma_latency`, for
+    root unless it is opened to others), it asks Linux to let none sleep while such rounds are worked out.
     """
     # the cores this process may use, where the system says so
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = cores if count is None else whole(count, "count", 1)
-    awake = truth(awake, "awake")
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
@@ -39,18 +39,19 @@ def use_all_cores(count: int | None = None, *, awake: bool = False) -> int:
                 f"{wanted} are asked for. Call it before anything else that uses JAX, or set JAX_NUM_CPU_DEVICES={wanted} in "
                 "the environment."
             ) from error
-    if awake and not _told:
-        _told.append(_kept_awake())
     return wanted
 
 
-def _kept_awake() -> int:
+@contextmanager
+def awake() -> Iterator[None]:
+    """No core sleeps while this lasts, if this process may ask for that."""
     try:
         file = os.open(LATENCY, os.O_WRONLY)
-        os.write(file, bytes(4))  # 0 us
-    except OSError as error:
-        raise InputError(
-            f"use_all_cores(awake=True): {LATENCY} cannot be written ({error.strerror}). Linux has it, for root; run as root, "
-            "have it opened to you, or leave awake out: rounds of mini-batches are slower then, and nothing else changes."
-        ) from error
-    return file
+    except OSError:  # not Linux, or not allowed: rounds take longer, and nothing else changes
+        yield
+        return
+    try:
+        os.write(file, bytes(4))  # 0 us, until it is closed
+        yield
+    finally:
+        os.close(file)
