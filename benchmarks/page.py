@@ -41,7 +41,8 @@ average before a measurement is given with it, and ratios are of contestants tha
 - **Cores that do not sleep.** After a round the cores wait for each other, and one that has nothing to do may be put to sleep. Of a round
   of 170 to 190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
   wake the other core. So while rounds are shared out, compfed asks Linux to let no core sleep (it takes power), where it may: by
-  `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly has nothing to gain.
+  `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly has nothing to
+  gain.
 - **What was tried and left out.** *Compiled code* (C++ called by XLA): gradients in one pass over the rows, and products that read rows
   where they are, asked for before they are used. The second fetched rows of mini-batches in 55 us where XLA takes 140, and a round of
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as

@@ -109,8 +109,12 @@ def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypat
     def held() -> bool:
         return str(there) in {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
 
-    with pytest.raises(ArithmeticError), host_devices.awake():
-        assert there.read_bytes() == struct.pack("i", 0)
-        assert held()
-        raise ArithmeticError("a run that ends badly")
+    def run_that_ends_badly() -> None:
+        with host_devices.awake():
+            assert there.read_bytes() == struct.pack("i", 0)
+            assert held()
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        run_that_ends_badly()
     assert not held()
