@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.problem.measures import objectives_and_mappings
+from compfed.problem.measures import objectives_and_mappings, values_and_gradients, with_regulariser
 from compfed.problem.problem import Problem
 from compfed.tools.precision import precision
+from compfed.tools.programs import compiled
+from compfed.tools.records import leaves_as_bytes
 from compfed.tools.text import shortened
 from compfed.trace import COLUMNS
 
@@ -18,19 +21,60 @@ BLOCK = 64  # models measured together
 
 
 def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
-    """Objective and gradient mapping: two passes over the data for a whole block of rows."""
+    """Objective and gradient mapping of the models in the rows of X."""
     step = 1.0 / problem.lipschitz
-    parts = []
+
+    def look(rows: np.ndarray) -> Any:
+        return objectives_and_mappings(problem.loss, problem.regulariser, problem.store, rows, step)
+
     with precision(problem.dtype):
-        for start in range(0, len(X), BLOCK):
-            rows = X[start : start + BLOCK]
-            # two shapes only, one model or a whole block, so that nothing is compiled twice
-            padded = rows if len(rows) == 1 else np.resize(rows, (BLOCK, X.shape[1]))
-            values, mappings = objectives_and_mappings(problem.loss, problem.regulariser, problem.store, padded, step)
-            parts.append((np.asarray(values)[: len(rows)], np.asarray(mappings, float)[: len(rows)]))
+        return _columns(*_in_blocks(look, X))
+
+
+def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """The same of some models of each of several problems over the same rows.
+
+    Problems that differ in their regulariser alone look at the rows together: a pass over them for a block of models costs far
+    less than one for each.
+    """
+    found: list[dict[str, np.ndarray]] = [{}] * len(problems)
+    alike: dict[Any, list[int]] = {}
+    for i, problem in enumerate(problems):
+        alike.setdefault(leaves_as_bytes(problem.loss), []).append(i)
+    first = problems[0]
+    with precision(first.dtype):
+        for members in alike.values():
+            loss = problems[members[0]].loss
+            look = functools.partial(_values_and_gradients, loss, first.store)
+            f = _in_blocks(look, np.concatenate([models[i] for i in members]))
+            ends = np.cumsum([len(models[i]) for i in members])
+            for i, end in zip(members, ends.tolist(), strict=True):
+                mine = slice(end - len(models[i]), end)
+                rest = functools.partial(
+                    with_regulariser, loss, problems[i].regulariser, step=1.0 / problems[i].lipschitz
+                )
+                found[i] = _columns(*_in_blocks(rest, models[i], *(part[mine] for part in f)))
+    return found
+
+
+_values_and_gradients = compiled(values_and_gradients)
+
+
+def _in_blocks(look: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    """What `look` says of the rows of some arrays, a block of rows at a time."""
+    parts = []
+    for start in range(0, len(arrays[0]), BLOCK):
+        rows = [array[start : start + BLOCK] for array in arrays]
+        count = len(rows[0])
+        # two shapes only, one model or a whole block, so that nothing is compiled twice
+        padded = rows if count == 1 else [np.resize(a, (BLOCK, *a.shape[1:])) for a in rows]
+        parts.append([np.asarray(said)[:count] for said in look(*padded)])
+    return [np.concatenate(said) for said in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]
+
+
+def _columns(objectives: np.ndarray, mappings: np.ndarray) -> dict[str, np.ndarray]:
     with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
-        norms = np.linalg.norm(np.concatenate([m for _, m in parts]), axis=1)
-    return {"objective": np.concatenate([values for values, _ in parts]), "gradient_mapping": norms}
+        return {"objective": objectives, "gradient_mapping": np.linalg.norm(mappings.astype(float), axis=1)}
 
 
 def own_columns(found: Any) -> Mapping[str, Any]:

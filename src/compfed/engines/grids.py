@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed.algorithms.base import Algorithm
-from compfed.engines.columns import measured
+from compfed.engines.columns import measured_together
 from compfed.engines.mesh import OnMesh, cores_for, described
 from compfed.engines.prepared_algorithm import ready
 from compfed.engines.recorder import Progress, Recorder, Run
@@ -26,7 +26,7 @@ from compfed.tools.checks import a_function
 from compfed.tools.host_devices import awake
 from compfed.tools.precision import precision
 from compfed.tools.randomness import run_key
-from compfed.tools.records import has_leaf, leaf_names, with_leaf
+from compfed.tools.records import has_leaf, leaf_names, leaves_as_bytes, with_leaf
 from compfed.tools.sampling import Scheme
 from compfed.trace import Trace
 
@@ -126,7 +126,7 @@ def side_by_side(
         order = sorted(set(alike), key=lambda i: runs[i].seed)
         setting, varies, shape = _stacked([settings[i] for i in order], [runs[i].seed for i in order])
         members = [runs[i] for i in order]
-        recorders = [Recorder(run, "simulate", partial(measured, rows_of(run))) for run in members]
+        recorders = [Recorder(run, "simulate") for run in members]
         carry = _worked_out(members, recorders, progress, setting, plan, varies, shape)
         place = {i: k for k, i in enumerate(order)}
         traces = []
@@ -147,20 +147,21 @@ def _worked_out(
     shape: tuple[int, int],
 ) -> Carry:
     """All rounds of the members, on this device or shared out over the cores."""
+    look = partial(measured_together, [rows_of(run) for run in members])
     if plan.measure is None and shares_cores(members[0], len(members)):
         cores = cores_for(rows_of(members[0]))
         there = OnMesh(cores, members, setting, plan, (varies, shape))
         for recorder in recorders:
             recorder.more["mesh"] = described(cores)
         with awake():
-            carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress))
+            carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress, look))
     else:
         data = rows_of(members[0]).store
 
         def program(carry: Carry, records: int, every: int):
             return grid_program()(setting, data, plan, carry, records, every, varies, shape)
 
-        carry = drive(program, first_carry(members), recorders, progress)
+        carry = drive(program, first_carry(members), recorders, progress, look)
     return jax.tree.map(np.asarray, carry)
 
 
@@ -170,16 +171,12 @@ def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list
         return list(range(len(runs)))
     first: dict[Any, int] = {}
     names = [
-        _name_of(setting._replace(run=None)) + _name_of(run.reference)
+        leaves_as_bytes(setting._replace(run=None)) + leaves_as_bytes(run.reference)
         for run, setting in zip(runs, settings, strict=True)
     ]
     if _draws(runs[0], settings[0], plan):
         return list(range(len(runs)))
     return [first.setdefault(name, i) for i, name in enumerate(names)]
-
-
-def _name_of(tree: Any) -> tuple[bytes, ...]:
-    return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(tree))
 
 
 def _draws(run: Run, setting: Setting, plan: Plan) -> bool:

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from compfed.engines.columns import measured
 from compfed.engines.recorder import Progress, Recorder, Run, first_state
 from compfed.engines.samples import Layout
-from compfed.engines.simulator import Pace, drive, finished, half_a_second, planned, rows_of
+from compfed.engines.simulator import Measured, Pace, drive, finished, half_a_second, planned, rows_of
 from compfed.engines.xla_program import BUFFER, grid_rounds, options, single_rounds
 from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
@@ -54,14 +54,16 @@ def simulated_on(
         )
     # measured by the devices together: no process need have all rows on one of them
     stop = Stop(-1.0, 1.0 / rows_of(run).lipschitz) if stop is None else stop
-    return _simulated(_checked_mesh(devices), run, stop, Recorder(run, "simulate"), progress, _steady)
+    return _simulated(_checked_mesh(devices), run, stop, progress, None, _steady)
 
 
 def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
     """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
-    recorder = Recorder(run, "simulate", functools.partial(measured, rows_of(run)))
+    problem = rows_of(run)
     with awake():
-        return _simulated(cores_for(rows_of(run)), run, stop, recorder, progress, half_a_second)
+        return _simulated(
+            cores_for(problem), run, stop, progress, lambda models: [measured(problem, *models)], half_a_second
+        )
 
 
 def cores_for(problem: Problem) -> Mesh:
@@ -71,15 +73,15 @@ def cores_for(problem: Problem) -> Mesh:
 
 
 def _simulated(
-    mesh: Mesh, run: Run, stop: Stop | None, recorder: Recorder, progress: Progress | None, pace: Pace
+    mesh: Mesh, run: Run, stop: Stop | None, progress: Progress | None, measure: Measured | None, pace: Pace
 ) -> Trace:
-    problem = rows_of(run)
+    problem, recorder = rows_of(run), Recorder(run, "simulate")
     plan, odds = planned(run, None)
     recorder.more["mesh"] = described(mesh)
     with precision(problem.dtype):
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
         there = OnMesh(mesh, [run], setting, plan)
-        carry = drive(there.rounds, there.first_carry(), [recorder], progress, pace)
+        carry = drive(there.rounds, there.first_carry(), [recorder], progress, measure, pace)
         trace = finished(recorder, there.collected(carry), 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)
@@ -204,7 +206,7 @@ def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarr
 
 def _shared(problem: Problem, mesh: Mesh) -> Shared:
     """The rows on the mesh; made once for a problem, whose copies with another regulariser share them."""
-    kept = problem.__dict__.setdefault("_on_a_mesh", {})
+    kept = problem.of_the_data.setdefault("on a mesh", {})
     if mesh not in kept:
         kept.clear()
         kept[mesh] = _share_out(problem.store, mesh)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -28,6 +27,7 @@ from compfed.tools.sampling import Odds, Scheme, odds, scheme_in_use
 from compfed.trace import Trace
 
 SMALL = 2**20  # bytes of rows: that stay in a cache, whoever works on them, and that are read in no time
+Measured = Callable[[Sequence[np.ndarray]], Sequence[dict[str, np.ndarray]]]  # models of each member -> their columns
 Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
@@ -41,14 +41,18 @@ def drive(
     carry: Carry,
     recorders: Sequence[Recorder],
     progress: Progress | None,
+    measure: Measured | None,
     pace: Pace = half_a_second,
 ) -> Carry:
-    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis."""
+    """Call `program(carry, records, every)` until all rounds are done. All its outputs have a leading member axis.
+
+    `measure` says of the models of every member what the program itself has not seen.
+    """
     run, done = recorders[0].run, 0
-    x, seen = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
+    start = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and looks at the start
     if run.resume is None:
-        for i, recorder in enumerate(recorders):
-            recorder.add(np.array([0]), x[i : i + 1], {k: v[i : i + 1] for k, v in seen.items()}, 0.0)
+        x, seen = jax.tree.map(lambda leaf: leaf[:, None], start)
+        _record(recorders, np.zeros((len(x), 1), int), x, seen, 0.0, measure)
     whole, rest = divmod(run.rounds, run.record_every)
     todo = [(whole, run.record_every), (1, rest)] if rest else [(whole, run.record_every)]
     for records, every in todo:
@@ -58,19 +62,40 @@ def drive(
             began = time.perf_counter()
             carry, buffers, _ = jax.block_until_ready(program(carry, batch, every))
             seconds = time.perf_counter() - began
-            (rounds, models, seen), blown, reached = jax.tree.map(np.asarray, (buffers, carry.bad, carry.r))
+            (rounds, models, seen), bad, reached = jax.tree.map(np.asarray, (buffers, carry.bad, carry.r))
+            # what follows a server's state that is not finite is no model, even if it is finite: a bounded g can hide it
+            rounds = np.where((bad[:, None] > 0) & (rounds >= bad[:, None]), -1, rounds)
+            _record(recorders, rounds, models, seen, seconds, measure)
             for i, recorder in enumerate(recorders):
-                bad = int(blown[i])  # a bounded g can hide it: the model is finite where the server's state is not
-                noted = np.flatnonzero((rounds[i] > recorder.last_round) & ((bad == 0) | (rounds[i] < bad)))
-                columns = {k: v[i][noted] for k, v in seen.items()}
-                recorder.add(rounds[i][noted], models[i][noted], columns, seconds)
-                recorder.blown = recorder.blown or bad or None
+                recorder.blown = recorder.blown or int(bad[i]) or None
                 recorder.arrived = int(reached[i]) < run.start + done + batch * every
             records, done = records - batch, done + batch * every
             batch = pace(batch, seconds)
             if progress is not None:
                 progress(done, run.rounds)
     return carry
+
+
+def _record(
+    recorders: Sequence[Recorder],
+    rounds: np.ndarray,
+    models: np.ndarray,
+    seen: dict[str, np.ndarray],
+    seconds: float,
+    measure: Measured | None,
+) -> None:
+    """Note the models of every member, (members, rounds, d), after those rounds that are new to it."""
+    new = [
+        np.zeros(0, int) if r.blown else np.flatnonzero(of > r.last_round)
+        for r, of in zip(recorders, rounds, strict=True)
+    ]
+    fresh = [of[k] for of, k in zip(models, new, strict=True)]
+    more: Sequence[dict[str, np.ndarray]] = [{}] * len(new)
+    if measure is not None and "gradient_mapping" not in seen:
+        more = measure(fresh)
+    for i, (recorder, k) in enumerate(zip(recorders, new, strict=True)):
+        columns = {name: values[i][k] for name, values in seen.items()}
+        recorder.add(rounds[i][k], fresh[i], columns | more[i], seconds)
 
 
 def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
@@ -166,7 +191,7 @@ def simulated(
     """A checked run as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
     plan, odds = planned(run, measure)
-    recorder = Recorder(run, "simulate", partial(measured, problem))
+    recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
         kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
         plan = plan._replace(kernel=kernel)
@@ -177,7 +202,7 @@ def simulated(
         def program(carry: Carry, records: int, every: int):
             return single_program()(setting, problem.store, plan, carry, records, every)
 
-        carry = drive(program, first_carry([run]), [recorder], progress)
+        carry = drive(program, first_carry([run]), [recorder], progress, lambda models: [measured(problem, *models)])
         trace = finished(recorder, carry, 0)
     if recorder.blown:
         raise Divergence(trace.provenance["diverged"], trace)

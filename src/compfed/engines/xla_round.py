@@ -20,7 +20,7 @@ from compfed.engines.onchip.whole_round import rounds_of_clients
 from compfed.engines.samples import Layout, Sample, drawn_sample, sample_here
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.losses import Loss
-from compfed.problem.padded_rows import Store
+from compfed.problem.padded_rows import Store, rows_from
 from compfed.problem.regularisers import Regulariser
 from compfed.tools.randomness import client_key
 from compfed.tools.sampling import Odds, Scheme
@@ -140,7 +140,7 @@ def _full_gradient_clients(
         rows, y, q, i, on, c = client
 
         def active():
-            A = _in_one_piece(data.A, rows, len(q)) if in_turn else rows
+            A = rows_from(data.A, rows, len(q)) if in_turn else rows
             f: LocalLoss = FullGradient(setting.loss, A, y, q)
             if plan.kernel is not None:
                 f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
@@ -162,15 +162,6 @@ def _full_gradient_clients(
     done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
     return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
-
-
-def _in_one_piece(A: Array, first: Array, count: int) -> Array:
-    """A copy of so many rows, as one run of numbers: of a matrix XLA copies row by row, which takes twice as long."""
-    width = A.shape[1]
-    if A.size >= 2**31:  # too many to be numbered
-        return jax.lax.dynamic_slice_in_dim(A, first, count)
-    run = jax.lax.dynamic_slice(A.reshape(-1), (first * width,), (count * width,))
-    return jax.lax.optimization_barrier(run).reshape(count, width)
 
 
 def _whole_rounds(

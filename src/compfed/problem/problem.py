@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,6 +53,9 @@ class Problem(Statement):
         super().__init__(loss, regulariser, sites, weights, dtype)
         labels = loss.encode(np.concatenate(sites.labels))
         self.store, self.order = store(sites, labels, self.weights, self.dtype)
+        self.of_the_data: dict[
+            str, Any
+        ] = {}  # what was worked out of its rows; the copies that `replace` makes share it
         self._check_loss(self.store.A, self.store.y)
 
     def __repr__(self) -> str:
@@ -70,8 +72,6 @@ class Problem(Statement):
         check_fits(regulariser, self.d)
         new = copy.copy(self)
         new.loss, new.regulariser = loss, regulariser
-        if loss is not self.loss:
-            new.__dict__.pop("_curvature_at_start", None)
         return new
 
     def astype(self, dtype: Any) -> Problem:
@@ -129,20 +129,25 @@ class Problem(Statement):
             total, clients = curvatures(self.loss, self.store, self.point(x))
             return float(total), np.asarray(clients, float)[np.argsort(self.order)]
 
-    @cached_property
+    @property
     def _curvature_at_start(self) -> tuple[float, np.ndarray]:
-        return self.curvature_at(self.start)
+        if self.of_the_data.get("curvature", (None,))[0] is not self.loss:
+            self.of_the_data["curvature"] = self.loss, self.curvature_at(self.start)
+        return self.of_the_data["curvature"][1]
 
-    # Of the data alone, so `replace` keeps them.
-    @cached_property
+    @property
     def _top_eigenvalue(self) -> float:
-        weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
-        return largest_eigenvalue(self.sites.features, weights)
+        if "top" not in self.of_the_data:
+            weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
+            self.of_the_data["top"] = largest_eigenvalue(self.sites.features, weights)
+        return self.of_the_data["top"]
 
-    @cached_property
+    @property
     def _client_top_eigenvalues(self) -> np.ndarray:
-        rows = zip(self.sites.features, self.sites.row_shares, strict=True)
-        return np.array([largest_eigenvalue([A], [q]) for A, q in rows])
+        if "tops" not in self.of_the_data:
+            rows = zip(self.sites.features, self.sites.row_shares, strict=True)
+            self.of_the_data["tops"] = np.array([largest_eigenvalue([A], [q]) for A, q in rows])
+        return self.of_the_data["tops"]
 
     def members(self) -> Members:
         """The sites, for whoever goes on from here."""

@@ -1,0 +1,63 @@
+"""What is measured at a recorded round, against the formulas in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.engines import columns
+from compfed.problem import measures
+from compfed.problem import problem as problem_module
+
+D = 5
+
+
+@pytest.fixture(scope="module")
+def problem() -> cf.Problem:
+    sites = cf.data.synthetic(clients=4, samples=[20, 13, 20, 8], features=D, seed=3)
+    return cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(0.01), sites, weights=[0.4, 0.1, 0.2, 0.3])
+
+
+def by_hand(problem: cf.Problem, ridge: float, lam: float, X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """F(x) and ||(x - prox(x - grad f(x) / L)) L|| of each model."""
+    A, y = np.concatenate(problem.sites.features), np.concatenate(problem.sites.labels)
+    w = np.concatenate([np.full(m, p / m) for m, p in zip(problem.sites.sizes, problem.weights, strict=True)])
+    L = 0.25 * np.linalg.eigvalsh((A.T * w) @ A)[-1] + ridge
+    margin = y * (X @ A.T)
+    objective = np.log1p(np.exp(-margin)) @ w + ridge / 2 * (X**2).sum(axis=1) + lam * np.abs(X).sum(axis=1)
+    forward = X - ((-y * w / (1 + np.exp(margin))) @ A + ridge * X) / L
+    ahead = np.sign(forward) * np.maximum(np.abs(forward) - lam / L, 0)
+    return objective, np.linalg.norm(L * (X - ahead), axis=1)
+
+
+@pytest.mark.parametrize("at_once", [7, 10, 1000])  # rows of the 80, padding included: with a rest, without, all
+def test_models_of_several_problems_are_measured_together(problem, monkeypatch, at_once):
+    monkeypatch.setattr(measures, "NUMBERS", at_once * columns.BLOCK)
+    columns._values_and_gradients.clear_cache()
+    measures.objectives_and_mappings.clear_cache()
+    assert len(problem.store.A) == 80
+    settings = [(0.1, 0.01), (0.1, 0.2), (0.3, 0.01), (0.3, 0.01)]
+    problems = [problem.replace(cf.losses.Logistic(ridge=r), cf.regularisers.L1(lam)) for r, lam in settings]
+    rng = np.random.default_rng(0)
+    models = [rng.standard_normal((k, D)) for k in (3, 70, 0, 1)]  # several, more than a block, none, one
+    found = columns.measured_together(problems, models)
+    for member, (ridge, lam), X, columns_found in zip(problems, settings, models, found, strict=True):
+        objective, mapping = by_hand(problem, ridge, lam, X)
+        for said in (columns_found, columns.measured(member, X)):
+            np.testing.assert_allclose(said["objective"], objective, rtol=1e-12)
+            np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
+
+
+def test_what_follows_from_the_rows_is_worked_out_once(problem, monkeypatch):
+    asked, plain = [], problem_module.largest_eigenvalue
+
+    def counted(rows, weights):
+        asked.append(len(rows))
+        return plain(rows, weights)
+
+    monkeypatch.setattr(problem_module, "largest_eigenvalue", counted)
+    fresh = cf.Problem(problem.loss, problem.regulariser, problem.sites, problem.weights)
+    cf.grid(fresh, cf.algorithms.FedDA(eta=0.5, tau=2), 2, {"eta": [0.1, 0.5], "lam": [0.01, 0.1]})
+    assert fresh.lipschitz > 0
+    assert asked == [4]  # of all four sites together
