@@ -336,3 +336,19 @@ def test_an_overflow_is_an_infinity_and_no_warning(name):
         values = loss.values(1e5 * model(loss), A, y)
         assert np.isinf(values).any()
         assert not np.isnan(values).any()
+
+
+@pytest.mark.parametrize(("dtype", "error"), [("float64", 1e-15), ("float32", 4e-7)])
+def test_softplus_is_exact_to_rounding(dtype, error):
+    """Against the logarithm in extended precision; far out, against what it tends to."""
+    z = np.concatenate([np.linspace(-40, 40, 4001), [-1e-9, 0.0, 1e-9]]).astype(dtype)
+    wide = z.astype(np.longdouble)
+    exact = np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))
+    with jax.enable_x64(dtype == "float64"):
+        found = jax.jit(arrays.softplus)(jnp.asarray(z))
+        assert found.dtype == dtype
+        assert np.abs(np.asarray(found) / exact - 1).max() <= error
+        far = jnp.array([-np.inf, -1e30, 1e30, np.inf, np.nan], dtype)
+        np.testing.assert_array_equal(arrays.softplus(far), np.array([0, 0, 1e30, np.inf, np.nan], dtype))
+        slope = jax.vmap(jax.grad(arrays.softplus))(jnp.asarray(z[::100]))
+    np.testing.assert_allclose(slope, 1 / (1 + np.exp(-z[::100].astype(float))), rtol=10 * error)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from compfed.errors import InputError
-from compfed.problem.losses.arrays import Numbers, namespace, sigmoid
+from compfed.problem.losses.arrays import Numbers, namespace, sigmoid, softplus
 from compfed.problem.losses.base import OneOutput
 from compfed.problem.losses.labels import counts, two_classes
 from compfed.tools.records import nonnegative, positive, record
@@ -65,7 +65,7 @@ class Logistic(OneOutput):
         return 0.25
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
-        return namespace(z, y).logaddexp(0.0, -y * z)
+        return softplus(-y * z)
 
     def slope(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
