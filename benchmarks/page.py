@@ -57,7 +57,9 @@ average before a measurement is given with it, and ratios are of contestants tha
 
 
 GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory, and 16 runs, products of matrices, for
-the multiplications; seeds cost nothing. With mini-batches five seeds draw, fetch and multiply five times."""
+the multiplications; seeds cost nothing. With mini-batches five seeds draw, fetch and multiply five times. The last column has every
+round recorded, by default: with mini-batches the objective and the gradient mapping of a model cost more than its round
+(`record_every`)."""
 
 
 PEERS = (
@@ -109,10 +111,13 @@ def peers(found: dict[str, Any]) -> str:
 
 def sweep(found: dict[str, Any]) -> str:
     rows = [
-        [r["gradients"], r["grid"], span(r["one_ms"], 2), span(r["grid_ms"], 2), span(r["ratios"], 1)]
+        [
+            r["gradients"], r["grid"], span(r["one_ms"], 2), span(r["grid_ms"], 2), span(r["ratios"], 1), span(r["call_ratios"], 1),
+        ]
         for r in found["results"]
-    ]
-    return table(["gradients", "grid", "one run, ms a round", "grid, ms a round", "cost in runs"], rows)
+    ]  # fmt: skip
+    head = ["one run, ms a round", "grid, ms a round", "cost in runs", "whole call, in whole calls of one run"]
+    return table(["gradients", "grid", *head], rows)
 
 
 def roofline(found: dict[str, Any]) -> str:
