@@ -26,6 +26,9 @@ average before a measurement is given with it, and ratios are of contestants tha
   every client takes part, without `measure`, and a round reads more than a megabyte of rows; it keeps a second copy of the rows.
 - **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
   draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
+- **What is recorded.** A trace has the objective and the gradient mapping of every model it records: two products with all rows, which
+  with mini-batches is more work than the round itself. `record_every=10` looks at every tenth. The members of a grid are looked at
+  together.
 - **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
   by the next process. `COMPFED_CACHE=PATH` puts them elsewhere, `COMPFED_CACHE=off` keeps none. JAX has one cache for a process: your own
   programs are kept there too, unless you have told JAX where to keep them, in which case yours is used for ours.
