@@ -55,7 +55,7 @@ average before a measurement is given with it, and ratios are of contestants tha
   of machine code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
   fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
   turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others. *Cores kept awake by a process on
-  each that counts at the lowest priority*, which anyone may start: half of what is gained by asking Linux.
+  each that counts at the lowest priority*, which anyone may start: less than half of what is gained by asking Linux.
 """
 
 
