@@ -104,6 +104,10 @@ def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypat
     monkeypatch.setattr(host_devices, "LATENCY", str(there))
     with host_devices.awake():  # no such file: as it is for who may not write it
         assert not there.exists()
+    monkeypatch.setattr(host_devices, "LATENCY", "/dev/full")  # opens, and takes nothing
+    with host_devices.awake():
+        pass
+    monkeypatch.setattr(host_devices, "LATENCY", str(there))
     there.touch()
 
     def held() -> bool:

@@ -53,9 +53,8 @@ class Problem(Statement):
         super().__init__(loss, regulariser, sites, weights, dtype)
         labels = loss.encode(np.concatenate(sites.labels))
         self.store, self.order = store(sites, labels, self.weights, self.dtype)
-        self.of_the_data: dict[
-            str, Any
-        ] = {}  # what was worked out of its rows; the copies that `replace` makes share it
+        # what was worked out of its rows; the copies that `replace` makes share it
+        self.of_the_data: dict[str, Any] = {}
         self._check_loss(self.store.A, self.store.y)
 
     def __repr__(self) -> str:

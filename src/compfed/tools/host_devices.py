@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import jax
 
@@ -51,7 +51,8 @@ def awake() -> Iterator[None]:
         yield
         return
     try:
-        os.write(file, bytes(4))  # 0 us, until it is closed
+        with suppress(OSError):
+            os.write(file, bytes(4))  # 0 us, until it is closed
         yield
     finally:
         os.close(file)
