@@ -24,6 +24,7 @@ from compfed.engines.xla_round import Carry, Measure, Plan, Setting, Stop
 from compfed.errors import Divergence, InputError
 from compfed.problem.padded_rows import Store
 from compfed.problem.problem import Problem
+from compfed.tools.aligned import aligned
 from compfed.tools.host_devices import awake
 from compfed.tools.precision import precision
 from compfed.tools.programs import compiled
@@ -231,7 +232,11 @@ def _share_out(store: Store, mesh: Mesh) -> Shared:
             there = np.repeat(slots[j] >= 0, room)
             within = np.arange(room.sum()) - np.repeat(begin, room)
             number = np.where(there, np.repeat(whole.offset[slots[j]], room) + within, 0)
-            return values[number] if none is None else np.where(there, values[number], values.dtype.type(none))
+            mine = aligned((len(number), *values.shape[1:]), values.dtype)
+            np.take(values, number, axis=0, out=mine, mode="clip")  # all are in range; "raise" makes a second copy
+            if none is not None:
+                mine[~there] = none
+            return mine
 
         return of_device
 

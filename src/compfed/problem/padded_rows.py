@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from compfed.data import Sites
+from compfed.tools.aligned import aligned
 from compfed.tools.blocks import in_blocks
 from compfed.tools.precision import precision
 from compfed.tools.text import shapes_shown
@@ -65,9 +66,9 @@ def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype
     buckets = _buckets(sizes[order])
     padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
     offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
-    A = np.empty((padded.sum(), sites.width), dtype)
-    y = np.empty((len(A), *labels.shape[1:]), dtype)
-    q, row_weight = np.empty(len(A), dtype), np.empty(len(A), dtype)
+    A = aligned((int(padded.sum()), sites.width), dtype)
+    y = aligned((len(A), *labels.shape[1:]), dtype)
+    q, row_weight = aligned((len(A),), dtype), aligned((len(A),), dtype)
     begins, shares = np.cumsum(sizes) - sizes, np.concatenate(sites.row_shares)
     for a, b in in_blocks(padded, sites.width):
         who, room = order[a:b], padded[a:b]
