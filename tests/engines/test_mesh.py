@@ -59,10 +59,14 @@ def test_two_devices_have_the_models_of_one_and_what_nobody_has_counts_nothing(t
         "import jax\njax.config.update('jax_num_cpu_devices', 2)\n"
         + SETUP
         + """
+from compfed.engines import simulator
 assert problem.store.buckets == ((1, 40), (6, 9))
 off = {}
-for name, (what, how) in (("everyone", everyone), ("sampled", sampled)):
-    alone, shared = cf.simulate(*what, 9, **how), cf.simulate(*what, 9, **how, mesh=jax.devices())
+in_turn = sampled[0], sampled[1] | {"batch_size": None}  # one after another, where there are more rows than these
+for name, (what, how) in (("in turn", in_turn), ("everyone", everyone), ("sampled", sampled)):
+    alone = cf.simulate(*what, 9, **how)
+    simulator.SMALL = 0 if name == "in turn" else 2**20
+    shared = cf.simulate(*what, 9, **how, mesh=jax.devices())
     assert shared.provenance["mesh"] == {"devices": 2, "processes": 1}
     for column in alone:
         if column != "seconds":
@@ -75,7 +79,13 @@ print(json.dumps(off))
 """
     )
     off = json.loads(said(started(str(script))).splitlines()[-1])
-    assert {"everyone objective", "everyone gradient_mapping", "everyone correction", "sampled drift"} < set(off)
+    assert {
+        "everyone objective",
+        "everyone gradient_mapping",
+        "everyone correction",
+        "sampled drift",
+        "in turn memory",
+    } < set(off)
     assert max(off.values()) < 1e-12, off
 
 

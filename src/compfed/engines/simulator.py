@@ -194,7 +194,8 @@ def simulated(
     recorder = Recorder(run, "simulate")
     with precision(problem.dtype):
         kernel, why = stored_as(chosen(problem, run.algorithm, run.batch_size, run.participants), storage)
-        plan = plan._replace(kernel=kernel)
+        if kernel is not None:  # which works on everybody at once
+            plan = plan._replace(kernel=kernel, at_once=None)
         if jax.devices()[0].platform == "gpu" or kernel is not None:
             recorder.more["kernel"] = {"kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage}
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)

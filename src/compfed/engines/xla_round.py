@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from compfed.algorithms.base import Algorithm, Exchange, dense
@@ -126,42 +127,59 @@ def _full_gradient_clients(
     who: Array | None,
     r: Array,
 ):
-    """The same with full gradients, bucket by bucket; who does not take part is skipped, or dropped at the end."""
-    n = len(data.weight)
-    skips = who is not None and plan.at_once is not None
-    # side by side a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
-    chosen_first = who is not None and plan.at_once is None and len(data.buckets) == 1
-    takes_part = jnp.ones(n, bool) if who is None else jnp.zeros(n, bool).at[who].set(True)
-
-    # side by side, `cond` would work on everyone: to skip the absent, visit one after another
-    in_turn = skips or plan.at_once == 1
+    """The same with full gradients, bucket by bucket; who does not take part is dropped at the end."""
+    if who is not None and plan.at_once is not None:
+        return _participants_in_turn(setting, data, plan, work, clients, who, r)
+    # a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
+    chosen_first = who is not None and len(data.buckets) == 1
+    in_turn = plan.at_once == 1
 
     def one(client):
-        rows, y, q, i, on, c = client
-
-        def active():
-            A = rows_from(data.A, rows, len(q)) if in_turn else rows
-            f: LocalLoss = FullGradient(setting.loss, A, y, q)
-            if plan.kernel is not None:
-                f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
-            return work(f, c, client_key(setting.run, r, i))
-
-        if not skips:
-            return active()
-        idle = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(active))
-        return jax.lax.cond(on, active, lambda: idle)
+        rows, y, q, i, c = client
+        A = rows_from(data.A, rows, len(q)) if in_turn else rows
+        f: LocalLoss = FullGradient(setting.loss, A, y, q)
+        if plan.kernel is not None:
+            f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
+        return work(f, c, client_key(setting.run, r, i))
 
     at_once = None if in_turn else plan.at_once
     visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
     features = data.parts(data.offset) if in_turn else data.blocks(data.A)  # where they begin, or themselves
     rows = zip(*buckets, strict=True) if buckets else [features, data.blocks(data.y), data.blocks(data.q)]
-    per_client = [data.parts(a) for a in (data.ids, takes_part)]
-    blocks: list[Any] = list(zip(*rows, *per_client, _split_tree(clients, data), strict=True))
+    blocks: list[Any] = list(zip(*rows, data.parts(data.ids), _split_tree(clients, data), strict=True))
     if chosen_first:
         blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
     done = [visit(block) for block in blocks]
     result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
     return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
+
+
+def _participants_in_turn(
+    setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array
+) -> Any:
+    """Full gradients of those who take part, one after another: a round costs what they do, however many others there are."""
+
+    def with_rows(count: int) -> Callable[[Array, Any], Any]:
+        def active(i: Array, c: Any) -> Any:
+            first = data.offset[i]
+            y, q = (jax.lax.dynamic_slice_in_dim(a, first, count) for a in (data.y, data.q))
+            f = FullGradient(setting.loss, rows_from(data.A, first, count), y, q)
+            return work(f, c, client_key(setting.run, r, data.ids[i]))
+
+        return active
+
+    def nobody(i: Array, c: Any) -> Any:  # a place of a mesh for who is on another device
+        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_bucket[0], i, c))
+
+    of_bucket = [with_rows(rows) for _, rows in data.buckets]
+    ends = np.cumsum([k for k, _ in data.buckets])
+
+    def one(client: tuple[Array, Any]) -> Any:
+        i, c = client
+        bucket = jnp.searchsorted(ends, i, side="right")
+        return jax.lax.switch(bucket, of_bucket if plan.axis is None else [*of_bucket, nobody], i, c)
+
+    return jax.lax.map(one, (who, jax.tree.map(lambda leaf: leaf[who], clients)))
 
 
 def _whole_rounds(
