@@ -11,8 +11,8 @@ from compfed.estimators import table
 from compfed.federation import InProcess, Moments, ask
 from compfed.federation.site import Site
 from compfed.federation.view import Frame
-from compfed.problem import sparse_rows
-from compfed.problem.curvature import largest_eigenvalue
+from compfed.problem import curvature, sparse_rows
+from compfed.problem.curvature import largest_eigenvalue, largest_eigenvalues
 from compfed.tools import memory
 
 N, D = 40, 13
@@ -60,6 +60,21 @@ def test_the_largest_eigenvalue(pair):
     expected = np.linalg.eigvalsh((dense.T * q) @ dense)[-1]
     np.testing.assert_allclose(largest_eigenvalue([Z], [q]), expected, rtol=1e-10)
     np.testing.assert_allclose(largest_eigenvalue([Z, dense], [q, q]), 2 * expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("width", [1, 5, 40])
+def test_the_largest_eigenvalues_of_many_small_arrays(width, monkeypatch):
+    """Each is the square of the largest singular value of its own weighted rows; three to a block."""
+    monkeypatch.setattr(
+        curvature, "in_blocks", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
+    )
+    rng = np.random.default_rng(1)
+    rows = [1, 7, 8, 9, 300, 301, 5, 6, 8, 7, 1]
+    features, weights = [rng.standard_normal((m, width)) for m in rows], [rng.uniform(0.1, 1, m) for m in rows]
+    features[2] = features[2].astype("float32")
+    expected = [np.linalg.norm(A * np.sqrt(w)[:, None], 2) ** 2 for A, w in zip(features, weights, strict=True)]
+    features[6], expected[6] = features[6] * 1e200, np.inf
+    np.testing.assert_allclose(largest_eigenvalues(features, weights), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("shape", [(30, 400), (500, 320), (1, 400), (400, 301)])

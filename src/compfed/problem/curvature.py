@@ -13,6 +13,8 @@ import numpy as np
 from jax import Array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from compfed.tools.blocks import in_blocks
+
 GRAM_WIDTH = (
     300  # up to this many columns, or rows, A^T A or A A^T is formed; beyond, products with vectors are cheaper
 )
@@ -42,6 +44,35 @@ def largest_eigenvalue(features: Sequence[Any], weights: Sequence[np.ndarray]) -
         scale = np.ldexp(1.0, np.frexp(largest)[1])  # a power of two, so that dividing by it rounds nothing
         roots = [np.sqrt(w) / scale for _, w in parts]
         return float(scale**2 * _lanczos([A for A, _ in parts], roots))
+
+
+def largest_eigenvalues(features: Sequence[Any], weights: Sequence[np.ndarray]) -> np.ndarray:
+    """The largest eigenvalue of A_i^T diag(w_i) A_i, one for each i: small ones of about one size many at a time."""
+    rows = np.array([len(w) for w in weights])
+    dense = np.array([isinstance(A, np.ndarray) for A in features])
+    room = np.where(dense & (rows <= GRAM_WIDTH), np.exp2(np.ceil(np.log2(rows))), 0).astype(int)  # with padding
+    tops = np.empty(len(rows))
+    for i in np.flatnonzero(room == 0).tolist():
+        tops[i] = largest_eigenvalue([features[i]], [weights[i]])
+    for size in np.unique(room[room > 0]).tolist():
+        members = np.flatnonzero(room == size)
+        for a, b in in_blocks(np.full(len(members), size), features[0].shape[1]):
+            who = members[a:b]
+            tops[who] = _tops([features[i] for i in who], [weights[i] for i in who], rows[who], size)
+    return tops
+
+
+def _tops(features: Sequence[np.ndarray], weights: Sequence[np.ndarray], rows: np.ndarray, room: int) -> np.ndarray:
+    """The same of arrays of at most `room` rows, filled up with rows of zeros, which change nothing."""
+    A, w = np.concatenate(features).astype(float), np.concatenate(weights).astype(float)
+    R = np.zeros((len(rows), room, A.shape[1]))
+    with np.errstate(over="ignore", invalid="ignore"):
+        R[np.arange(room) < rows[:, None]] = A * np.sqrt(w)[:, None]
+        across = R.transpose(0, 2, 1)
+        G = R @ across if room < A.shape[1] else across @ R
+    finite = np.isfinite(G).all(axis=(1, 2))
+    G[~finite] = 0.0
+    return np.where(finite, np.linalg.eigvalsh(G)[:, -1], np.inf)
 
 
 def _joined(parts: list[tuple[Any, np.ndarray]]) -> list[tuple[Any, np.ndarray]]:

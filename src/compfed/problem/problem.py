@@ -9,7 +9,7 @@ import numpy as np
 
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
-from compfed.problem.curvature import largest_eigenvalue
+from compfed.problem.curvature import largest_eigenvalue, largest_eigenvalues
 from compfed.problem.gradient_mapping import usable
 from compfed.problem.losses import Loss
 from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
@@ -144,8 +144,7 @@ class Problem(Statement):
     @property
     def _client_top_eigenvalues(self) -> np.ndarray:
         if "tops" not in self.of_the_data:
-            rows = zip(self.sites.features, self.sites.row_shares, strict=True)
-            self.of_the_data["tops"] = np.array([largest_eigenvalue([A], [q]) for A, q in rows])
+            self.of_the_data["tops"] = largest_eigenvalues(self.sites.features, self.sites.row_shares)
         return self.of_the_data["tops"]
 
     def members(self) -> Members:
