@@ -50,6 +50,29 @@ def test_models_of_several_problems_are_measured_together(problem, monkeypatch, 
             np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
 
 
+@pytest.mark.parametrize("count", [2, 16, 17, 33, 64, 128, 200])
+def test_blocks_of_any_size_say_the_same_of_every_model(problem, monkeypatch, count):
+    """Of large data few models are not filled up to a whole block, and many are more than one."""
+    X = np.random.default_rng(1).standard_normal((count, D))
+    shapes = []
+
+    def counted(look):
+        def of_some(*arrays):
+            shapes.append(len(arrays[3]))
+            return look(*arrays)
+
+        return of_some
+
+    monkeypatch.setattr(columns, "MANY_ROWS", 1)
+    monkeypatch.setattr(columns, "objectives_and_mappings", counted(columns.objectives_and_mappings))
+    objective, mapping = by_hand(problem, 0.1, 0.01, X)
+    said = columns.measured(problem, X)
+    np.testing.assert_allclose(said["objective"], objective, rtol=1e-12)
+    np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
+    assert set(shapes) <= {16, 64, 128}
+    assert sum(shapes) < count + 32  # models that nobody asked for
+
+
 def test_what_follows_from_the_rows_is_worked_out_once(problem, monkeypatch):
     asked = []
 

@@ -72,7 +72,9 @@ def test_the_largest_eigenvalues_of_many_small_arrays(width, monkeypatch):
     rows = [1, 7, 8, 9, 300, 301, 5, 6, 8, 7, 1]
     features, weights = [rng.standard_normal((m, width)) for m in rows], [rng.uniform(0.1, 1, m) for m in rows]
     features[2] = features[2].astype("float32")
-    expected = [np.linalg.norm(A * np.sqrt(w)[:, None], 2) ** 2 for A, w in zip(features, weights, strict=True)]
+    expected = np.array(
+        [np.linalg.norm(A * np.sqrt(w)[:, None], 2) ** 2 for A, w in zip(features, weights, strict=True)]
+    )
     features[6], expected[6] = features[6] * 1e200, np.inf
     np.testing.assert_allclose(largest_eigenvalues(features, weights), expected, rtol=1e-10)
 

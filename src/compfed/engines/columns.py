@@ -18,6 +18,8 @@ from compfed.tools.text import shortened
 from compfed.trace import COLUMNS
 
 BLOCK = 64  # models measured together
+FEW, MANY = 16, 128  # the same of fewer, or more models, where the data is large:
+MANY_ROWS = 2**15  # from so many on, looks that suit the number of models are worth compiling
 
 
 def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
@@ -28,7 +30,7 @@ def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
         return objectives_and_mappings(problem.loss, problem.regulariser, problem.store, rows, step)
 
     with precision(problem.dtype):
-        return _columns(*_in_blocks(look, X))
+        return _columns(*_in_blocks(look, len(problem.store.A), X))
 
 
 def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -46,29 +48,32 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
         for members in alike.values():
             loss = problems[members[0]].loss
             look = functools.partial(_values_and_gradients, loss, first.store)
-            f = _in_blocks(look, np.concatenate([models[i] for i in members]))
+            f = _in_blocks(look, len(first.store.A), np.concatenate([models[i] for i in members]))
             ends = np.cumsum([len(models[i]) for i in members])
             for i, end in zip(members, ends.tolist(), strict=True):
                 mine = slice(end - len(models[i]), end)
                 rest = functools.partial(
                     with_regulariser, loss, problems[i].regulariser, step=1.0 / problems[i].lipschitz
                 )
-                found[i] = _columns(*_in_blocks(rest, models[i], *(part[mine] for part in f)))
+                found[i] = _columns(*_in_blocks(rest, 0, models[i], *(part[mine] for part in f)))
     return found
 
 
 _values_and_gradients = compiled(values_and_gradients)
 
 
-def _in_blocks(look: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    """What `look` says of the rows of some arrays, a block of rows at a time."""
-    parts = []
-    for start in range(0, len(arrays[0]), BLOCK):
-        rows = [array[start : start + BLOCK] for array in arrays]
-        count = len(rows[0])
-        # two shapes only, one model or a whole block, so that nothing is compiled twice
-        padded = rows if count == 1 else [np.resize(a, (BLOCK, *a.shape[1:])) for a in rows]
+def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """What `look`, which takes so many rows of data into account, says of the rows of some arrays, a block of them at a time."""
+    parts, start, end = [], 0, len(arrays[0])
+    while start < end:
+        size = BLOCK  # or a single model: few shapes, so that little is compiled
+        if rows >= MANY_ROWS:
+            size = MANY if end - start >= MANY else FEW if end - start <= BLOCK // 2 else BLOCK
+        some = [array[start : start + size] for array in arrays]
+        count = len(some[0])
+        padded = some if end == 1 else [np.resize(a, (size, *a.shape[1:])) for a in some]
         parts.append([np.asarray(said)[:count] for said in look(*padded)])
+        start += count
     return [np.concatenate(said) for said in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]
 
 
