@@ -15,9 +15,11 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from compfed.tools.blocks import in_blocks
 
-GRAM_WIDTH = (
-    300  # up to this many columns, or rows, A^T A or A A^T is formed; beyond, products with vectors are cheaper
-)
+# Up to this many columns, or rows, A^T A or A A^T is formed; beyond, products with vectors are cheaper,
+GRAM_WIDTH = 300
+# unless there are so many more rows than columns that finding its eigenvalue costs little beside reading A again and again.
+GRAM_OF_MANY, TIMES = 1000, 20
+CHUNK = 2**14  # rows of which a product is made at a time
 
 
 def gram(A: Any, weight: Any) -> Any:
@@ -33,11 +35,13 @@ def largest_eigenvalue(features: Sequence[Any], weights: Sequence[np.ndarray]) -
 
     The A_i are arrays, or know products with vectors and `largest` (`SparseRows`).
     """
-    parts = _joined([(_double(A), np.asarray(w, float)) for A, w in zip(features, weights, strict=True)])
+    parts = _joined([(A, np.asarray(w, float)) for A, w in zip(features, weights, strict=True)])
     width, rows = parts[0][0].shape[1], sum(len(w) for _, w in parts)
+    small = min(rows, width) <= GRAM_WIDTH or (width <= GRAM_OF_MANY and rows >= TIMES * width)
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is named by who asks for the constant
-        if min(rows, width) <= GRAM_WIDTH and all(isinstance(A, np.ndarray) for A, _ in parts):
+        if small and all(isinstance(A, np.ndarray) for A, _ in parts):
             return _top(_smaller_gram(parts, rows < width))
+        parts = [(_double(A), w) for A, w in parts]
         largest = max(_largest(A) * np.sqrt(w.max(initial=0.0)) for A, w in parts)
         if not 0 < largest < np.inf:  # the search needs a start that A does not map to zero
             return 0.0 if largest == 0 else np.inf
@@ -93,8 +97,9 @@ def _joined(parts: list[tuple[Any, np.ndarray]]) -> list[tuple[Any, np.ndarray]]
 def _smaller_gram(parts: Sequence[tuple[np.ndarray, np.ndarray]], few_rows: bool) -> np.ndarray:
     """R R^T, R = diag(sqrt(w)) A over all parts, where the rows are few, or R^T R: the eigenvalues that count are the same."""
     if not few_rows:
-        return functools.reduce(np.add, (gram(A, w) for A, w in parts))
-    R = np.concatenate([A * np.sqrt(w)[:, None] for A, w in parts])
+        chunks = ((A[k : k + CHUNK], w[k : k + CHUNK]) for A, w in parts for k in range(0, len(w), CHUNK))
+        return functools.reduce(np.add, (gram(_double(A), w) for A, w in chunks))
+    R = np.concatenate([_double(A) * np.sqrt(w)[:, None] for A, w in parts])
     return R @ R.T
 
 
