@@ -40,23 +40,31 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
     less than one for each.
     """
     found: list[dict[str, np.ndarray]] = [{}] * len(problems)
-    alike: dict[Any, list[int]] = {}
-    for i, problem in enumerate(problems):
-        alike.setdefault(leaves_as_bytes(problem.loss), []).append(i)
     first = problems[0]
     with precision(first.dtype):
-        for members in alike.values():
+        for members in _alike([problem.loss for problem in problems]):
+            X, whose = (
+                np.concatenate([models[i] for i in members]),
+                np.repeat(members, [len(models[i]) for i in members]),
+            )
             loss = problems[members[0]].loss
-            look = functools.partial(_values_and_gradients, loss, first.store)
-            f = _in_blocks(look, len(first.store.A), np.concatenate([models[i] for i in members]))
-            ends = np.cumsum([len(models[i]) for i in members])
-            for i, end in zip(members, ends.tolist(), strict=True):
-                mine = slice(end - len(models[i]), end)
-                rest = functools.partial(
-                    with_regulariser, loss, problems[i].regulariser, step=1.0 / problems[i].lipschitz
-                )
-                found[i] = _columns(*_in_blocks(rest, 0, models[i], *(part[mine] for part in f)))
+            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.store), len(first.store.A), X)
+            for some in _alike([problems[i].regulariser for i in members]):
+                like = problems[members[some[0]]]
+                rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)
+                theirs = np.isin(whose, members[some])
+                columns = _columns(*_in_blocks(rest, 0, *(part[theirs] for part in (X, *f))))
+                for i in members[some].tolist():
+                    found[i] = {name: values[whose[theirs] == i] for name, values in columns.items()}
     return found
+
+
+def _alike(records: Sequence[Any]) -> list[np.ndarray]:
+    """The positions of records that are the same in all their numbers."""
+    places: dict[Any, list[int]] = {}
+    for i, record in enumerate(records):
+        places.setdefault(leaves_as_bytes(record), []).append(i)
+    return [np.array(of) for of in places.values()]
 
 
 _values_and_gradients = compiled(values_and_gradients)

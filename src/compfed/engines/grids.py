@@ -179,18 +179,25 @@ def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list
     return [first.setdefault(name, i) for i, name in enumerate(names)]
 
 
+_known: dict[Any, bool] = {}  # which programs draw: to find out takes as long as many a round
+
+
 def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
     """Does a round depend on the key of its run? JAX knows what depends on a mapped argument."""
+    kind = jax.tree.structure(setting), plan
+    if kind in _known:
+        return _known[kind]
     start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
 
     def one(key: Any) -> Carry:
         return one_round(setting._replace(run=key), rows_of(run).store, plan, [], start)
 
+    _known[kind] = False
     try:
         jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))
     except ValueError:  # an output that varies has no place outside the map
-        return True
-    return False
+        _known[kind] = True
+    return _known[kind]
 
 
 def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
