@@ -47,10 +47,10 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
                 np.concatenate([models[i] for i in members]),
                 np.repeat(members, [len(models[i]) for i in members]),
             )
-            loss = problems[members[0]].loss
+            loss = problems[int(members[0])].loss
             f = _in_blocks(functools.partial(_values_and_gradients, loss, first.store), len(first.store.A), X)
             for some in _alike([problems[i].regulariser for i in members]):
-                like = problems[members[some[0]]]
+                like = problems[int(members[some[0]])]
                 rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)
                 theirs = np.isin(whose, members[some])
                 columns = _columns(*_in_blocks(rest, 0, *(part[theirs] for part in (X, *f))))
