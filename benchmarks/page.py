@@ -38,6 +38,7 @@ average before a measurement is given with it, and ratios are of contestants tha
 |---|---|---|---|
 | up to 1 MiB | any | everybody at once | the same |
 | more | full | as many clients at a time as there are cores | each core visits its own clients, one after another |
+| more | full, some clients take part | those one after another, nobody else | the same |
 | more | mini-batches: up to 1 MiB of rows in a round (5 if all are recorded), over all members of a grid | everybody at once | the same |
 | more | mini-batches: more | everybody at once | each core all of its own clients at once |
 
@@ -51,8 +52,10 @@ average before a measurement is given with it, and ratios are of contestants tha
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
   fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
   filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
-  on two. *Draws and rows of a round ahead of its steps, huge pages*: nothing. *All local steps as one function
-  of machine code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
+  on two. *Draws and rows of a round ahead of its steps; XLA told not to split its loops among threads*: nothing. *Keys worked out without
+  loops, weights of rows not fetched where all are equal*: 0 to 5 in 100. *Grids: rows in blocks that stay in the cache*: slower, for the
+  products are smaller; *rows kept transposed too*: about 6 in 100, for a third copy of them. *All local steps as one function of machine
+  code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
   fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
   turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others. *Cores kept awake by a process on
   each that counts at the lowest priority*, which anyone may start: less than half of what is gained by asking Linux.

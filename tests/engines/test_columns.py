@@ -64,7 +64,7 @@ def test_blocks_of_any_size_say_the_same_of_every_model(problem, monkeypatch, co
         return of_some
 
     monkeypatch.setattr(columns, "MANY_ROWS", 1)
-    monkeypatch.setattr(columns, "objectives_and_mappings", counted(columns.objectives_and_mappings))
+    monkeypatch.setattr(columns, "objectives_and_mappings", counted(measures.objectives_and_mappings))
     objective, mapping = by_hand(problem, 0.1, 0.01, X)
     said = columns.measured(problem, X)
     np.testing.assert_allclose(said["objective"], objective, rtol=1e-12)
