@@ -118,8 +118,9 @@ def side_by_side(
     problem = rows_of(runs[0])
     plan, odds = planned(runs[0], measure)
     with precision(problem.dtype):
+        keys = {seed: run_key(seed) for seed in {run.seed for run in runs}}
         settings = [
-            Setting(r.algorithm, rows_of(r).loss, r.problem.regulariser, run_key(r.seed), stop, odds) for r in runs
+            Setting(r.algorithm, rows_of(r).loss, r.problem.regulariser, keys[r.seed], stop, odds) for r in runs
         ]
         alike = _alike(runs, settings, plan)
         # members of one seed beside each other

@@ -216,7 +216,9 @@ class Recorder:
 def _whole_column(blocks: list[dict[str, np.ndarray]], name: str) -> np.ndarray:
     """All of a column. What only one part of a resumed run measured is NaN in the other."""
     shape = next(block[name].shape[1:] for block in blocks if name in block)
-    return np.concatenate([block.get(name, np.full((len(block["round"]), *shape), np.nan)) for block in blocks])
+    return np.concatenate(
+        [block[name] if name in block else np.full((len(block["round"]), *shape), np.nan) for block in blocks]
+    )
 
 
 def _spending(run: Run) -> Spending:

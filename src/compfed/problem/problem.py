@@ -65,6 +65,8 @@ class Problem(Statement):
         """The same data with another loss or regulariser; nothing is copied, and equal shapes compile once."""
         loss = self.loss if loss is None else loss
         regulariser = self.regulariser if regulariser is None else from_object(regulariser)
+        if loss is self.loss and regulariser is self.regulariser:
+            return self
         # another loss may read the labels differently
         if type(loss) is not type(self.loss) or loss.size(self.sites.width) != self.d:
             return Problem(loss, regulariser, self.sites, self.weights, self.dtype)
