@@ -50,7 +50,7 @@ def test_models_of_several_problems_are_measured_together(problem, monkeypatch, 
             np.testing.assert_allclose(said["gradient_mapping"], mapping, rtol=1e-10)
 
 
-@pytest.mark.parametrize("count", [2, 16, 17, 33, 64, 128, 200])
+@pytest.mark.parametrize("count", [2, 16, 17, 33, 64, 100, 128, 230])
 def test_blocks_of_any_size_say_the_same_of_every_model(problem, monkeypatch, count):
     """Of large data few models are not filled up to a whole block, and many are more than one."""
     X = np.random.default_rng(1).standard_normal((count, D))
@@ -64,6 +64,7 @@ def test_blocks_of_any_size_say_the_same_of_every_model(problem, monkeypatch, co
         return of_some
 
     monkeypatch.setattr(columns, "MANY_ROWS", 1)
+    monkeypatch.setattr(columns, "MANY", 128)
     monkeypatch.setattr(columns, "objectives_and_mappings", counted(measures.objectives_and_mappings))
     objective, mapping = by_hand(problem, 0.1, 0.01, X)
     said = columns.measured(problem, X)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from compfed.errors import InputError
@@ -17,9 +18,11 @@ from compfed.tools.records import leaves_as_bytes
 from compfed.tools.text import shortened
 from compfed.trace import COLUMNS
 
-BLOCK = 64  # models measured together
-FEW, MANY = 16, 128  # the same of fewer, or more models, where the data is large:
-MANY_ROWS = 2**15  # from so many on, looks that suit the number of models are worth compiling
+BLOCK = 64  # models measured together,
+MANY = 1024  # or so many, where there are, and where they leave room for the data: on a CPU, which has it in parts, or with
+NUMBERS = 2**27  # predictions at most
+FEW = 16  # Fewer are worth another program from so many rows on:
+MANY_ROWS = 2**15
 
 
 def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
@@ -75,8 +78,10 @@ def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list
     parts, start, end = [], 0, len(arrays[0])
     while start < end:
         size = BLOCK  # or a single model: few shapes, so that little is compiled
-        if rows >= MANY_ROWS:
-            size = MANY if end - start >= MANY else FEW if end - start <= BLOCK // 2 else BLOCK
+        if end - start >= MANY and (rows * MANY <= NUMBERS or jax.default_backend() == "cpu"):
+            size = MANY
+        elif end - start <= BLOCK // 2 and rows >= MANY_ROWS:
+            size = FEW
         some = [array[start : start + size] for array in arrays]
         count = len(some[0])
         padded = some if end == 1 else [np.resize(a, (size, *a.shape[1:])) for a in some]
