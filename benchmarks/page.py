@@ -171,7 +171,7 @@ def gpu(found: dict[str, Any]) -> str:
 
 
 PARTS = [
-    ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of five, range over runs.", rounds),
+    ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of ten, range over runs.", rounds),
     ("rounds-asleep", "The same for who is not root: cores may sleep while they wait", "", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),

@@ -2,7 +2,7 @@
 
 The problem has the paper's size (30 clients, 2000 rows each, 60 features, tau = 5, float64), once with full gradients
 and once with mini-batches of 20 rows drawn without replacement by everyone. The contestants take turns; in a run each is scored by
-its fastest of five, so that a busy machine hurts them alike, and what is told is the range over runs. Prints ratios to the
+its fastest of ten, so that a busy machine hurts them alike, and what is told is the range over runs. Prints ratios to the
 NumPy loop; writes JSON.
 
     python benchmarks/rounds.py [--quick] [--one-device] [--core-taken] [--asleep] [--runs 3] [--out results/rounds.json]
@@ -89,7 +89,7 @@ def contest(problem: cf.Problem, batch: int | None, quick: bool, runs: int) -> l
         return timed
 
     contestants = {"numpy": by_hand, "reference": engine(reference), "simulate": engine(cf.simulate)}
-    found = [turns(contestants, rounds, 2 if quick else 5) for _ in range(runs)]
+    found = [turns(contestants, rounds, 2 if quick else 10) for _ in range(runs)]
     rows = []
     for name in contestants:
         ratios = [seconds["numpy"] / seconds[name] for seconds in found]
