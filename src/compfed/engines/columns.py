@@ -46,10 +46,8 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
     first = problems[0]
     with precision(first.dtype):
         for members in _alike([problem.loss for problem in problems]):
-            X, whose = (
-                np.concatenate([models[i] for i in members]),
-                np.repeat(members, [len(models[i]) for i in members]),
-            )
+            X = np.concatenate([models[i] for i in members])
+            whose = np.repeat(members, [len(models[i]) for i in members])
             loss = problems[int(members[0])].loss
             f = _in_blocks(functools.partial(_values_and_gradients, loss, first.store), len(first.store.A), X)
             for some in _alike([problems[i].regulariser for i in members]):
@@ -84,7 +82,7 @@ def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list
             size = FEW
         some = [array[start : start + size] for array in arrays]
         count = len(some[0])
-        padded = some if end == 1 else [np.resize(a, (size, *a.shape[1:])) for a in some]
+        padded = some if count == 1 else [np.resize(a, (size, *a.shape[1:])) for a in some]
         parts.append([np.asarray(said)[:count] for said in look(*padded)])
         start += count
     return [np.concatenate(said) for said in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]

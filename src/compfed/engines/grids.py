@@ -193,9 +193,9 @@ def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
     def one(key: Any) -> Carry:
         return one_round(setting._replace(run=key), rows_of(run).store, plan, [], start)
 
-    _known[kind] = False
     try:
         jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))
+        _known[kind] = False
     except ValueError:  # an output that varies has no place outside the map
         _known[kind] = True
     return _known[kind]
