@@ -1,9 +1,13 @@
-"""Plain-text tables and short numbers."""
+"""Plain-text tables, short numbers, and words from outside made safe to print."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
+
+# C0, DEL, C1; marks, overrides and isolates of bidirectional text; line and paragraph separators; surrogates.
+_NOT_PRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def short(value: Any) -> str:
@@ -36,6 +40,36 @@ def shortened(name: str, most: int) -> str:
 def some(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
     """The first few of many words."""
     return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
+
+
+def printable(text: str, most: int = 500) -> str:
+    """Text from outside, safe for a terminal or a log: control characters as visible escapes, at most `most` characters.
+
+    >>> printable("ok\\x1b[2J" + "a" * 20, most=16)
+    'ok\\\\x1b[2Jaaaa...'
+    """
+    shown = "".join(map(_escaped, text[: most + 1]))  # an escape is longer than its character, never shorter
+    if len(shown) <= most and len(text) <= most:
+        return shown
+    kept, room = [], most - 3
+    for piece in map(_escaped, text[:most]):  # no escape is cut in two
+        if len(piece) > room:
+            break
+        kept.append(piece)
+        room -= len(piece)
+    return "".join(kept) + "..."
+
+
+def is_printable(text: str) -> bool:
+    """Whether a text has no control character, so that `printable` keeps it as it is."""
+    return _NOT_PRINTED.search(text) is None
+
+
+def _escaped(character: str) -> str:
+    if is_printable(character):
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
 
 
 def shapes_shown(self: Any) -> str:
