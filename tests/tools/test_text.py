@@ -17,7 +17,9 @@ def controls(text: str) -> list[str]:
     return [
         c
         for c in text
-        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(c) in steer or c in "\u200e\u200f"
+        if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
+        or unicodedata.bidirectional(c) in steer
+        or c in "\u200e\u200f"
     ]
 
 

@@ -185,6 +185,11 @@ def record(cls: type[T]) -> type[T]:
     return frozen
 
 
+def is_record(cls: Any) -> bool:
+    """Whether a class was made with `record`, so that its constructor checks every field."""
+    return isinstance(cls, type) and dataclasses.is_dataclass(cls) and vars(cls).get("__post_init__") is _check_fields
+
+
 def describe(value: Any) -> Any:
     """The record as plain data: {"name": class, field: value, ...}; used for provenance."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
