@@ -344,7 +344,7 @@ def test_coding_of_two_classes(loss, labels, coded):
 @pytest.mark.parametrize("labels", [[1.0, 2.0], [-1.0, 0.0], [-1.0, 0.0, 1.0], [0.5, 1.0], np.arange(10.0)])
 def test_two_class_losses_refuse_other_labels(loss, labels):
     message = (
-        rf"{type(loss).__name__} needs labels in \{{-1, \+1\}} or \{{0, 1\}}; found .*"
+        rf"{type(loss).__name__} needs labels in \{{-1, \+1\}} or \{{0, 1\}}; there are others\. "
         r"Recode the two classes, or use losses\.Squared .*, losses\.Softmax for more"
     )
     with pytest.raises(InputError, match=message):
@@ -365,30 +365,26 @@ def test_labels_of_a_function_may_have_any_shape():
 def test_poisson_labels():
     labels = np.array([0.0, 2.0, 1.5])  # rates as well as counts
     np.testing.assert_array_equal(Poisson().encode(labels), labels)
-    with pytest.raises(InputError, match=r"Poisson needs labels >= 0 \(counts or rates\); the smallest is -0\.5"):
+    with pytest.raises(InputError, match=r"Poisson needs labels >= 0 \(counts or rates\); some are below 0\. Correct"):
         Poisson().encode(np.array([1.0, -0.5, 3.0]))
 
 
 def test_softmax_labels():
     labels = np.array([0.0, 2.0, 0.0])  # a class may be absent
     np.testing.assert_array_equal(Softmax(outputs=3).encode(labels), labels)
-    message = r"Softmax\(outputs=3\) needs labels in 0\.\.2; found {}\. Number the classes from 0 .* more outputs"
-    for wrong, found in (
-        ([1, 2, 3], "1, 2, 3"),
-        ([0, 1.5], "2 different numbers, not all of them whole"),
-        ([-1, 1], "-1, 1"),
-    ):
-        with pytest.raises(InputError, match=message.format(found)):
+    message = (
+        r"Softmax\(outputs=3\) needs labels in 0\.\.2; there are others\. Number the classes from 0 .* more outputs"
+    )
+    for wrong in ([1, 2, 3], [0, 1.5], [-1, 1], np.arange(40.0)):
+        with pytest.raises(InputError, match=message):
             Softmax(outputs=3).encode(np.array(wrong, float))
-    with pytest.raises(InputError, match=r"found \d+ different numbers\. Number"):
-        Softmax(outputs=3).encode(np.arange(40.0))
 
 
 def test_multi_squared_labels():
     labels = np.arange(6.0).reshape(3, 2)
     np.testing.assert_array_equal(MultiSquared(outputs=2).encode(labels), labels)
     for wrong in (labels[:, :1], labels[:, 0]):
-        shape = str(wrong.shape).replace("(", r"\(").replace(")", r"\)")
+        shape = r"labels of shape \(rows, 1\)" if wrong.ndim == 2 else r"labels of shape \(rows\)"
         with pytest.raises(
             InputError, match=rf"MultiSquared\(outputs=2\) needs labels of shape \(rows, 2\); got {shape}"
         ):
@@ -397,7 +393,9 @@ def test_multi_squared_labels():
 
 @pytest.mark.parametrize("loss", [*(loss for loss, _ in LOSSES.values()), Softmax(outputs=2)])
 def test_losses_of_one_outcome_refuse_several(loss):
-    message = rf"{type(loss).__name__} needs one label per row; got labels of shape \(4, 2\)\. Use losses\.MultiSquared"
+    message = (
+        rf"{type(loss).__name__} needs one label per row; got labels of shape \(rows, 2\)\. Use losses\.MultiSquared"
+    )
     with pytest.raises(InputError, match=message):
         loss.encode(np.zeros((4, 2)))
 

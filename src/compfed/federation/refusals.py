@@ -24,20 +24,20 @@ class Refusals:
     questions: Collection[str] = ()
 
     def reason(self, question: Question, rows: int) -> str | None:
-        """Why a site with so many rows does not answer; None if it does."""
+        """Why a site with so many rows does not answer; None if it does. Names the rule, never the number of rows."""
         name = type(question).__name__
         if type(question) not in QUESTIONS:  # a closed list: a subclass is another question
             return f"{name} is not a question it knows"
         if name in self.questions:
             return f"it does not answer {name}"
         if rows < self.least_rows:
-            return f"it has {rows} rows and answers nothing below {self.least_rows}"
+            return "it has fewer rows than its least_rows"
         curved = _coordinates(question)
         if curved and "Curvature" in self.questions:
             return "it does not answer Curvature, and a round of this method asks for it"
         if curved > self.curvature_share * rows:
             return (
-                f"{curved} coordinates are more than {self.curvature_share:g} of its {rows} rows; curvature on so "
+                f"{curved} coordinates are more than {self.curvature_share:g} of the number of its rows; curvature on so "
                 "many says too much about single rows"
             )
         return None
@@ -46,7 +46,7 @@ class Refusals:
 def _coordinates(question: Question) -> int:
     """On how many coordinates a question, or a round of a second-order method, asks for curvature."""
     if isinstance(question, Curvature):
-        return len(question.W)
+        return np.size(question.W)
     if isinstance(question, Round) and question.job.algorithm.by_questions:
-        return len(question.d.get("W", ()))
+        return np.size(question.d.get("W", ()))
     return 0

@@ -1,4 +1,7 @@
-"""Checks of labels: each loss takes those that its formula is written for, and refuses others by name."""
+"""Checks of labels: each loss takes those that its formula is written for, and refuses others.
+
+A refusal may leave the site that has the labels. It says what is needed, and neither a label nor how many there are.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ def one_column(labels: np.ndarray, loss: Any) -> np.ndarray:
     """One label per row, as they are."""
     if labels.ndim != 1:
         raise InputError(
-            f"{type(loss).__name__} needs one label per row; got labels of shape {labels.shape}. "
+            f"{type(loss).__name__} needs one label per row; got {_columns(labels)}. "
             "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes labels of one column."
         )
     return labels
@@ -27,7 +30,7 @@ def two_classes(labels: np.ndarray, loss: Any) -> np.ndarray:
     if np.isin(found, (0, 1)).all():
         return 2 * labels - 1
     raise InputError(
-        f"{type(loss).__name__} needs labels in {{-1, +1}} or {{0, 1}}; found {_shown(found, 6)}. "
+        f"{type(loss).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. "
         "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
     )
 
@@ -36,7 +39,8 @@ def counts(labels: np.ndarray, loss: Any) -> np.ndarray:
     """Labels >= 0, as they are."""
     if one_column(labels, loss).min() < 0:
         raise InputError(
-            f"{type(loss).__name__} needs labels >= 0 (counts or rates); the smallest is {labels.min():g}."
+            f"{type(loss).__name__} needs labels >= 0 (counts or rates); some are below 0. Correct those rows or leave them "
+            "out, or use losses.Squared."
         )
     return labels
 
@@ -46,8 +50,7 @@ def numbered_classes(labels: np.ndarray, loss: Any) -> np.ndarray:
     found = np.unique(one_column(labels, loss))
     if not np.isin(found, np.arange(loss.outputs)).all():
         raise InputError(
-            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels in 0..{loss.outputs - 1}; "
-            f"found {_shown(found, 12)}. "
+            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels in 0..{loss.outputs - 1}; there are others. "
             "Number the classes from 0 (sklearn.preprocessing.LabelEncoder), or give more outputs."
         )
     return labels
@@ -60,15 +63,11 @@ def several_columns(labels: np.ndarray, loss: Any) -> np.ndarray:
     if labels.ndim != 2 or labels.shape[1] != loss.outputs:
         raise InputError(
             f"{type(loss).__name__}(outputs={loss.outputs}) needs labels of shape (rows, {loss.outputs}); "
-            f"got {labels.shape}."
+            f"got {_columns(labels)}."
         )
     return labels
 
 
-def _shown(found: np.ndarray, most: int) -> str:
-    """The labels found, where these are a few whole numbers. Others may be somebody's own: they are counted."""
-    if (found != np.rint(found)).any() or found.size > most:
-        return f"{found.size} different numbers" + (
-            "" if (found == np.rint(found)).all() else ", not all of them whole"
-        )
-    return ", ".join(f"{v:g}" for v in found)
+def _columns(labels: np.ndarray) -> str:
+    """The shape of labels without the number of rows."""
+    return f"labels of shape ({', '.join(['rows', *map(str, labels.shape[1:])])})"
