@@ -2,5 +2,5 @@
 
 from importlib.util import find_spec
 
-FLOWER = ["src/compfed/federation/flower/*", "src/compfed/deployment/*", "tests/federation/flower/fake_grid.py"]
+FLOWER = ["src/compfed/network/*", "tests/network/*"]
 collect_ignore_glob = [] if find_spec("flwr") else FLOWER

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         FederatedPoissonRegressorCV,
         regularisation_path,
     )
-    from compfed.federation import flower as flower
+    from compfed import network as network
     from compfed.problem import LazyProblem, Problem, losses, regularisers
     from compfed.report.paths import plot_path
     from compfed.solvers import Minimum, Solution, minimise, solve, steps
@@ -57,8 +57,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-# Where the names are. JAX, scikit-learn and matplotlib take seconds to import, and whoever needs one name needs few of them:
-# a process that carries a message of a federation needs none.
+# Where the names are. JAX, scikit-learn and matplotlib take seconds to import, and a user of one name needs few of them.
 _PLACES = {
     "algorithms": "register",
     "engines": "grid simulate simulate_cohorts",
@@ -81,9 +80,9 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Everything is fetched when first asked for; `flower` needs an extra and is in no list."""
-    if name == "flower":
-        return importlib.import_module("compfed.federation.flower")
+    """Import a public name when it is first used; `network` needs an extra and is in no list."""
+    if name == "network":
+        return importlib.import_module("compfed.network")
     if name in _MODULES:
         return importlib.import_module(f"compfed.{name}")
     if name not in __all__:

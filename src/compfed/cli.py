@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compfed import __version__
-from compfed.deployment.commands import add_federation, add_site
+from compfed.network.commands import add_federation, add_site
 from compfed.errors import Divergence, InputError, MissingExtra
 
 LARGEST = 2**34  # bytes of numbers that are drawn for a comparison

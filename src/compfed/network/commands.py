@@ -1,0 +1,235 @@
+"""The commands of an operator and of a site. Nothing of Flower is imported before one of them runs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def add_federation(commands: Any) -> None:
+    """`compfed federation ...`, for the operator."""
+    parser = commands.add_parser("federation", help="a federation across a network, for its operator (compfed[flower])")
+    steps = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def step(name: str, run: Command, text: str, folder: bool = True) -> argparse.ArgumentParser:
+        made = steps.add_parser(name, help=text, description=text)
+        if folder:
+            made.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
+        made.set_defaults(run=_with_flower(run))
+        return made
+
+    new = step("new", _new, "write a federation.toml")
+    new.add_argument("--sites", required=True, metavar="A,B,...", help="names of the sites, in order")
+    new.add_argument(
+        "--superlink",
+        default="127.0.0.1:8443",
+        metavar="HOST:PORT",
+        help="the address that sites dial (default: %(default)s)",
+    )
+    keys = step("keys", _keys, "make a CA, a certificate for the SuperLink and the operator's secret")
+    keys.add_argument("--demo", action="store_true", help="also make the keys of all sites, for a trial on one machine")
+    admit = step("admit", _admit, "write the public key of a site into federation.toml")
+    admit.add_argument("name", metavar="NAME", help="the site")
+    admit.add_argument(
+        "key", metavar="KEY", help="the line that `compfed site init` printed there, or a file that holds it"
+    )
+    step("serve", _serve, "run the SuperLink, until interrupted")
+    run = step("run", _run, "fit the estimator of federation.toml, or continue a run that was interrupted")
+    status = step("status", _status, "who is connected, and how the run is getting on")
+    stop = step("stop", _stop, "stop a run; `compfed federation run` continues it later")
+    for made in (run, status, stop):
+        made.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: DIR/run)")
+    demo = step("demo", _demo, "everything on this machine: a SuperLink and four sites as processes", folder=False)
+    demo.add_argument(
+        "--out", type=Path, default=Path("results/federation"), metavar="DIR", help="default: %(default)s"
+    )
+
+
+def add_site(commands: Any) -> None:
+    """`compfed site ...`, for a site."""
+    parser = commands.add_parser("site", help="take part in a federation across a network, as a site (compfed[flower])")
+    steps = parser.add_subparsers(metavar="COMMAND", required=True)
+    init = steps.add_parser("init", help="make the key of this site and a site.toml")
+    init.add_argument("--name", required=True, help="the name of this site, as agreed with the operator")
+    init.add_argument("--superlink", required=True, metavar="HOST:PORT", help="from the operator")
+    init.add_argument("--folder", type=Path, default=Path("."), metavar="DIR", help="default: this folder")
+    init.set_defaults(run=_with_flower(_site_init))
+    for name, run, text in (
+        ("check", _site_check, "read the settings and the table, and say what would happen"),
+        ("run", _site_run, "connect to the operator and answer, until interrupted"),
+    ):
+        made = steps.add_parser(name, help=text, description=text)
+        made.add_argument(
+            "--config", type=Path, default=Path("site.toml"), metavar="site.toml", help="default: %(default)s"
+        )
+        made.set_defaults(run=_with_flower(run))
+
+
+# --- the operator ---
+
+
+def _new(args: argparse.Namespace) -> int:
+    from compfed.network.settings import new_federation
+
+    path = new_federation(args.folder, args.sites.split(","), args.superlink)
+    print(f"{path}\nNext: choose the estimator there, then: compfed federation keys {args.folder}")
+    return 0
+
+
+def _keys(args: argparse.Namespace) -> int:
+    from compfed.network import keys
+    from compfed.network.settings import FederationSettings, admit
+    from compfed.network.site.setup import init
+
+    settings = FederationSettings.read(args.folder)
+    for path in keys.make_keys(settings.keys, settings.host):
+        print(path)
+    print(f"\nSend to every site: {settings.keys / 'ca.crt'}, and the address {settings.superlink}. Nothing else.")
+    print(f"Stay here: everything else in {settings.keys}.")
+    for name in settings.names:
+        if args.demo:
+            folder = settings.home / "sites" / name
+            _, line, _ = init(folder, name, settings.superlink)
+            admit(args.folder, name, line)
+            (folder / "ca.crt").write_bytes((settings.keys / "ca.crt").read_bytes())
+            print(f"Site {name}: made {folder} with key and ca.crt, for a trial on this machine only.")
+        else:
+            print(
+                f"Site {name}: asks `compfed site init --name {name} --superlink {settings.superlink}` for its key, and sends the line "
+                f"that it prints. Then: compfed federation admit {args.folder} {name} 'LINE'"
+            )
+    return 0
+
+
+def _admit(args: argparse.Namespace) -> int:
+    from compfed.network import keys
+    from compfed.network.settings import admit
+
+    given = Path(args.key)
+    line = given.read_text() if len(args.key) < 200 and given.is_file() else args.key
+    key = admit(args.folder, args.name, line)
+    print(f"Site {args.name} has the key {keys.fingerprint(key)}. Compare this with the site, by telephone.")
+    print("A SuperLink that runs admits it when the next run starts.")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from compfed.network.settings import FederationSettings
+    from compfed.network.superlink import serve
+
+    serve(FederationSettings.read(args.folder), lambda text: print(text, flush=True))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from compfed.network.display import result_text
+    from compfed.network.operator import run
+    from compfed.network.settings import FederationSettings
+
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    folder = _run_folder(args)
+    try:
+        model = run(FederationSettings.read(args.folder), folder)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Nothing is asked any more. The same command continues the run in {folder}.") from None
+    cost = model.communication_
+    print(f"\n{result_text(model)}")
+    print(
+        f"{cost.rounds} messages, {cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down per site. Run folder: {folder}"
+    )
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    from compfed.errors import InputError
+    from compfed.network.display import happening
+    from compfed.network.operator import is_alive, read_status, site_states
+    from compfed.network.settings import FederationSettings
+    from compfed.tools.text import printable, text_table
+
+    settings, folder = FederationSettings.read(args.folder), _run_folder(args)
+    trouble = ""
+    try:
+        print(text_table(["site", "state"], [[name, words] for name, words in site_states(settings).items()]))
+    except InputError as problem:
+        trouble = str(problem)
+        print(trouble)
+    status, process = read_status(folder), is_alive(folder)
+    if not status:
+        print(f"There is no run in {folder}.")
+    elif process is not None:
+        print(f"Run in {folder}, process {process}: {happening(status)}")
+    elif status.get("state") == "running":
+        print(
+            f"The run in {folder} was killed at message {status.get('message')}. `compfed federation run` continues it."
+        )
+    else:
+        reason = f": {printable(str(status['reason']))}" if "reason" in status else ""
+        print(f"The run in {folder} has {status.get('state')}{reason}.")
+    return 1 if trouble else 0
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from compfed.network.operator import stop
+
+    folder = _run_folder(args)
+    print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.")
+    return 0
+
+
+def _run_folder(args: argparse.Namespace) -> Path:
+    return args.out or (args.folder if args.folder.is_dir() else args.folder.parent) / "run"
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from compfed.network.demo import demo
+
+    return 0 if demo(args.out) else 1
+
+
+# --- a site ---
+
+
+def _site_init(args: argparse.Namespace) -> int:
+    from compfed.network.site.setup import init
+
+    paths, line, fingerprint = init(args.folder, args.name, args.superlink)
+    for path in paths:
+        print(path)
+    print(f"\nSend this line to the operator. It is public:\n\n{line} {args.name}\n")
+    print(f"Its fingerprint, to compare by telephone: {fingerprint}")
+    print(
+        f"Next: put the operator's ca.crt and your table into {args.folder}, and write the label column into {paths[2]}."
+    )
+    print(f"Then: compfed site check --config {paths[2]}")
+    return 0
+
+
+def _site_check(args: argparse.Namespace) -> int:
+    from compfed.network.site.setup import check
+
+    return 0 if check(args.config) else 1
+
+
+def _site_run(args: argparse.Namespace) -> int:
+    from compfed.network.site.node import run_site
+
+    return run_site(args.config)
+
+
+def _with_flower(run: Command) -> Command:
+    """The command, or what to install. Files that it writes are for their owner only."""
+
+    def checked(args: argparse.Namespace) -> int:
+        os.umask(0o077)
+        importlib.import_module("compfed.network")
+        return run(args)
+
+    return checked

@@ -1,0 +1,136 @@
+"""What travels between the operator and a site: a message of queries one way, a signed reply the other.
+
+Both are bytes of the one codec (`compfed.federation.messages`), behind a line that names the protocol:
+
+    message   b"compfed query 3\n" + length of the header + header (run, number, after, place, names, queries) + queries
+    reply     b"compfed reply 3\n" + length of the signature + signature + fields (run, number, site, kind, ...)
+
+A site signs its reply with its identity key: the operator knows who answered, whoever carried the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from compfed.errors import InputError
+from compfed.federation.messages import REPLY_RECORDS, Told, from_bytes, pack, to_bytes, unpack
+from compfed.network import keys
+from compfed.tools.text import printable
+
+PROTOCOL = 3
+QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
+LONGEST_HEADER, LONGEST_SIGNATURE = 2**20, 200  # bytes
+MOST_SITES = 10_000
+SIGNED = b"compfed/reply/1\0"
+
+
+class Header(NamedTuple):
+    """The header of a message."""
+
+    run: str
+    number: int
+    after: int  # the last message of this run that the site has answered
+    place: int  # of the site among the sites, counted from 0
+    names: tuple[str, ...]  # of all sites
+    queries: str  # hash of the queries
+
+
+class _Everything:
+    """Contains whatever it is asked for."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __iter__(self) -> Any:
+        raise TypeError("everything cannot be listed")
+
+    def __len__(self) -> int:
+        raise TypeError("everything cannot be counted")
+
+
+def query_hash(queries: Any) -> str:
+    """The hash of queries by their content, whatever part of it travelled before."""
+    return hashlib.sha256(to_bytes(pack(queries, _Everything()))).hexdigest()
+
+
+# --- messages ---
+
+
+def message_bytes(
+    header: Header, queries: tuple[Any, ...], again: tuple[Any, ...] = (), known: Collection[str] = ()
+) -> bytes:
+    """A message; records whose hash is in `known` travel as that hash.
+
+    `again` are rounds that the site has answered before and lost; it does them once more, and their replies go nowhere.
+    """
+    head = to_bytes(pack(header._asdict()))
+    return QUERY + len(head).to_bytes(4, "little") + head + to_bytes(pack((again, queries), known))
+
+
+def read_header(data: bytes) -> tuple[Header, bytes]:
+    """The header of a message, and the bytes of its queries."""
+    _check_protocol(data, QUERY)
+    start = len(QUERY) + 4
+    end = start + int.from_bytes(data[len(QUERY) : start], "little")
+    if not start < end <= min(len(data), start + LONGEST_HEADER):
+        raise InputError("a message whose header does not fit.")
+    kinds = {"run": str, "number": int, "after": int, "place": int, "names": tuple, "queries": str}
+    fields = _checked(unpack(from_bytes(data[start:end]), records=()), kinds)
+    header = Header(**{name: fields[name] for name in kinds})
+    if not 0 <= header.place < len(header.names) <= MOST_SITES or not all(type(name) is str for name in header.names):
+        raise InputError("a message whose header does not say which site it is for.")
+    if not 0 <= header.after < header.number < 2**31:
+        raise InputError(f"a message numbered {header.number}, after {header.after}.")
+    return header, data[end:]
+
+
+def read_queries(body: bytes, accepts: Collection[str], records: Told) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """(again, queries) of a message; `records` has those that travelled before and gains those that are new."""
+    found = unpack(from_bytes(body), accepts, records)
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, tuple) for part in found):
+        raise InputError("a message without queries.")
+    return found
+
+
+# --- replies ---
+
+
+def reply_bytes(fields: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A signed reply."""
+    body = to_bytes(pack(fields))
+    signature = keys.sign(key, SIGNED + body)
+    return REPLY + len(signature).to_bytes(2, "little") + signature + body
+
+
+def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> tuple[dict[str, Any], int]:
+    """The fields of a reply and the size of its body; raises `InputError` unless it is signed with this key."""
+    _check_protocol(data, REPLY)
+    start = len(REPLY) + 2
+    length = int.from_bytes(data[len(REPLY) : start], "little")
+    signature, body = data[start : start + length], data[start + length :]
+    if length > LONGEST_SIGNATURE or not keys.signed_by(key, signature, SIGNED + body):
+        raise InputError("its reply is not signed with its key; it was not used")
+    kinds = {"run": str, "number": int, "site": str, "kind": str, "table": str, "queries": str}
+    return _checked(unpack(from_bytes(body), records=REPLY_RECORDS), kinds), len(body)
+
+
+def _check_protocol(data: bytes, kind: bytes) -> None:
+    if not data.startswith(kind):
+        line = printable(data[: len(kind) + 4].partition(b"\n")[0].decode("ascii", "replace"))
+        expected = kind.decode().strip()
+        raise InputError(
+            f"a message of {line!r} where {expected!r} is expected. Use one version of compfed everywhere."
+        )
+
+
+def _checked(fields: Any, kinds: dict[str, type]) -> dict[str, Any]:
+    if not isinstance(fields, dict):
+        raise InputError("a message without fields.")
+    for name, kind in kinds.items():
+        if type(fields.get(name)) is not kind:
+            raise InputError(f"the field {name!r} of a message is missing or is not {kind.__name__}.")
+    return fields

@@ -1,0 +1,202 @@
+"""Keys and certificates: who is who in a federation.
+
+A site makes its own identity key (`node.key`) and sends its public half to the operator. The operator makes a certificate
+authority, a certificate for the SuperLink, and a secret that only the operator's processes know. A private key never
+travels.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from compfed.errors import InputError
+
+YEARS = 2
+LOCAL = ("127.0.0.1", "localhost")  # the operator's own processes reach the SuperLink under these names
+SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+RESERVED = ("ca", "server")
+SECRET = "superlink.secret"
+CURVE = ec.SECP384R1
+
+
+def check_site_name(name: object, where: str) -> str:
+    """The name of a site, if it is one: it becomes a file name, a line in a log and a word on a screen."""
+    if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
+        raise InputError(
+            f"{where}: {name!r} is not a name for a site. A name has 1 to 63 characters: a-z, 0-9, '.', '_', '-', and "
+            "begins with a letter or a digit."
+        )
+    if name in RESERVED:
+        raise InputError(f"{where}: {name!r} is reserved for a file of the operator. Choose another name for the site.")
+    return name
+
+
+# --- identity keys of sites ---
+
+
+def new_identity() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(CURVE())
+
+
+def write_identity(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write a private key that only its owner can read."""
+    write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+
+
+def read_identity(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The identity key of a site, from its file."""
+    try:
+        key = load_ssh_private_key(path.read_bytes(), None)
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}. `compfed site init` makes this key.") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise InputError(
+            f"{path} is not a private key in OpenSSH's format without a password. `compfed site init` makes one."
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVE):
+        raise InputError(f"{path}: the key must be an ECDSA key on the curve P-384. `compfed site init` makes one.")
+    return key
+
+
+def public_line(key: ec.EllipticCurvePublicKey) -> str:
+    """A public key as one line of text."""
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+def parse_public_line(text: object, where: str) -> ec.EllipticCurvePublicKey:
+    """The public key in a line that `public_line` wrote; a comment after it is ignored."""
+    try:
+        key = load_ssh_public_key(str(text).strip().encode())
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVE):
+        raise InputError(
+            f"{where}: {str(text)[:60]!r} is not a site's public key. Paste the line that `compfed site init` printed there; "
+            "it begins with ecdsa-sha2-nistp384."
+        )
+    return key
+
+
+def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    """A short hash of a public key, for people to compare by telephone; the same as `ssh-keygen -lf` prints."""
+    blob = base64.b64decode(public_line(key).split()[1])
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+    return key.sign(data, ec.ECDSA(hashes.SHA384()))
+
+
+def signed_by(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
+    try:
+        key.verify(signature, data, ec.ECDSA(hashes.SHA384()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+# --- the operator's files ---
+
+
+def make_keys(folder: Path, host: str) -> list[Path]:
+    """Write ca.crt, ca.key, server.pem, server.key and the secret of the SuperLink into a new folder."""
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(
+            f"{folder} has keys already; new ones would lock out sites that have the old ca.crt. Move it away."
+        )
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority, server = ec.generate_private_key(CURVE()), ec.generate_private_key(CURVE())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "compfed federation CA")])
+    ca = _certificate(issuer, authority, issuer, authority, [(x509.BasicConstraints(ca=True, path_length=0), True)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
+    more = [
+        (x509.SubjectAlternativeName([_alternative(name) for name in dict.fromkeys((host, *LOCAL))]), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+    ]
+    certificate = _certificate(subject, server, issuer, authority, more)
+    files = {
+        "ca.crt": (ca.public_bytes(Encoding.PEM), 0o644),
+        "ca.key": (_private(authority), 0o600),
+        "server.pem": (certificate.public_bytes(Encoding.PEM), 0o644),
+        "server.key": (_private(server), 0o600),
+        SECRET: (secrets.token_bytes(32), 0o600),
+    }
+    for name, (data, mode) in files.items():
+        write_new(folder / name, data, mode)
+    return [folder / name for name in files]
+
+
+def read_secret(folder: Path) -> bytes:
+    """The secret of the SuperLink, which only the operator's processes know."""
+    path = folder / SECRET
+    try:
+        secret = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}. `compfed federation keys DIR` makes it.") from None
+    if len(secret) < 32:
+        raise InputError(f"{path} has {len(secret)} bytes; a secret has 32. Remove it and make new keys.")
+    return secret
+
+
+def _certificate(subject: x509.Name, key: Any, issuer: x509.Name, by: Any, extensions: Sequence[Any]) -> Any:
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
+    )
+    for extension, critical in extensions:
+        made = made.add_extension(extension, critical=critical)
+    return made.sign(by, hashes.SHA384())
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _private(key: Any) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Create a file with its mode; never over one that is there."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise InputError(f"{path} is there already. Move it away first.") from None
+    with os.fdopen(handle, "wb") as file:
+        os.fchmod(file.fileno(), mode)  # whatever the umask
+        file.write(data)

@@ -1,0 +1,104 @@
+"""A fitted estimator as one file that any program can read: safetensors, with everything but the arrays in its metadata.
+
+No pickle, no code. The file is written atomically: a model is there whole, or the older one is.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import compfed
+from compfed.errors import InputError
+from compfed.tools import durable
+
+NAME = "model.safetensors"
+DTYPES = {
+    "F64": np.float64, "F32": np.float32, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
+    "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+
+
+def save_model(model: Any, path: str | Path) -> Path:
+    """Write what predictions need and what a person wants to know: every fitted attribute that is plain.
+
+    `path` is a file, or a folder in which the file is called model.safetensors.
+    """
+    path = _file(path)
+    arrays, plain = dict[str, np.ndarray](), dict[str, Any]()
+    for name, value in vars(model).items():
+        if not name.endswith("_") or name.startswith("_"):
+            continue
+        if isinstance(value, np.ndarray) and value.dtype in NAMES:
+            arrays[name] = value
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+            plain[name] = {"words": value.tolist(), "object": value.dtype == object}
+        elif isinstance(value, (bool, int, float, str, np.generic)):
+            plain[name] = value.item() if isinstance(value, np.generic) else value
+    facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
+    durable.write(path, _tensors(arrays, json.dumps(facts, default=_plain)))
+    return path
+
+
+def load_model(path: str | Path) -> Any:
+    """The fitted estimator that `save_model` was given: it predicts and scores as it did."""
+    path = _file(path)
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise InputError(f"{path} holds no model: {problem.strerror}.") from None
+    try:
+        return _loaded(data)
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+        raise InputError(f"{path} is not a model of compfed, or it is damaged ({type(problem).__name__}).") from None
+
+
+def _loaded(data: bytes) -> Any:
+    end = 8 + int.from_bytes(data[:8], "little")
+    head = json.loads(data[8:end])
+    facts = json.loads(head.pop("__metadata__")["compfed"])
+    if facts["estimator"] not in compfed.__all__ or not facts["estimator"].startswith("Federated"):
+        raise InputError(f"{facts['estimator']!r} is not an estimator of compfed.")
+    model = getattr(compfed, facts["estimator"])(**facts["parameters"])
+    attributes: dict[str, Any] = {}
+    for name, value in facts["attributes"].items():
+        words = isinstance(value, dict)
+        attributes[name] = np.array(value["words"], object if value["object"] else str) if words else value
+    for name, described in head.items():
+        start, stop = (end + int(offset) for offset in described["data_offsets"])
+        if not end <= start <= stop <= len(data):
+            raise InputError("an array lies outside the file; it is damaged.")
+        array = np.frombuffer(data[start:stop], DTYPES[described["dtype"]]).reshape(described["shape"])
+        attributes[name] = array.copy()
+    for name, value in attributes.items():
+        if not name.endswith("_") or name.startswith("_"):
+            raise InputError(f"{name!r} is not a fitted attribute.")
+        setattr(model, name, value)
+    return model
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    return path / NAME if path.is_dir() or not path.suffix else path
+
+
+def _tensors(arrays: dict[str, np.ndarray], metadata: str) -> bytes:
+    head: dict[str, Any] = {"__metadata__": {"compfed": metadata}}
+    numbers, at = [], 0
+    for name, array in arrays.items():
+        numbers.append(array.tobytes())
+        head[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)  # the numbers begin at a multiple of 8
+    return b"".join([len(text).to_bytes(8, "little"), text, *numbers])
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)

@@ -1,0 +1,186 @@
+"""The operator: connects to the sites from a script, a notebook or `compfed federation run`."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from compfed.errors import InputError
+from compfed.network.display import Display
+from compfed.network.flower import LinkError, Operator
+from compfed.network.model_file import save_model
+from compfed.network.server.link import FlowerLink
+from compfed.network.server.remote import RemoteFederation
+from compfed.network.settings import FederationSettings
+from compfed.tools import durable
+
+
+def connect(path: str | Path = "federation.toml", *, folder: str | Path | None = None) -> RemoteFederation:
+    """Connect to the sites of a federation, from any Python process on the operator's machine.
+
+    Parameters
+    ----------
+    path : path, default="federation.toml"
+        The settings of the federation, or their folder.
+    folder : path, optional
+        Where to keep the write-ahead log. A script that was killed continues from there when it is run again. Without a
+        folder nothing is kept.
+
+    Returns
+    -------
+    RemoteFederation
+        A federation for every estimator's `fit_federation`, for `score_federation` and the solvers. Use it in a `with`
+        statement: leaving it ends the run.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> with cf.network.connect("clinics/federation.toml") as federation:  # doctest: +SKIP
+    ...     model = cf.FederatedLassoCV().fit_federation(federation)
+    """
+    settings = FederationSettings.read(path)
+    settings.check_keys()
+    link = FlowerLink(settings.dial, settings.keys, settings.secret(), settings.roster)
+    try:
+        link.open()
+        return RemoteFederation(
+            link, settings.roster, folder=None if folder is None else Path(folder), retry=settings.retry
+        )
+    except LinkError as problem:
+        link.close()
+        raise InputError(
+            f"the SuperLink cannot be used: {problem}. Start it: compfed federation serve {settings.home}"
+        ) from None
+    except BaseException:
+        link.close()
+        raise
+
+
+@contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """One process per run folder, for as long as it lives."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
+            raise InputError(
+                f"a run is going on in {folder} (process {owner}). Wait for it, or: compfed federation stop"
+            ) from None
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def run(settings: FederationSettings, folder: Path) -> Any:
+    """Fit the estimator of federation.toml, or continue a fit that was interrupted; the fitted model."""
+    folder = folder.absolute()
+    with run_lock(folder):
+        state = read_status(folder)
+        if state.get("state") == "finished":
+            raise InputError(f"{folder} holds a run that has finished. Give another folder for a new one (--out).")
+        config = json.dumps(settings.resolved(), indent=2, default=str).encode()
+        federation = connect(settings.path, folder=folder)
+        log = federation.run_log
+        try:
+            durable.write(folder / "config.json", config)
+            if federation.log.messages:
+                log.lines.append(f"Continuing run {federation.log.run} after message {max(federation.log.messages)}.")
+            with federation, Display(log):
+                model = settings.new_estimator().fit_federation(federation)
+            with contextlib.suppress(AttributeError):
+                model.trace_.save(folder / "trace.npz")
+            save_model(model, folder)
+        except KeyboardInterrupt:
+            log.end("stopped")
+            raise
+        except OSError as problem:
+            log.end("failed", reason=str(problem.strerror))
+            raise InputError(
+                f"{problem.filename or folder}: {problem.strerror}. Make room and run the same command again; the run continues."
+            ) from None
+        except Exception as problem:
+            with contextlib.suppress(OSError):
+                log.end("failed", reason=str(problem))
+            raise
+        cost = model.communication_
+        log.end(
+            "finished", rounds=cost.rounds, bytes_up=cost.bytes_up, bytes_down=cost.bytes_down,
+            certificate=str(model.certificate_),
+        )  # fmt: skip
+        return model
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """What the last run in a folder said of itself."""
+    try:
+        found = json.loads((folder / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_alive(folder: Path) -> int | None:
+    """The process that runs in a folder, if there is one."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return None
+    except OSError:
+        owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
+        return int(owner) if owner.isdigit() else None
+    finally:
+        os.close(handle)
+
+
+def stop(folder: Path, seconds: float = 10.0) -> bool:
+    """Stop the run in a folder; was there one?"""
+    process = is_alive(folder)
+    if process is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGINT)
+    end = time.monotonic() + seconds
+    while is_alive(folder) is not None:
+        if time.monotonic() > end:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+    return True
+
+
+def site_states(settings: FederationSettings) -> dict[str, str]:
+    """Each site, and whether it is connected, in words; raises `InputError` if the SuperLink cannot be reached."""
+    operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
+    try:
+        ids = operator.register(settings.roster)
+        nodes = operator.nodes()
+    except LinkError as problem:
+        raise InputError(
+            f"the SuperLink cannot be used: {problem}. Start it: compfed federation serve {settings.home}"
+        ) from None
+    finally:
+        operator.close()
+    words = {}
+    for name, node in ids.items():
+        state = nodes[node]
+        since = state.since[11:19] + " UTC" if state.since else ""
+        words[name] = (
+            f"connected since {since}" if state.online else f"signed out at {since}" if since else "never connected"
+        )
+    return words

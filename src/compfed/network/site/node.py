@@ -1,0 +1,212 @@
+"""`compfed site run`: the node of a site. One process, which dials out, answers queries and runs nobody's code."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from compfed.errors import InputError
+from compfed.network import keys
+from compfed.network.flower import FleetConnection, LinkError, Rejected
+from compfed.network.site.service import SiteService
+from compfed.network.site.settings import QUERY_NAMES, SiteSettings
+from compfed.tools import durable
+
+SAY = functools.partial(print, flush=True)  # a log shows a line at once
+SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
+REMIND = 600.0  # seconds after which the same problem is said again
+
+LEAVES = {
+    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
+    "Moments": "the mean of every column, and its mean squared distance from that",
+    "Steepness": "one number: a bound on the curvature of its loss",
+    "ValueAndGradient": "its loss at a model and the gradient: one number per coefficient, a weighted sum over all rows",
+    "Curvature": "second derivatives on a set of coefficients: a weighted sum over all rows",
+    "HeldOut": "the loss of models on rows held out, summed",
+    "Round": "the model after local steps, or its change",
+    "Result": "nothing but that it arrived",
+}
+
+
+def what_leaves(settings: SiteSettings) -> str:
+    """What can leave this site, in plain words."""
+    lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. What the operator can ask for:"]
+    for name in QUERY_NAMES:
+        refused = name in settings.refuses.questions
+        lines.append(f"  {'never ' if refused else ''}{name}: {'refused' if refused else LEAVES[name]}")
+    lines.append(f"  With fewer than {settings.refuses.least_rows} rows: nothing at all.")
+    if settings.refuses.curvature_share < float("inf"):
+        lines.append(f"  Curvature on at most {settings.refuses.curvature_share:g} x rows coefficients.")
+    lines.append(
+        f"Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
+    )
+    return "\n".join(lines)
+
+
+class SiteNode:
+    """Keeps a site connected, and answers."""
+
+    def __init__(self, settings: SiteSettings, say: Callable[[str], Any] = SAY):
+        settings.check_files()
+        self.settings, self.say = settings, say
+        self.service = SiteService(settings, keys.read_identity(settings.key))
+        self._connection: FleetConnection | None = None
+        self._stopped = threading.Event()
+        self._said, self._said_at = "", 0.0
+
+    # --- the connection ---
+
+    def loop(self) -> None:
+        """Stay connected until `stop`; after a failure connect again, with back-off."""
+        pause = SHORTEST
+        while not self._stopped.is_set():
+            try:
+                with self._signed_in() as connection:
+                    self._tell(f"connected to {self.settings.superlink}")
+                    while not self._stopped.is_set():
+                        self._answer_one(connection)
+                        pause = SHORTEST
+            except LinkError as problem:
+                if self._stopped.is_set():
+                    return
+                self._tell(f"not connected: {self._reason(problem)}. Trying again.")
+            self._stopped.wait(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST)
+
+    @contextmanager
+    def _signed_in(self) -> Iterator[FleetConnection]:
+        settings = self.settings
+        path = settings.state / "node.json"
+        known = _known_node(path)
+        connection = FleetConnection(settings.superlink, settings.ca, self.service.key, known)
+        try:
+            node = connection.sign_in()
+            if node != known:
+                durable.write(path, json.dumps({"node_id": node}).encode())
+            self._connection = connection
+            yield connection
+        finally:
+            self._connection = None
+            connection.close()
+
+    def _answer_one(self, connection: FleetConnection) -> None:
+        began = time.monotonic()
+        try:
+            delivery = connection.receive()
+        except InputError as problem:  # not even an envelope: there is nobody to reply to
+            self._tell(f"a message was ignored: {problem}")
+            return
+        if delivery is None:
+            if time.monotonic() - began < 0.1:  # a SuperLink that does not hold requests open
+                self._stopped.wait(0.2)
+            return
+        reply = self.service.reply(delivery.data)
+        try:
+            connection.reply(delivery, reply)
+        except Rejected as refused:
+            if refused.status in (401, 404):
+                raise
+            # the run has ended at the SuperLink, or the message came twice; the reply is on disk if it is needed
+
+    def _reason(self, problem: LinkError) -> str:
+        if isinstance(problem, Rejected) and (problem.code == 2004 or problem.status == 401):
+            mine = keys.fingerprint(self.service.key.public_key())
+            return f"the operator has not admitted the key {mine} of site {self.settings.name!r} yet; send them the public key"
+        return str(problem)
+
+    def _tell(self, text: str) -> None:
+        """Say something, once; the same thing again only after some time."""
+        if text != self._said or time.monotonic() - self._said_at > REMIND:
+            self.say(f"{time.strftime('%H:%M:%S')} {text}")
+            self._said, self._said_at = text, time.monotonic()
+
+    def stop(self) -> None:
+        """Sign out, from another thread."""
+        self._stopped.set()
+        if (connection := self._connection) is not None:
+            connection.close()
+
+
+def _known_node(path: Path) -> int:
+    """The node id of an earlier start; 0 if there is none."""
+    try:
+        return int(json.loads(path.read_text())["node_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+@contextmanager
+def alone(settings: SiteSettings) -> Iterator[None]:
+    """One process per state folder."""
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(settings.state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another `compfed site run` uses {settings.state}. Stop it first.") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def configure_jax(settings: SiteSettings) -> None:
+    """For this whole process: local steps are compiled once at a site, and run on its CPU."""
+    chosen: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(settings.state / "compiled"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+        "jax_platforms": "cpu",
+    }
+    for name, value in chosen.items():
+        jax.config.update(name, value)
+
+
+def run_site(path: Path, say: Callable[[str], Any] = SAY) -> int:
+    """Run the node of a site until SIGTERM or Ctrl-C. Never returns while the site answers."""
+    os.umask(0o077)
+    settings = SiteSettings.read(path)
+    configure_jax(settings)
+    node = SiteNode(settings, say)
+    with alone(settings):
+        say(what_leaves(settings))
+        node.service.open()  # what is wrong with the rows is better known now than in a round
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        worker = threading.Thread(target=node.loop, daemon=True, name="compfed-site")
+        worker.start()
+        while not stop.wait(0.2) and worker.is_alive():
+            if node.service.is_overdue():
+                _replace(node, path)
+        ended = stop.is_set()
+        node.stop()
+        say(f"{time.strftime('%H:%M:%S')} {'stopped' if ended else 'ended by an error of its own; start it again'}")
+    sys.stdout.flush()
+    os._exit(0 if ended else 1)  # compiled code in the other thread is not waited for; files are whole or not there
+
+
+def _replace(node: SiteNode, path: Path) -> None:
+    """Start this program anew in the same process: a reply takes too long, and compiled code cannot be interrupted."""
+    node.service.mark_overdue()
+    node.say(
+        f"{time.strftime('%H:%M:%S')} a message took more than {node.settings.budget.max_seconds:g} s; it will be refused"
+    )
+    with contextlib.suppress(Exception):
+        node.stop()
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "compfed.cli", "site", "run", "--config", str(path)])

@@ -1,0 +1,198 @@
+"""`compfed federation serve`: Flower's SuperLink in one process, behind a gate.
+
+Flower's control API has no authentication of its own, and shares the port with the API that sites use. The gate lets
+anybody reach the eight paths that a site needs (Flower checks the key of the node there), and nothing else; all other
+paths are for processes on this machine that know the operator's secret. It also bounds the size of a request, and holds
+a request for messages open while there are none, so that nobody has to poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from compfed.errors import InputError
+from compfed.network.flower import (
+    FLEET_PATHS,
+    GATE_HEADER,
+    HOLD,
+    LARGEST,
+    LinkError,
+    Operator,
+    gate_token,
+    superlink_app,
+)
+from compfed.network.settings import FederationSettings
+
+SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
+WAKES = {  # a request to the key wakes those who wait at the value
+    "/v1/runtime/push-messages": SITES_WAIT,
+    "/v1/fleet/push-messages": OPERATOR_WAITS,
+}
+LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
+
+
+class Gate:
+    """An ASGI app in front of Flower's."""
+
+    def __init__(self, app: Any, secret: bytes):
+        self.app, self._token = app, gate_token(secret).encode()
+        self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        path = scope["path"]
+        if path not in FLEET_PATHS and not (is_local(scope) and self._knows_secret(scope)):
+            await _refuse(send, 403, "this path is for the operator, on the machine of the SuperLink")
+            return
+        body = await _read_body(scope, receive)
+        if body is None:
+            await _refuse(send, 413, f"a request of more than {LARGEST} bytes")
+        elif path in self._wake:
+            await self._hold(path, scope, body, receive, send)
+        else:
+            await self.app(scope, _replay(body, receive), send)
+            if path in WAKES:
+                self._notify(WAKES[path])
+
+    def _knows_secret(self, scope: Any) -> bool:
+        shown = dict(scope["headers"]).get(GATE_HEADER.encode(), b"")
+        return hmac.compare_digest(shown, self._token)
+
+    def _notify(self, path: str) -> None:
+        self._wake[path].set()
+        self._wake[path] = asyncio.Event()
+
+    async def _hold(self, path: str, scope: Any, body: bytes, receive: Any, send: Any) -> None:
+        """Answer a request for messages once there are some, or after `HOLD` seconds."""
+        gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
+        end = time.monotonic() + HOLD
+        try:
+            while True:
+                event, parts = self._wake[path], []
+
+                async def keep(part: Any, parts: list[Any] = parts) -> None:
+                    parts.append(part)
+
+                state = dict(scope.get("state", {}))
+                await self.app({**scope, "state": state}, _replay(body, _nobody_hangs_up), keep)
+                left = end - time.monotonic()
+                if left <= 0 or not _is_empty(parts):
+                    for part in parts:
+                        await send(part)
+                    return
+                pause = min(left, LOOK_AGAIN) if path == OPERATOR_WAITS else left
+                waiting = asyncio.ensure_future(event.wait())
+                await asyncio.wait({waiting, gone}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if gone.done():
+                    return
+        finally:
+            gone.cancel()
+
+
+def is_local(scope: Any) -> bool:
+    """Does a request come from this machine? Then its address is a loopback address, or that of the server itself."""
+    client, server = scope.get("client"), scope.get("server")
+    if not client:
+        return False
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback or (bool(server) and client[0] == server[0])
+    except ValueError:
+        return False
+
+
+async def _read_body(scope: Any, receive: Any) -> bytes | None:
+    """The body of a request; None if it is too large."""
+    declared = dict(scope["headers"]).get(b"content-length", b"0")
+    if not declared.isdigit() or int(declared) > LARGEST:
+        return None
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > LARGEST:
+            return None
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _nobody_hangs_up() -> Any:
+    await asyncio.Event().wait()
+
+
+def _replay(body: bytes, then: Callable[[], Any]) -> Callable[[], Any]:
+    """A `receive` that gives a body which was read before, and then what `then` gives."""
+    sent = False
+
+    async def again() -> Any:
+        nonlocal sent
+        if sent:
+            return await then()
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+def _is_empty(parts: list[Any]) -> bool:
+    """Is this the response of a SuperLink that has no message?"""
+    status = next((part["status"] for part in parts if part["type"] == "http.response.start"), 0)
+    return status == 200 and not any(part.get("body") for part in parts)
+
+
+async def _refuse(send: Any, status: int, reason: str) -> None:
+    body = f'{{"detail": "{reason}"}}'.encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> None:
+    """Run the SuperLink until it is interrupted."""
+    settings.check_keys()
+    host, port = settings.listen
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    config = uvicorn.Config(
+        Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret()), host=host, port=port,
+        ssl_keyfile=str(settings.keys / "server.key"), ssl_certfile=str(settings.keys / "server.pem"), log_level="error",
+        access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=60, server_header=False,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
+    try:
+        server.run()
+    except SystemExit:  # uvicorn's way to say that the port is taken
+        raise InputError(f"{host}:{port} cannot be opened; something else listens there. Change `listen`.") from None
+
+
+def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], Any]) -> None:
+    """Register the keys of all sites once the SuperLink listens."""
+    while not server.started:
+        time.sleep(0.05)
+    operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
+    try:
+        operator.register(settings.roster)
+        say(
+            f"The SuperLink listens at {settings.listen[0]}:{settings.listen[1]}; sites dial {settings.superlink}. Interrupt to stop."
+        )
+        say(
+            f"Admitted: {', '.join(settings.roster)}. Sites reach eight paths of Flower's fleet API; all else is for this machine."
+        )
+    except LinkError as problem:
+        say(f"The keys of the sites could not be registered: {problem}.")
+    finally:
+        operator.close()
