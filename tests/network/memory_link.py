@@ -1,0 +1,100 @@
+"""A link without a network: bytes go to the service of a site in this process, and its bytes come back. For tests only.
+
+Every message finds a site that has just been started: rows are read again, and nothing is known but what is on disk.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compfed.data import Sites
+from compfed.network import keys
+from compfed.network.flower import Reply
+from compfed.network.server.remote import RemoteFederation
+from compfed.network.server.retry import RetryPolicy
+from compfed.network.site.service import SiteService
+from compfed.network.site.settings import SiteSettings
+
+NOW = RetryPolicy(timeout=0.05, attempts=4, wait=0.2, pause=0.0)
+
+# (site, the message, what the site would reply) -> the bytes that arrive, None for none, or a Reply that says what went wrong
+Meddle = Callable[[str, bytes, Callable[[], bytes]], "bytes | Reply | None"]
+
+
+class MemoryLink:
+    """Sites by name, each with its site.toml."""
+
+    def __init__(self, paths: Sequence[Path]):
+        self.paths = {SiteSettings.read(path).name: path for path in paths}
+        self.ids = itertools.count(1)
+        self.waiting: dict[str, Reply] = {}
+        self.sent: list[tuple[str, bytes]] = []
+        self.signed_in = dict.fromkeys(self.paths, "1")
+        self.meddle: Meddle = lambda name, data, reply: reply()
+        self.closed = False
+
+    def service(self, name: str) -> SiteService:
+        settings = SiteSettings.read(self.paths[name])
+        return SiteService(settings, keys.read_identity(settings.key))
+
+    def open(self) -> None: ...
+
+    def connected(self) -> dict[str, str]:
+        return dict(self.signed_in)
+
+    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
+        taken = {}
+        for name, data in messages.items():
+            taken[name] = f"m{next(self.ids)}"
+            self.sent.append((name, data))
+            reply = self.meddle(name, data, lambda name=name, data=data: self.service(name).reply(data))
+            if reply is not None:
+                self.waiting[taken[name]] = reply if isinstance(reply, Reply) else Reply(reply)
+        return taken
+
+    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
+        return {name: self.waiting.pop(name) for name in list(ids) if name in self.waiting}
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def furnish(folder: Path, sites: Sites, more: str = "") -> list[Path]:
+    """A folder per site with its rows as CSV, its key and its site.toml; `more` are settings at the top of the file."""
+    paths = []
+    for A, y, name in zip(sites.features, sites.labels, sites.names, strict=True):
+        home = folder / name
+        home.mkdir(parents=True)
+        outcomes = np.reshape(y, (len(y), -1))
+        labels = [f"y{k}" for k in range(outcomes.shape[1])]
+        columns = list(sites.columns or (f"a{j}" for j in range(A.shape[1])))
+        lines = [",".join([*columns, *labels])]
+        lines += [",".join(map(repr, [*row.tolist(), *out.tolist()])) for row, out in zip(A, outcomes, strict=True)]
+        (home / "rows.csv").write_text("\n".join(lines) + "\n")
+        label = repr(labels) if y.ndim == 2 else repr("y0")
+        keys.write_identity(home / "node.key", keys.new_identity())
+        path = home / "site.toml"
+        network = '[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"\n'
+        path.write_text(f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\n{more}\n{network}')
+        paths.append(path)
+    return paths
+
+
+def wipe(path: Path) -> None:
+    """A site whose disk was lost; its key and its table were restored from a backup."""
+    shutil.rmtree(path.parent / "state")
+
+
+def remote(paths: Sequence[Path], folder: Path | None = None, **options: Any) -> tuple[RemoteFederation, MemoryLink]:
+    link = MemoryLink(paths)
+    roster = {name: keys.read_identity(path.parent / "node.key").public_key() for name, path in link.paths.items()}
+    given: Any = {"retry": NOW} | options
+    return RemoteFederation(link, roster, folder=folder, **given), link
