@@ -58,6 +58,7 @@ class Table:
                     row_weights=None if self.weights is None else self.weights[rows],
                     columns=self.columns,
                     splits=[(train[rows], test[rows]) for train, test in splits],
+                    limits=None,
                     room=room_for(len(rows) / len(place)),
                 )
             )

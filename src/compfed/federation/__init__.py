@@ -7,6 +7,7 @@ docs/architecture.md.
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, Request, Talk, ask, converse, in_parallel
 from compfed.federation.in_process import InProcess
+from compfed.federation.limits import QueryLimits
 from compfed.federation.overview import describe
 from compfed.federation.questions import (
     QUESTIONS,
@@ -26,7 +27,7 @@ from compfed.federation.refusals import Refusals
 from compfed.federation.site import Site
 
 __all__ = [
-    "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "Question",
-    "Refusals", "Refused", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
+    "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "QueryLimits",
+    "Question", "Refusals", "Refused", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
     "converse", "describe", "in_parallel",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
     return [
         Site(
             A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, refuses=refuses,
-            room=room_for(len(y) / total),
+            limits=None, room=room_for(len(y) / total),
         )
         for i, (A, y, name, number) in enumerate(rows)
     ]  # fmt: skip

@@ -14,18 +14,19 @@ from scipy.sparse import issparse
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.shapes import Shapes, message_shapes
 from compfed.errors import InputError
+from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.messages import digest, named, unnamed
 from compfed.federation.questions import Question, Refused
 from compfed.federation.refusals import Refusals
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.problem.sparse_rows import SparseRows, written_out
+from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.tools.checks import unmasked
 from compfed.tools.precision import precision
 from compfed.tools.programs import compiled
 from compfed.tools.randomness import client_key, run_key
 from compfed.tools.sizes import check_sizes, check_weights
-from compfed.tools.text import shapes_shown
+from compfed.tools.text import printable, shapes_shown
 
 VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
@@ -71,6 +72,7 @@ class Site:
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: Refusals | None = None,
+        limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen; None for a site in the process of its server
         room: float = ROOM,
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
@@ -84,6 +86,7 @@ class Site:
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits  # (train, test) masks, for folds that were given row by row
         self.refuses = Refusals() if refuses is None else refuses
+        self.limits = limits
         self.room = room  # bytes of views kept; of several sites in one process, each has its share
         self._views: OrderedDict[str, Look] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
@@ -104,13 +107,15 @@ class Site:
         return answers
 
     def _answered(self, question: Question) -> Any:
-        reason = self.refuses.reason(question, len(self.labels))
+        reason = None if self.limits is None else self.limits.reason(question, self)
+        if reason is None:
+            reason = self.refuses.reason(question, len(self.labels))
         if reason is not None:
             return Refused(f"site {self.name!r} refuses {type(question).__name__}: {reason}.")
         try:
             return question.answer(self)
         except InputError as problem:  # what the server asked for does not fit the rows here
-            return Refused(str(problem))
+            return Refused(printable(str(problem), MAX_REASON))
 
     # --- rows ---
 
@@ -145,7 +150,12 @@ class Site:
 
     def whole(self) -> np.ndarray:
         """The rows as an array: what only estimators can do without."""
-        return written_out(self.features, f"site {self.name!r}")
+        try:
+            return written_out(self.features, f"site {self.name!r}")
+        except InputError:  # its words have the number of rows
+            raise InputError(
+                f"site {self.name!r}: its sparse rows take too much memory written out, which this query needs. {SPARSE_METHODS}"
+            ) from None
 
     def dense(self, view: View) -> Look:
         """The rows as the view has them, as an array."""
@@ -165,10 +175,11 @@ class Site:
             )
 
     def _codes(self, classes: np.ndarray) -> np.ndarray:
-        found = np.isin(self.labels, classes)
-        if not found.all():
+        self.check_classes()  # for this reason alone, whatever the classes: else refusals would give the labels away
+        if not np.isin(self.labels, classes).all():
             raise InputError(
-                f"site {self.name!r} has a label that is not among the classes: {self.labels[~found][0]!s}."
+                f"site {self.name!r} has a label that is not among the classes. Which one is in its own table: compare its "
+                "labels there with the classes of the model."
             )
         return np.searchsorted(classes, self.labels).astype(float)
 

@@ -1,0 +1,359 @@
+"""Limits on queries: what a site checks, from shapes alone, before it allocates anything to answer.
+
+The server is not trusted by a site. A query of a few hundred bytes can ask for terabytes (`Softmax(outputs=10**9)`) or for
+work without end (`tau=2 * 10**9`). `QueryLimits.reason` refuses these with Python's whole numbers, which do not overflow,
+and every field whose type, shape or range does not fit the site.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compfed.algorithms.base import Algorithm
+from compfed.algorithms.proximal_newton import WIDTH as NEWTON_WIDTH
+from compfed.algorithms.scaffnew import Random
+from compfed.errors import InputError
+from compfed.federation.questions import (
+    Curvature,
+    Describe,
+    HeldOut,
+    Moments,
+    Question,
+    Result,
+    Round,
+    Steepness,
+    ValueAndGradient,
+)
+from compfed.federation.view import Fold, Frame, Job, Listed, Share, View, WholeSite
+from compfed.tools.checks import is_whole
+from compfed.tools.text import printable
+
+if TYPE_CHECKING:
+    from compfed.federation.site import Site
+
+MAX_ROWS = 2**48
+MAX_WIDTH = 10_000_000
+MAX_CLASSES = 1_000
+MAX_OUTCOMES = 10_000  # labels of a row
+MAX_NAME = 200  # characters of a class or a column
+MAX_REASON = 1_000  # characters of a refusal
+MAX_SITES = 100_000
+MAX_NESTED = 10  # records within records
+MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
+MAX_SEED = 2**63
+
+LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluated")
+NOT_STEPS = ("keep", "width", "memory")  # whole-number fields of algorithms that are sizes, not numbers of steps
+
+
+@dataclasses.dataclass(frozen=True)
+class QueryLimits:
+    """Limits of a site on one message and on each query in it.
+
+    - `max_message_bytes`: bytes of a message; the network service checks it before reading.
+    - `max_numbers`: numbers to allocate for one query, beside a few copies of the site's own rows.
+    - `max_models`: models evaluated by one query.
+    - `max_local_steps`: local steps of one round.
+    - `max_folds`: folds of a cross-validation.
+    """
+
+    max_message_bytes: int = 2**26
+    max_numbers: int = 2**27
+    max_models: int = 10_000
+    max_local_steps: int = 100_000
+    max_folds: int = 10_000
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if type(value) is not int or value < 1:
+                raise InputError(f"QueryLimits({f.name}={value!r}): {f.name} must be a whole number >= 1.")
+
+    def reason(self, question: Question, site: Site) -> str | None:
+        """Why a site does not answer a query; None if it fits. Allocates nothing of the size that a query asks for.
+
+        A query that is not of the closed list is left to the site's other refusals.
+        """
+        try:
+            _Checks(self, site).query(question)
+        except InputError as problem:
+            return printable(str(problem)).removesuffix(".")
+        except Exception as problem:  # a field of another type than a check expects
+            return f"a field of the query cannot be used ({type(problem).__name__})"
+        return None
+
+
+class _Checks:
+    """The checks of one query at one site. Each raises `InputError`."""
+
+    def __init__(self, limits: QueryLimits, site: Site):
+        self.limits, self.site = limits, site
+        self.rows = len(site.labels)
+        self.most = limits.max_numbers + 2 * self.rows * (site.width + 1)
+
+    def query(self, question: Question) -> None:
+        match question:
+            case Describe():
+                _truth("classes", question.classes)
+                _truth("detail", question.detail)
+                self.part(question.part)
+            case Moments():
+                self.part(question.part)
+            case Steepness():
+                d = self.view(question.view)
+                _truth("roughly", question.roughly)
+                if question.x is not None:
+                    _floats("x", question.x, (d,))
+            case ValueAndGradient():
+                d = self.view(question.view)
+                models = self.models(question.x, d)
+                if question.dual is not None:
+                    _floats("dual", question.dual, (models, 4))
+                    if not callable(getattr(question.view.loss, "conjugate", None)):
+                        raise InputError(f"{type(question.view.loss).__name__} has no conjugate; leave out dual")
+            case Curvature():
+                d = self.view(question.view)
+                _floats("x", question.x, (d,))
+                self.working_set(question.W, d)
+            case HeldOut():
+                d = self.view(question.view)
+                self.part(question.part, needed=True)
+                self.models(question.x, d)
+            case Round():
+                self.job(question.job)
+                _whole("r", question.r, 0, MAX_ROUNDS - 1)
+                _whole("exchange", question.exchange, 0, len(question.job.algorithm.exchanges) - 1)
+                self.message(question.d, question.job)
+            case Result():
+                self.job(question.job)
+                _whole("r", question.r, 0, MAX_ROUNDS - 2)
+                self.message(question.d, question.job)
+
+    def numbers(self, count: int, what: str) -> None:
+        if count > self.most:
+            # how many would say how many rows there are
+            raise InputError(
+                f"{what} would take more numbers than its max_numbers allow. Ask for less at a time, or let the site raise it"
+            )
+
+    # --- the objective ---
+
+    def view(self, view: Any) -> int:
+        """d, the size of a model of an objective that fits this site."""
+        if type(view) is not View:
+            raise InputError("view is no view")
+        if view.dtype not in ("float64", "float32"):
+            raise InputError("dtype must be 'float64' or 'float32'")
+        self.part(view.part)
+        self.classes(view.classes)
+        width = self.columns(view.columns)
+        if view.frame is not None:
+            width = self.frame(view.frame, width)
+        return self.loss(view.loss, width)
+
+    def loss(self, loss: Any, width: int) -> int:
+        if isinstance(loss, type) or not all(callable(getattr(loss, name, None)) for name in LOSS_METHODS):
+            raise InputError(f"loss is a {type(loss).__name__}, which is no loss")
+        if np.ndim(loss.ridge) or not np.isfinite(loss.ridge):
+            raise InputError("the ridge of a loss must be one finite number")
+        outputs, d = getattr(loss, "outputs", 1), loss.size(width)
+        if type(outputs) is not int or type(d) is not int:
+            raise InputError("the size of a model must be a whole number")
+        self.numbers(outputs, f"{outputs} outputs")
+        self.numbers(self.rows * outputs, f"{outputs} predictions for each row")
+        self.numbers(d, f"a model of {d} coefficients")
+        return d
+
+    def columns(self, columns: Any) -> int:
+        """The number of columns that are used."""
+        if columns is None:
+            return self.site.width
+        _indices("columns", columns, self.site.width)
+        return columns.size
+
+    def frame(self, frame: Any, width: int) -> int:
+        """The number of columns in the coordinates of a frame."""
+        if type(frame) is not Frame:
+            raise InputError("frame is no frame")
+        _floats("centre", frame.centre, (width,))
+        _floats("scale", frame.scale, (width,))
+        _truth("intercept", frame.intercept)
+        _whole("outputs", frame.outputs, 1, self.limits.max_numbers)
+        if not np.isfinite(frame.centre).all() or not (np.isfinite(frame.scale).all() and (frame.scale > 0).all()):
+            raise InputError("centre must be finite, and scale finite and > 0")
+        return width + int(frame.intercept)
+
+    def classes(self, classes: Any) -> None:
+        if classes is None:
+            return
+        self.site.check_classes()  # first and always: refusals by label would give the labels away
+        if not isinstance(classes, np.ndarray) or classes.ndim != 1 or not 1 <= classes.size <= MAX_CLASSES:
+            raise InputError(f"classes must be a list of 1 to {MAX_CLASSES} words or numbers")
+        words = self.site.labels.dtype.kind not in "biuf"
+        if classes.dtype.kind not in ("UO" if words else "biuf"):
+            raise InputError("classes must be words where labels are words, and numbers where they are numbers")
+        if (classes[1:] <= classes[:-1]).any() or (classes.dtype.kind == "f" and not np.isfinite(classes).all()):
+            raise InputError("classes must be sorted, each once")
+
+    def part(self, part: Any, needed: bool = False) -> None:
+        """Some of the rows, which this site can find."""
+        if part is None:
+            if needed:
+                raise InputError("part is missing")
+            return
+        if type(part) not in (Fold, WholeSite, Listed, Share):
+            raise InputError("part is no part of the rows")
+        _truth("held_out", part.held_out)
+        match part:
+            case Fold():
+                _whole("folds", part.folds, 1, self.limits.max_folds)
+                _whole("number", part.number, 0, part.folds - 1)
+                first = part.first
+                if not isinstance(first, np.ndarray) or first.ndim != 1 or first.dtype.kind not in "iu":
+                    raise InputError("first must be a list of whole numbers")
+                if not self.site.index < first.size <= MAX_SITES:
+                    raise InputError(f"first has {first.size} entries; it must have one for each site")
+                _whole("first", int(first[self.site.index]), 0, MAX_ROWS)
+            case WholeSite():
+                _whole("number", part.number, -1, MAX_SITES)
+            case Listed():
+                _whole("number", part.number, 0, len(self.site.splits) - 1)
+            case Share():
+                if not isinstance(part.share, float) or not 0 < part.share < 1:
+                    raise InputError("share must be a number between 0 and 1")
+        if isinstance(part, (Fold, Share)):
+            _whole("seed", part.seed, 0, MAX_SEED - 1)
+            _truth("by_class", part.by_class)
+            if part.by_class and self.site.labels.ndim != 1:
+                raise InputError("by_class needs one label per row")
+
+    def models(self, x: Any, d: int) -> int:
+        """The number of models in the rows of x."""
+        if not isinstance(x, np.ndarray) or x.ndim != 2 or not 1 <= len(x) <= self.limits.max_models:
+            raise InputError(f"x must be an array with a model in each row, at most {self.limits.max_models} of them")
+        _floats("x", x, (len(x), d))
+        self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
+        return len(x)
+
+    def working_set(self, W: Any, d: int) -> None:
+        _indices("W", W, d)
+        self.curvature(W.size)
+
+    def curvature(self, w: int) -> None:
+        # the matrix, where its triangle is in it and back, and the columns of the rows
+        self.numbers(4 * w * w, f"curvature on {w} coordinates")
+        self.numbers(2 * self.rows * w, f"curvature on {w} coordinates")
+
+    # --- a run ---
+
+    def job(self, job: Any) -> None:
+        if type(job) is not Job:
+            raise InputError("job is no job")
+        d = self.view(job.view)
+        _floats("x0", job.x0, (d,))
+        if job.x0.dtype.name != job.view.dtype:
+            raise InputError(f"x0 is of {job.x0.dtype.name}; the objective is in {job.view.dtype}")
+        _whole("number", job.number, 0, 2**63 - 1)
+        _whole("seed", job.seed, 0, MAX_SEED - 1)
+        _whole("capacity", job.capacity, 1, MAX_ROWS - 1)
+        _truth("everyone", job.everyone)
+        if job.batch_size is not None:
+            _whole("batch_size", job.batch_size, 1, job.capacity)
+            if not job.batch_size <= self.rows <= job.capacity:
+                raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
+            self.numbers(job.capacity, f"a capacity of {job.capacity} rows")  # a random number for each may be drawn
+        if not isinstance(job.algorithm, Algorithm):
+            raise InputError(f"algorithm is a {type(job.algorithm).__name__}, which is no algorithm")
+        self.algorithm(job.algorithm, d)
+        self.regulariser(job.regulariser, d)
+
+    def algorithm(self, algorithm: Any, d: int) -> None:
+        steps, most = 1, self.limits.max_local_steps
+        for record, name, value in _fields(algorithm):
+            if name == "keep":
+                _whole(name, value, 1, d)
+            elif name == "width":
+                _whole(name, value, 1, max(most, d))
+            elif name == "memory":
+                self.numbers(value * d, f"{name}={value}")
+            elif type(value) is int:  # numbers of steps within steps multiply
+                steps *= max(value, 1)
+            elif isinstance(record, Random) and name == "p" and value * most < 1:
+                raise InputError(
+                    f"p={value:g} makes rounds of {1 / value:.3g} local steps; its max_local_steps is {most}"
+                )
+            elif np.ndim(value) > 0:
+                raise InputError(f"{name} must be one number")
+            if steps > most:
+                raise InputError(
+                    f"{name}={value} makes rounds of {steps} local steps; its max_local_steps is {most}. Use fewer steps, or "
+                    "let the site raise it"
+                )
+        if algorithm.by_questions and hasattr(algorithm, "width"):
+            self.curvature(min(algorithm.width or NEWTON_WIDTH, d))
+
+    def regulariser(self, g: Any, d: int) -> None:
+        if isinstance(g, type) or not callable(g) or not callable(getattr(g, "prox", None)):
+            raise InputError(f"regulariser is a {type(g).__name__}, which is no regulariser")
+        for _, name, value in _fields(g):
+            if np.ndim(value) > 1 or np.size(value) > max(d, 1):
+                raise InputError(
+                    f"{name} has shape {np.shape(value)}; it must be a number, or one for each of {d} coefficients"
+                )
+
+    def message(self, arrays: Any, job: Job) -> None:
+        """The message of a round: its names, shapes and dtypes are compared with the algorithm's own later."""
+        if not isinstance(arrays, Mapping) or not all(isinstance(a, np.ndarray) for a in arrays.values()):
+            raise InputError("d must be a table of arrays")
+        W = arrays.get("W")
+        if job.algorithm.by_questions and W is not None:
+            self.working_set(W, job.x0.size)
+
+
+# --- single values ---
+
+
+def _fields(record: Any, depth: int = 0) -> Iterator[tuple[Any, str, Any]]:
+    """(record, field, value) of a record and of the records and tuples of records in it; None is left out."""
+    if depth > MAX_NESTED:
+        raise InputError(f"records are nested more than {MAX_NESTED} deep")
+    for f in dataclasses.fields(record):
+        value = getattr(record, f.name)
+        several = isinstance(value, tuple) and any(dataclasses.is_dataclass(item) for item in value)
+        for item in value if several else (value,):
+            if dataclasses.is_dataclass(item):
+                yield from _fields(item, depth + 1)
+            elif item is not None and not isinstance(item, (str, bool)):
+                yield record, f.name, item
+
+
+def _floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    if not isinstance(value, np.ndarray) or value.dtype.name not in ("float64", "float32"):
+        raise InputError(f"{name} must be an array of float64 or float32")
+    if value.shape != shape:
+        raise InputError(f"{name} has shape {value.shape}; expected {shape}")
+
+
+def _indices(name: str, value: Any, below: int) -> None:
+    """Different whole numbers from 0 to below - 1, so that there are no more of them than that."""
+    if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
+        raise InputError(f"{name} must be a list of whole numbers")
+    if value.size > below:
+        raise InputError(f"{name} has {value.size} entries; there are {below} to choose from, each once")
+    if value.size and not (int(value.min()) >= 0 and int(value.max()) < below and len(np.unique(value)) == value.size):
+        raise InputError(f"{name} must have different whole numbers from 0 to {below - 1}")
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> None:
+    if not is_whole(value) or not least <= value <= most:
+        shown = value if is_whole(value) else f"a {type(value).__name__}"
+        raise InputError(f"{name}={shown} must be a whole number from {least} to {most}")
+
+
+def _truth(name: str, value: Any) -> None:
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} must be True or False")
