@@ -111,7 +111,7 @@ class Site:
         if reason is None:
             reason = self.refuses.reason(question, len(self.labels))
         if reason is not None:
-            return Refused(f"site {self.name!r} refuses {type(question).__name__}: {reason}.")
+            return Refused(printable(f"site {self.name!r} refuses {type(question).__name__}: {reason}.", MAX_REASON))
         try:
             return question.answer(self)
         except InputError as problem:  # what the server asked for does not fit the rows here
