@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 
@@ -28,3 +29,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture
+def compilations() -> Callable[[], int]:
+    """How many programs for rounds were compiled since the test began.
+
+    The count is that of the programs in memory, which are dropped when there are too many. So the test starts with none, and
+    what other tests compiled in this process before does not matter.
+    """
+    from compfed.engines.xla_program import programs_compiled
+    from compfed.tools.programs import make_room
+
+    make_room(most=0)
+    return programs_compiled
