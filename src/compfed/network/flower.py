@@ -174,6 +174,9 @@ class _Bounded(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         response = self.inner.handle_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":  # its size would not be known
+            response.close()
+            raise httpx.ReadError("a response that is compressed")
         response.stream = _BoundedStream(response.stream)
         return response
 
@@ -205,7 +208,9 @@ def _client(kind: type[Client], address: str, ca: Path, interceptors: Sequence[A
     context = ssl.create_default_context(cafile=str(ca))
     client = kind(f"https://{address}", interceptors=interceptors, verify=context)
     client._client.close()
-    client._client = httpx.Client(transport=_Bounded(context), timeout=TIMEOUT, follow_redirects=False)
+    client._client = httpx.Client(
+        transport=_Bounded(context), timeout=TIMEOUT, follow_redirects=False, headers={"accept-encoding": "identity"}
+    )
     return client
 
 

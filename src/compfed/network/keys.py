@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import hmac
 import ipaddress
 import os
 import re
@@ -108,6 +109,11 @@ def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
 
 def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
     return key.sign(data, ec.ECDSA(hashes.SHA384()))
+
+
+def derived_secret(key: ec.EllipticCurvePrivateKey, purpose: bytes) -> bytes:
+    """A secret for one purpose that only the owner of a private key can make."""
+    return hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), purpose, "sha256")
 
 
 def signed_by(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:

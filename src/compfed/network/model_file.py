@@ -55,7 +55,7 @@ def load_model(path: str | Path) -> Any:
         return _loaded(data)
     except InputError as problem:
         raise InputError(f"{path}: {problem}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as problem:
         raise InputError(f"{path} is not a model of compfed, or it is damaged ({type(problem).__name__}).") from None
 
 

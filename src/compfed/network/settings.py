@@ -99,11 +99,9 @@ class FederationSettings:
     def dial(self) -> str:
         """Where the operator's own processes reach the SuperLink: on this machine."""
         host, port = self.listen
-        return (
-            f"127.0.0.1:{port}"
-            if host in ("0.0.0.0", "::", "localhost") or host.startswith("127.")
-            else f"{host}:{port}"
-        )
+        if host in ("0.0.0.0", "::", "localhost") or host.startswith("127."):
+            return f"127.0.0.1:{port}"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @cached_property
     def roster(self) -> dict[str, ec.EllipticCurvePublicKey]:
@@ -211,6 +209,9 @@ def admit(path: Path, name: str, line: str) -> ec.EllipticCurvePublicKey:
     settings = FederationSettings.read(path)
     keys.check_site_name(name, "the name of the site")
     key = keys.parse_public_line(line, f"the key of {name!r}")
+    for other, known in settings.public_keys.items():
+        if other != name and known and keys.fingerprint(keys.parse_public_line(known, other)) == keys.fingerprint(key):
+            raise InputError(f"the key of {name!r} is the key of site {other!r}. Every site makes its own.")
     text = settings.path.read_text()
     block = SITE_BLOCK.format(name=name, key=keys.public_line(key))
     if name in settings.public_keys:

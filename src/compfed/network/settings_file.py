@@ -40,7 +40,7 @@ def parse_address(text: object, where: str) -> tuple[str, int]:
     if (
         not isinstance(text, str)
         or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host)
-        or not port.isdigit()
+        or not re.fullmatch("[0-9]{1,5}", port)
         or not 0 < int(port) < 2**16
     ):
         raise InputError(f"{where} = {text!r} must be HOST:PORT, such as fed.example.org:8443.")

@@ -48,8 +48,11 @@ class Gate:
         self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # Flower needs no WebSocket
+            await send({"type": "websocket.close", "code": 1008})
             return
         path = scope["path"]
         if path not in FLEET_PATHS and not (is_local(scope) and self._knows_secret(scope)):

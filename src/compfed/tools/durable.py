@@ -10,12 +10,18 @@ from pathlib import Path
 from typing import Any
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner only."""
+    for missing in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
 def write(path: Path, data: bytes, flush: bool = True) -> None:
     """Write to a temporary file, flush it to the disk, rename it: a reader sees the old file or the new one.
 
     Only its owner can read the file. Without `flush` the file is atomic for other processes, not across a power cut.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -38,7 +44,7 @@ def write(path: Path, data: bytes, flush: bool = True) -> None:
 
 def append(path: Path, line: dict[str, Any]) -> None:
     """One line of JSON more, which only its owner can read; lines of several processes do not mix."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(path.parent)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(handle, (json.dumps(line) + "\n").encode())

@@ -20,8 +20,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.errors import InputError
 from compfed.federation.answers import fault
+from compfed.federation.limits import MAX_REASON
 from compfed.federation.messages import digest, payload
-from compfed.federation.questions import Question, Result, Round
+from compfed.federation.questions import Question, Refused, Result, Round
 from compfed.network.envelope import Header, message_bytes, query_hash, read_reply
 from compfed.network.flower import LinkError
 from compfed.network.keys import fingerprint
@@ -291,6 +292,8 @@ class _Exchange:
         except Exception as problem:  # a reply that breaks the reader
             self._unusable(i, site, f"its reply cannot be read ({type(problem).__name__})")
             return
+        if kind == "replies":
+            replies = tuple(_in_plain_words(name, reply) for reply in replies)
         reason = printable(str(fields.get("reason", "")))
         if kind == "refused":
             raise InputError(f"site {name!r}: {reason}")
@@ -349,6 +352,14 @@ class _Exchange:
         if what != self.awaited[i].trouble:
             self.remote.run_log.problem(self.remote.names[i], what)
         self.awaited[i].trouble = what
+
+
+def _in_plain_words(name: str, reply: Any) -> Any:
+    """A refusal without control characters, which names the site that it came from; other replies as they are."""
+    if not isinstance(reply, Refused):
+        return reply
+    reason = printable(reply.reason, MAX_REASON)
+    return Refused(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")
 
 
 class TableChanged(InputError):

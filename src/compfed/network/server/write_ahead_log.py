@@ -23,6 +23,7 @@ from typing import Any
 
 from compfed.errors import InputError
 from compfed.federation.messages import from_bytes, pack, to_bytes, unpack
+from compfed.tools import durable
 
 Replies = dict[int, tuple[Any, ...]]
 NAME = "write_ahead.log"
@@ -121,7 +122,7 @@ class WriteAheadLog:
         assert self.path is not None
         text = json.dumps(entry).encode()
         checksum = _checksum(self._last, text)
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        durable.make_folder(self.path.parent)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -56,9 +56,9 @@ class SiteService:
         """The signed reply to a message. There is always one; what went wrong is said without a number of the rows."""
         header, limit = Header("", 0, 0, 0, (), ""), self.settings.limits.max_message_bytes
         try:
+            header, body = read_header(data)  # of bounded size; the reply says which message it is about
             if len(data) > limit:
                 raise InputError(f"a message has more than the {limit} bytes that it reads (max_message_bytes).")
-            header, body = read_header(data)
             self._begin(header)
             replies, facts = self._answer(header, body)
             signed = self._signed(header, "replies", {"replies": replies})

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
-import secrets
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -107,20 +105,19 @@ class SiteSettings:
             _refusals(path, given.get("refuses", {})), limits, budget,
         )  # fmt: skip
 
+    def site(self) -> Site:
+        """The site with its rows."""
+        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
+        return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.refuses, limits=self.limits)
+
     def rows(self) -> tuple[Site, str]:
         """The site with its rows, and the keyed hash of its table."""
-        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
-        site = Site(A, y, name=self.name, index=0, columns=columns, refuses=self.refuses, limits=self.limits)
-        return site, table_hash(self.secret(), A, y, columns)
+        site = self.site()
+        return site, table_hash(self.secret(), site.features, site.labels, site.columns or ())
 
     def secret(self) -> bytes:
-        """A secret of this site, made when it is first needed."""
-        path = self.state / "secret"
-        if not path.exists():
-            self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with contextlib.suppress(InputError):  # another process of this site was faster
-                keys.write_new(path, secrets.token_bytes(32))
-        return path.read_bytes()
+        """A secret of this site. It is made of the identity key, so that it is the same after the state was lost."""
+        return keys.derived_secret(keys.read_identity(self.key), b"compfed/table/1")
 
     def check_files(self) -> None:
         """Say which of the files that others must provide is missing."""

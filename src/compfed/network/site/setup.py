@@ -55,7 +55,7 @@ def check(path: Path, say: Callable[[str], Any] = print) -> bool:
 
 def _check_table(settings: SiteSettings, say: Callable[[str], Any], problems: list[str]) -> None:
     try:
-        site, _ = settings.rows()
+        site = settings.site()
     except InputError as problem:
         problems.append(str(problem))
         return
