@@ -140,6 +140,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "x of one dimension": (ValueAndGradient(VIEW, np.zeros(D)), "x must be an array with a model in each row"),
     "x of whole numbers": (ValueAndGradient(VIEW, np.zeros((1, D), int)), "x must be an array of float64"),
     "x of words": (ValueAndGradient(VIEW, np.full((1, D), "a")), "x must be an array of float64"),
+    "x of nan": (ValueAndGradient(VIEW, np.full((1, D), np.nan)), "x has numbers that are NaN or infinite"),
     "no x": (ValueAndGradient(VIEW, None), "x must be"),  # pyright: ignore[reportArgumentType]
     "dual": (ValueAndGradient(VIEW, X, np.zeros((2, 5))), "dual has shape"),
     "dual without conjugate": (ValueAndGradient(replace(VIEW, loss=cf.losses.Huber()), X, np.zeros((2, 4))), "no conjugate"),
@@ -153,8 +154,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "ridge of many": (view(loss=cf.losses.Squared(ridge=np.ones(10**6))), "ridge"),  # pyright: ignore[reportArgumentType]
     "frame": (view(frame=Frame(np.zeros(3), np.ones(3), True)), r"centre has shape \(3,\); expected \(4,\)"),
     "frame of two dimensions": (view(frame=Frame(np.zeros((4, 1)), np.ones(4), True)), "centre has shape"),
-    "scale of zero": (view(frame=Frame(np.zeros(4), np.zeros(4), True)), "scale finite and > 0"),
-    "scale of nan": (view(frame=Frame(np.zeros(4), np.full(4, np.nan), True)), "scale finite and > 0"),
+    "scale of zero": (view(frame=Frame(np.zeros(4), np.zeros(4), True)), "scale must be > 0"),
+    "scale of nan": (view(frame=Frame(np.zeros(4), np.full(4, np.nan), True)), "scale has numbers that are NaN"),
     "intercept": (view(frame=Frame(np.zeros(4), np.ones(4), 2**40)), "intercept must be"),  # pyright: ignore
     "columns repeated": (view(columns=np.zeros(300_000, np.int8)), "columns has 300000 entries"),
     "columns beyond": (view(columns=np.array([4])), "columns must have different"),

@@ -175,7 +175,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("classes", {"class_weights": np.array([NAN, 1.0])}, "finite and >= 0"),
     ("classes", {"class_weights": np.array([6, 6])}, "class_weights is of int64"),
     ("classes", {"class_weights": np.full(3, 4.0)}, "class_weights has shape"),
-    ("classes", {"label_mean": np.zeros(3)}, "label_mean must be one number"),
+    ("classes", {"label_mean": np.zeros(3)}, "label_mean has shape"),
+    ("classes", {"label_mean": np.array(0.5)}, "label_mean must be NaN"),
     # facts
     ("describe", {"facts": R["facts"].facts}, "facts are there without being asked for"),
     ("facts", {"facts": None}, "facts are there without being asked for, or missing"),

@@ -123,8 +123,9 @@ def _described(question: Describe, answer: Describe.Answer, weighted: bool) -> N
     _columns(answer)
     if question.classes:
         _classes(answer)
-        if not isinstance(answer.label_mean, np.ndarray) or answer.label_mean.shape or answer.label_mean.dtype != float:
-            raise InputError("label_mean must be one number")
+        _array("label_mean", answer.label_mean, (), DOUBLE)
+        if not np.isnan(answer.label_mean):
+            raise InputError("label_mean must be NaN where labels are classes")
     else:
         _array("classes", answer.classes, (0,), DOUBLE)
         _array("class_weights", answer.class_weights, (0,), DOUBLE)

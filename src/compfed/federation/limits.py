@@ -107,7 +107,7 @@ class _Checks:
                 d = self.view(question.view)
                 _truth("roughly", question.roughly)
                 if question.x is not None:
-                    _floats("x", question.x, (d,))
+                    _finite("x", question.x, (d,))
             case ValueAndGradient():
                 d = self.view(question.view)
                 models = self.models(question.x, d)
@@ -117,7 +117,7 @@ class _Checks:
                         raise InputError(f"{type(question.view.loss).__name__} has no conjugate; leave out dual")
             case Curvature():
                 d = self.view(question.view)
-                _floats("x", question.x, (d,))
+                _finite("x", question.x, (d,))
                 self.working_set(question.W, d)
             case HeldOut():
                 d = self.view(question.view)
@@ -179,12 +179,12 @@ class _Checks:
         """The number of columns in the coordinates of a frame."""
         if type(frame) is not Frame:
             raise InputError("frame is no frame")
-        _floats("centre", frame.centre, (width,))
-        _floats("scale", frame.scale, (width,))
+        _finite("centre", frame.centre, (width,))
+        _finite("scale", frame.scale, (width,))
         _truth("intercept", frame.intercept)
         _whole("outputs", frame.outputs, 1, self.limits.max_numbers)
-        if not np.isfinite(frame.centre).all() or not (np.isfinite(frame.scale).all() and (frame.scale > 0).all()):
-            raise InputError("centre must be finite, and scale finite and > 0")
+        if not (frame.scale > 0).all():
+            raise InputError("scale must be > 0")
         return width + int(frame.intercept)
 
     def classes(self, classes: Any) -> None:
@@ -235,7 +235,7 @@ class _Checks:
         """The number of models in the rows of x."""
         if not isinstance(x, np.ndarray) or x.ndim != 2 or not 1 <= len(x) <= self.limits.max_models:
             raise InputError(f"x must be an array with a model in each row, at most {self.limits.max_models} of them")
-        _floats("x", x, (len(x), d))
+        _finite("x", x, (len(x), d))
         self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
         return len(x)
 
@@ -254,7 +254,7 @@ class _Checks:
         if type(job) is not Job:
             raise InputError("job is no job")
         d = self.view(job.view)
-        _floats("x0", job.x0, (d,))
+        _finite("x0", job.x0, (d,))
         if job.x0.dtype.name != job.view.dtype:
             raise InputError(f"x0 is of {job.x0.dtype.name}; the objective is in {job.view.dtype}")
         _whole("number", job.number, 0, 2**63 - 1)
@@ -336,6 +336,12 @@ def _floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
         raise InputError(f"{name} must be an array of float64 or float32")
     if value.shape != shape:
         raise InputError(f"{name} has shape {value.shape}; expected {shape}")
+
+
+def _finite(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    _floats(name, value, shape)
+    if not np.isfinite(value).all():
+        raise InputError(f"{name} has numbers that are NaN or infinite")
 
 
 def _indices(name: str, value: Any, below: int) -> None:
