@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
 
@@ -9,8 +10,10 @@ import pytest
 
 os.environ["COMPFED_CACHE"] = "off"  # tests compile what they test; test_program_cache.py has folders of its own
 THOROUGH = bool(os.environ.get("COMPFED_THOROUGH"))
-if not THOROUGH:  # most of the time goes to compiling; `make test-all` compiles as users do
-    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+if not THOROUGH:
+    # Most of the time goes to compiling. LLVM's level 0 and XLA's older fusion emitters need half the time for the same
+    # arithmetic. `make test-all` compiles as users do. (XLA stops a process that names a flag which it does not know.)
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,6 +32,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
     left_out = [item for item in items if item.get_closest_marker("thorough")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules imported so far out of the garbage collector's sight: it would visit them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
