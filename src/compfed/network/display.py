@@ -23,7 +23,7 @@ class Display:
         self.log, self.out = log, sys.stdout if out is None else out
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="compfed-display")
-        self._shown, self._drawn, self._said_at = 0, 0, time.monotonic()
+        self._drawn, self._said_at = 0, time.monotonic()
 
     def __enter__(self) -> Display:
         self._thread.start()
@@ -43,8 +43,7 @@ class Display:
         if self._drawn:
             text += f"\x1b[{self._drawn}F\x1b[J"  # up to where the table began, and clear from there
             self._drawn = 0
-        lines = self.log.lines[self._shown :]
-        self._shown += len(lines)
+        lines = self.log.take_lines()
         text += "".join(f"{line}\n" for line in lines)
         now = time.monotonic()
         if lines:

@@ -143,6 +143,8 @@ def _call(address: str, method: Callable[[Any], Response], request: Any) -> Resp
         raise Unreachable(f"{address} did not answer in time") from None
     except httpx.TransportError as problem:
         raise Unreachable(f"the connection to {address} was lost ({type(problem).__name__})") from None
+    except RuntimeError:
+        raise Unreachable("the connection was closed") from None
     except (ValueError, httpx.InvalidURL) as problem:
         raise Unreachable(f"{address} answers, but not as a SuperLink ({type(problem).__name__})") from None
 
@@ -550,7 +552,7 @@ class Operator:
         while not ended.wait(HEARTBEAT):
             try:
                 _call(self.address, runtime.SendTaskHeartbeat, SendTaskHeartbeatRequest())
-            except (LinkError, RuntimeError):
+            except LinkError:
                 continue  # the next request of the main thread will say so
 
     @property

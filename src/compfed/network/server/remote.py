@@ -98,8 +98,8 @@ class RemoteFederation:
 
     @property
     def problems(self) -> list[dict[str, Any]]:
-        """Everything that did not go as it should."""
-        return self.run_log.problems
+        """Everything that did not go as it should, the newest thousand."""
+        return list(self.run_log.problems)
 
     def send(self, messages: Mapping[int, Sequence[Question]]) -> Replies:
         """One message to each site named, one reply from each."""
@@ -339,7 +339,7 @@ class _Exchange:
         self._trouble(i, f"{reason} Everything is sent to it again; {again}.")
 
     def _unusable(self, i: int, site: _Awaited, reason: str) -> None:
-        site.unusable += 1
+        site.unusable, reason = site.unusable + 1, printable(reason)
         self._trouble(i, reason)
         site.pause_until = time.monotonic() + self.remote.retry.pause
         if site.unusable >= UNUSABLE:
@@ -349,6 +349,7 @@ class _Exchange:
             )
 
     def _trouble(self, i: int, what: str) -> None:
+        what = printable(what)
         if what != self.awaited[i].trouble:
             self.remote.run_log.problem(self.remote.names[i], what)
         self.awaited[i].trouble = what

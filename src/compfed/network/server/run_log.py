@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from typing import Any
 from compfed.tools import durable
 from compfed.tools.text import printable
 
+LINES_KEPT = 1000
+
 
 class RunLog:
     """The log of a run, and its current state. Safe to read from another thread (`snapshot`)."""
 
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
-        self.problems: list[dict[str, Any]] = []
-        self.lines: list[str] = []  # for a display: finished messages and problems, in words
+        self.problems: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: answered messages and problems, in words
         self._lock = threading.RLock()
         self._state: dict[str, Any] = {
             "state": "starting",
@@ -98,6 +101,13 @@ class RunLog:
     def snapshot(self) -> dict[str, Any]:
         with self._lock:
             return {**self._state, "waiting": dict(self._state["waiting"]), "last": dict(self._last)}
+
+    def take_lines(self) -> list[str]:
+        """The lines since the last call."""
+        with self._lock:
+            lines = list(self.lines)
+            self.lines.clear()
+            return lines
 
     def save(self, flush: bool = False) -> None:
         """Write status.json."""

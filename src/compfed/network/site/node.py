@@ -28,6 +28,7 @@ from compfed.tools import durable
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
+COMPILED_BYTES = 2**28  # of local steps that were compiled before
 REMIND = 600.0  # seconds after which the same problem is said again
 
 LEAVES = {
@@ -84,6 +85,8 @@ class SiteNode:
                 if self._stopped.is_set():
                     return
                 self._tell(f"not connected: {self._reason(problem)}. Trying again.")
+            except OSError as problem:
+                self._tell(f"the state cannot be written: {problem.strerror}. Trying again.")
             self._stopped.wait(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST)
 
@@ -115,6 +118,8 @@ class SiteNode:
                 self._stopped.wait(0.2)
             return
         reply = self.service.reply(delivery.data)
+        if self.service.replies % 64 == 0:
+            prune(self.settings.state / "compiled", COMPILED_BYTES)
         try:
             connection.reply(delivery, reply)
         except Rejected as refused:
@@ -164,6 +169,19 @@ def alone(settings: SiteSettings) -> Iterator[None]:
         os.close(handle)
 
 
+def prune(folder: Path, most: int) -> None:
+    """Remove the oldest files of a folder, until it has at most so many bytes."""
+    with contextlib.suppress(OSError):  # there is none yet
+        files = sorted(
+            ((path.stat(), path) for path in folder.iterdir()), key=lambda found: found[0].st_mtime, reverse=True
+        )
+        used = 0
+        for facts, path in files:
+            used += facts.st_size
+            if used > most:
+                path.unlink(missing_ok=True)
+
+
 def configure_jax(settings: SiteSettings) -> None:
     """For this whole process: local steps are compiled once at a site, and run on its CPU."""
     chosen: dict[str, Any] = {
@@ -172,6 +190,7 @@ def configure_jax(settings: SiteSettings) -> None:
         "jax_persistent_cache_min_entry_size_bytes": -1,
         "jax_platforms": "cpu",
     }
+    prune(settings.state / "compiled", COMPILED_BYTES)
     for name, value in chosen.items():
         jax.config.update(name, value)
 
