@@ -8,21 +8,50 @@
 See docs/deploy.md and docs/what-leaves-a-site.md.
 """
 
+from __future__ import annotations
+
+import importlib
 import os
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from compfed.errors import MissingExtra
 
-if find_spec("flwr") is None:
-    raise MissingExtra("flwr", "flower", "a federation across a network")
+if TYPE_CHECKING:
+    from compfed.network.model_file import load_model, save_model
+    from compfed.network.operator import connect
+    from compfed.network.server.remote import NoReply, RemoteFederation
+    from compfed.network.server.retry import RetryPolicy
+    from compfed.network.settings import FederationSettings
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: nothing is sent anywhere
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
-from compfed.network.model_file import load_model, save_model
-from compfed.network.operator import connect
-from compfed.network.server.remote import NoReply, RemoteFederation
-from compfed.network.server.retry import RetryPolicy
-from compfed.network.settings import FederationSettings
-
 __all__ = ["FederationSettings", "NoReply", "RemoteFederation", "RetryPolicy", "connect", "load_model", "save_model"]
+
+_PLACES = {
+    "model_file": "load_model save_model",
+    "operator": "connect",
+    "server.remote": "NoReply RemoteFederation",
+    "server.retry": "RetryPolicy",
+    "settings": "FederationSettings",
+}
+_PLACE = {name: f"compfed.network.{place}" for place, names in _PLACES.items() for name in names.split()}
+
+
+def check_installed() -> None:
+    """Say what to install where Flower is missing."""
+    if find_spec("flwr") is None:
+        raise MissingExtra("flwr", "flower", "a federation across a network")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: the command line reads this package without Flower."""
+    if name not in _PLACE:
+        raise AttributeError(f"module 'compfed.network' has no attribute {name!r}")
+    check_installed()
+    return getattr(importlib.import_module(_PLACE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

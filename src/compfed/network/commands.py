@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from compfed.network import check_installed
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -229,7 +230,7 @@ def _with_flower(run: Command) -> Command:
 
     def checked(args: argparse.Namespace) -> int:
         os.umask(0o077)
-        importlib.import_module("compfed.network")
+        check_installed()
         return run(args)
 
     return checked

@@ -23,7 +23,7 @@ from compfed.federation.answers import fault
 from compfed.federation.limits import MAX_REASON
 from compfed.federation.messages import digest, payload
 from compfed.federation.questions import Question, Refused, Result, Round
-from compfed.network.envelope import Header, message_bytes, query_hash, read_reply
+from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import LinkError
 from compfed.network.keys import fingerprint
 from compfed.network.server.link import Link
@@ -278,7 +278,7 @@ class _Exchange:
         remote, name = self.remote, self.remote.names[i]
         seconds = time.monotonic() - site.at
         try:
-            fields, size = read_reply(data, remote.roster[name])
+            fields = read_reply(data, remote.roster[name])
             kind = self._checked(i, fields)
             replies: Any = fields.get("replies")
             wrong = fault(self.queries[i], replies) if kind == "replies" else None
@@ -306,7 +306,7 @@ class _Exchange:
             self.found[i] = replies
             del self.awaited[i]
             remote.run_log.reply(
-                name, queries=[type(query).__name__ for query in self.queries[i]], bytes_down=site.size, bytes_up=size,
+                name, queries=query_counts(self.queries[i]), bytes_down=site.size, bytes_up=len(data),
                 seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
             )  # fmt: skip
 
