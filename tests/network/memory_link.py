@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.data import Sites
 from compfed.network import keys
+from compfed.network.envelope import read_reply, reply_bytes
 from compfed.network.flower import Reply
 from compfed.network.server.remote import RemoteFederation
 from compfed.network.server.retry import RetryPolicy
@@ -86,6 +88,30 @@ def furnish(folder: Path, sites: Sites, more: str = "") -> list[Path]:
         path.write_text(f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\n{more}\n{network}')
         paths.append(path)
     return paths
+
+
+# --- replies that a site did not send ---
+
+
+def key_of(path: Path) -> ec.EllipticCurvePrivateKey:
+    """The identity key of the site whose site.toml this is."""
+    return keys.read_identity(path.parent / "node.key")
+
+
+def fields_of(link: MemoryLink, name: str, data: bytes) -> dict[str, Any]:
+    """The fields of a reply of a site."""
+    return read_reply(data, key_of(link.paths[name]).public_key())[0]
+
+
+def signed(link: MemoryLink, name: str, fields: dict[str, Any]) -> bytes:
+    """A reply with these fields, signed with the key of a site."""
+    return reply_bytes(fields, key_of(link.paths[name]))
+
+
+def changed_replies(link: MemoryLink, name: str, data: bytes, edit: Callable[[tuple[Any, ...]], Any]) -> bytes:
+    """The reply of a site with other replies to its queries, signed by the site."""
+    fields = fields_of(link, name, data)
+    return signed(link, name, {**fields, "replies": edit(fields["replies"])})
 
 
 def wipe(path: Path) -> None:

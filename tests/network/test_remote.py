@@ -1,0 +1,727 @@
+"""Sites behind a link: the same numbers to the last bit, and a reply that cannot be used enters no sum and is named."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+
+from network.memory_link import NOW, MemoryLink, changed_replies, fields_of, furnish, key_of, remote, signed
+from problems import logistic
+from sklearn.metrics import r2_score
+
+import compfed as cf
+from compfed.algorithms import ALGORITHMS
+from compfed.engines import reference
+from compfed.engines.reference_engine import task_of
+from compfed.engines.request import checked
+from compfed.federation import (
+    Curvature,
+    Describe,
+    HeldOut,
+    InProcess,
+    Moments,
+    Refusals,
+    Refused,
+    Steepness,
+    ValueAndGradient,
+    ask,
+    converse,
+)  # fmt: skip
+from compfed.federation.messages import pack, to_bytes
+from compfed.federation.server import NotFinite, ServerLoop
+from compfed.federation.view import Job, Share, View
+from compfed.network import NoReply, keys
+from compfed.network.envelope import Header, message_bytes, query_hash, read_header
+from compfed.network.flower import LinkError, Reply
+from compfed.network.server import remote as remote_module
+from compfed.network.server.remote import TableChanged
+from compfed.solvers.steps import suggest
+from compfed.tools.records import nonnegative, record
+
+ROUNDS = 5
+VIEW = View(cf.losses.Squared())
+D = 8
+
+
+@pytest.fixture(scope="module")
+def problem() -> cf.Problem:
+    return logistic(samples=[30, 6, 20], n=3, d=D, weights=True)
+
+
+@pytest.fixture(scope="module")
+def paths(problem, tmp_path_factory):
+    return furnish(tmp_path_factory.mktemp("sites"), problem.sites)
+
+
+def trajectory(federation, loop: ServerLoop, rounds: int = ROUNDS) -> np.ndarray:
+    models = [loop.model()]
+    for _ in range(rounds):
+        converse(federation, loop.round())
+        models.append(loop.model())
+    return np.array(models)
+
+
+def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) -> ServerLoop:
+    run = checked(
+        problem, algorithm, ROUNDS, batch_size=batch_size, participants=participants, record_every=1, seed=3, x0=None,
+        reference=None, resume=None,
+    )  # fmt: skip
+    job = Job(
+        0, run.algorithm, problem.regulariser, View(problem.loss), run.x0, 3, batch_size,
+        int(problem.sites.sizes.max()), run.participants == problem.n,
+    )  # fmt: skip
+    return ServerLoop(job, task_of(problem), run.participants, sampling=run.sampling)
+
+
+def bits(replies: Any) -> bytes:
+    return to_bytes(pack(tuple(map(tuple, replies))))
+
+
+# --- the same to the last bit ---
+
+
+# Always: with and without state, two exchanges, compressed updates, rounds with a result, second order. The others do
+# not differ on the wire, and are run by `make test-all`.
+ALWAYS = (
+    "DecoupledProx",
+    "Scaffold",
+    "Mime",
+    "FedDR",
+    "FISTA",
+    "CompressedDecoupledProx",
+    "ProximalNewton",
+    "ProximalBFGS",
+)
+
+
+def now_or_later(names, always):
+    return [name if name in always else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+
+
+@pytest.mark.parametrize("name", now_or_later(ALGORITHMS, ALWAYS))
+def test_every_algorithm_takes_the_path_of_the_reference_engine(name, problem, paths):
+    if not ALGORITHMS[name].composite:
+        problem = problem.replace(regulariser=cf.regularisers.Zero())
+    algorithm = suggest(name, problem, tau=3)
+    batch, k = (5, 2) if ALGORITHMS[name].sampling != "no" else (None, None)
+    federation, link = remote(paths)
+    here = trajectory(InProcess(problem.sites), loop_of(problem, algorithm, batch, k))
+    there = trajectory(federation, loop_of(problem, algorithm, batch, k))
+    np.testing.assert_array_equal(there, here)
+    plain = reference(problem, algorithm, ROUNDS, batch_size=batch, participants=k, seed=3)
+    np.testing.assert_array_equal(there[-1], plain.x)
+    assert (there[-1] != there[0]).any()
+    assert federation.problems == []
+    assert len(link.sent) >= ROUNDS * (k or 3)
+
+
+def table(kind: str) -> cf.data.Sites:
+    rng = np.random.default_rng(7)
+    A = [rng.standard_normal((m, 4)) * [1.0, 5.0, 0.2, 1.0] + 0.3 * i for i, m in enumerate((16, 24))]
+    z = [a @ [1.0, 0.3, 0.0, -0.8] + 0.3 * rng.standard_normal(len(a)) for a in A]
+    labels = {
+        "numbers": z,
+        "classes": [np.digitize(v, [-0.4, 0.5]).astype(float) for v in z],
+        "counts": [np.rint(np.exp(0.5 * v)).clip(0, 9) for v in z],
+        "outcomes": [np.c_[v, a[:, 1] - v] for a, v in zip(A, z, strict=True)],
+    }[kind]
+    return cf.data.from_arrays(A, labels, ["north", "south"], columns=["age", "dose", "rate", "bmi"])
+
+
+CV = {"n_alphas": 3, "eps": 0.3, "cv": 3, "tol": 1e-6}
+FITS: dict[str, tuple[str, Any]] = {
+    "FederatedLasso": ("numbers", cf.FederatedLasso(alpha=0.1)),
+    "FederatedElasticNet": ("numbers", cf.FederatedElasticNet(alpha=0.1)),
+    "FederatedGroupLasso": ("numbers", cf.FederatedGroupLasso(groups=[0, 0, 1, 1], alpha=0.1)),
+    "FederatedHuber": ("numbers", cf.FederatedHuber(alpha=0.1)),
+    "FederatedLogisticRegression": ("classes", cf.FederatedLogisticRegression(alpha=0.02)),
+    "FederatedPoissonRegressor": ("counts", cf.FederatedPoissonRegressor(alpha=0.1)),
+    "FederatedMultiTaskLasso": ("outcomes", cf.FederatedMultiTaskLasso(alpha=0.1)),
+    "FederatedNuclearRegressor": ("outcomes", cf.FederatedNuclearRegressor(alpha=0.1)),
+    "FederatedLassoCV": ("numbers", cf.FederatedLassoCV(**CV)),
+    "FederatedElasticNetCV": ("numbers", cf.FederatedElasticNetCV(**CV)),
+    "FederatedGroupLassoCV": ("numbers", cf.FederatedGroupLassoCV(groups=[0, 0, 1, 1], **CV)),
+    "FederatedHuberCV": ("numbers", cf.FederatedHuberCV(**CV)),
+    "FederatedLogisticRegressionCV": ("classes", cf.FederatedLogisticRegressionCV(**CV)),
+    "FederatedPoissonRegressorCV": ("counts", cf.FederatedPoissonRegressorCV(**CV)),
+    "FederatedMultiTaskLassoCV": ("outcomes", cf.FederatedMultiTaskLassoCV(**CV)),
+    "FederatedNuclearRegressorCV": ("outcomes", cf.FederatedNuclearRegressorCV(**CV)),
+    "by rounds": ("numbers", cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", tol=1e-5)),
+}
+
+
+def test_every_estimator_is_listed():
+    assert {name for name in cf.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
+
+
+@pytest.mark.parametrize(
+    "name", now_or_later(FITS, {name for name in FITS if "CV" not in name} | {"FederatedLogisticRegressionCV"})
+)
+def test_every_estimator_fits_as_in_this_process(name, tmp_path):
+    kind, estimator = FITS[name]
+    sites = table(kind)
+    federation, _ = remote(furnish(tmp_path, sites))
+    there = estimator.fit_federation(federation)
+    coef, intercept, cost = there.coef_, there.intercept_, there.communication_
+    alpha = getattr(there, "alpha_", None)
+    here = estimator.fit_federation(InProcess(sites))
+    np.testing.assert_array_equal(coef, here.coef_)
+    np.testing.assert_array_equal(intercept, here.intercept_)
+    assert cost == here.communication_
+    assert here.feature_names_in_.tolist() == ["age", "dose", "rate", "bmi"]
+    assert alpha == getattr(here, "alpha_", None)
+
+
+def test_flower_is_imported_by_the_network_only():
+    code = "import sys, compfed, compfed.cli, compfed.estimators, compfed.studies; print('flwr' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_score_and_comparison_over_the_network(tmp_path):
+    sites = table("numbers")
+    federation, _ = remote(furnish(tmp_path, sites))
+    model = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(sites))
+    pooled = r2_score(np.concatenate(sites.labels), np.concatenate(sites.features) @ model.coef_ + model.intercept_)
+    assert model.score_federation(federation) == pytest.approx(pooled, rel=1e-12)
+    there, here = (cf.compare_local_federated(cf.FederatedLasso(alpha=0.1), f) for f in (federation, InProcess(sites)))
+    np.testing.assert_array_equal(there.losses, here.losses)
+    assert there.communication == here.communication
+
+
+# --- refusals ---
+
+
+def test_a_refusal_of_a_site_names_the_site_and_the_rule(problem, tmp_path):
+    more = '[refuses]\nquestions = ["Curvature"]\nleast_rows = 10\n'
+    federation, _ = remote(furnish(tmp_path, problem.sites, more)[:1])
+    assert ask(federation, Moments())[0][0].mean.shape == (D,)
+    with pytest.raises(cf.InputError, match="site '0' refuses Curvature: it does not answer Curvature"):
+        ask(federation, Curvature(VIEW, np.zeros(D), np.arange(2)))
+    few, _ = remote(furnish(tmp_path / "few", problem.sites, more))
+    with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has fewer rows than its least_rows") as told:
+        ask(few, Moments())
+    assert "6" not in str(told.value)  # the number of its rows
+
+
+def test_a_fit_works_without_the_curvature_that_a_site_refuses(tmp_path):
+    sites = table("numbers")
+    federation, _ = remote(furnish(tmp_path, sites, '[refuses]\nquestions = ["Curvature"]\n'))
+    there, here = (
+        cf.FederatedLasso(alpha=0.1).fit_federation(f)
+        for f in (federation, InProcess(sites, Refusals(questions=("Curvature",))))
+    )
+    np.testing.assert_array_equal(there.coef_, here.coef_)
+    assert there.certificate_.holds
+    assert there.n_rounds_ > 4  # with curvature it takes four
+
+
+@record
+class LossOfMyOwn(cf.losses.Squared):
+    ridge: float = nonnegative(default=0.0)
+
+
+def test_a_class_of_others_is_read_by_sites_that_accept_it(problem, paths, tmp_path):
+    name = f"{LossOfMyOwn.__module__}:LossOfMyOwn"
+    query = ValueAndGradient(View(LossOfMyOwn()), np.zeros((1, D)))
+    with pytest.raises(cf.InputError, match=rf"site '0': a message names {name}, which is not of compfed. Install it"):
+        ask(remote(paths)[0], query)
+    accepting, _ = remote(furnish(tmp_path, problem.sites, f'accepts = ["{name}"]\n'))
+    own = ask(accepting, query)
+    plain = ask(remote(paths)[0], ValueAndGradient(VIEW, np.zeros((1, D))))  # the same loss under its usual name
+    assert bits(own) == bits(plain)
+
+
+def test_an_unfit_table_is_named_without_a_value_of_it(problem, tmp_path):
+    paths = furnish(tmp_path, problem.sites)
+    rows = paths[1].parent / "rows.csv"
+    for text, told in {
+        "a0,y0\nsecret,1.0\n": "words in column 'a0'. Encode words",
+        "": "its table cannot be read",
+    }.items():
+        rows.write_text(text)
+        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {told}") as refused:
+            ask(remote(paths)[0], Moments())
+        assert "secret" not in str(refused.value)
+
+
+# --- sites that must agree ---
+
+APART = {
+    "missing": ("age,bmi,ill\n1,2,0\n2,4,1\n", "site 'south' has no column 'dose', which site 'north' has"),
+    "renamed": (
+        "age,Dose,bmi,ill\n1,2,3,0\n",
+        "no column 'dose', which site 'north' has. site 'south' has a column 'Dose'",
+    ),
+    "order": ("age,bmi,dose,ill\n1,2,3,0\n", "column 1 is 'bmi' at site 'south' and 'dose' at site 'north'"),
+    "words": (
+        "age,dose,bmi,ill\n1,2,3,no\n2,1,1,yes\n",
+        "the classes are words at site 'south' and numbers at site 'north'",
+    ),
+    "hole": (
+        "age,dose,bmi,ill\n1,2,,0\n2,1,1,1\n",
+        "site 'south': its rows cannot be used: values missing in column 'bmi'",
+    ),
+}
+
+
+@pytest.mark.parametrize("difference", APART)
+def test_sites_must_agree_before_anything_is_computed(difference, tmp_path):
+    text, message = APART[difference]
+    paths = furnish(tmp_path, table("classes"))
+    for path, rows in zip(paths, ("age,dose,bmi,ill\n1,2,3,0\n2,1,5,1\n4,4,1,0\n", text), strict=True):
+        (path.parent / "rows.csv").write_text(rows)
+        path.write_text(path.read_text().replace("'y0'", "'ill'"))
+    federation, link = remote(paths)
+    with pytest.raises(cf.InputError, match=message):
+        cf.FederatedLogisticRegression(alpha=0.1).fit_federation(federation)
+    assert len(link.sent) == 2  # one message to each site
+
+
+def test_labels_that_are_words_are_classes(tmp_path):
+    sites = table("classes")
+    names = np.array(["low", "middle", "high"])
+    paths = furnish(tmp_path, sites)
+    for path, y in zip(paths, sites.labels, strict=True):
+        head, *lines = (path.parent / "rows.csv").read_text().splitlines()
+        worded = [f"{line.rpartition(',')[0]},{names[int(c)]}" for line, c in zip(lines, y, strict=True)]
+        (path.parent / "rows.csv").write_text("\n".join([head, *worded]) + "\n")
+    there = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(remote(paths)[0])
+    words = [names[y.astype(int)] for y in sites.labels]
+    where = np.repeat(sites.names, [len(y) for y in words])
+    here = cf.FederatedLogisticRegression(alpha=0.02).fit(
+        np.concatenate(sites.features), np.concatenate(words), sites=where
+    )
+    assert there.classes_.tolist() == ["high", "low", "middle"]
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-9)
+
+
+# --- replies that cannot be used ---
+
+
+def changed(**fields: Callable[[Any], Any]) -> Callable[[MemoryLink, bytes], bytes]:
+    """The reply of site 1 with other fields in its first answer, and signed by the site: a site that is broken."""
+
+    def change(link: MemoryLink, data: bytes) -> bytes:
+        def edit(replies: tuple[Any, ...]) -> tuple[Any, ...]:
+            first, *rest = replies
+            return first._replace(**{name: value(getattr(first, name)) for name, value in fields.items()}), *rest
+
+        return changed_replies(link, "1", data, edit)
+
+    return change
+
+
+def other(**fields: Any) -> Callable[[MemoryLink, bytes], bytes]:
+    """The reply of site 1 with other fields around the answers, signed by the site."""
+    return lambda link, data: signed(link, "1", {**fields_of(link, "1", data), **fields})
+
+
+def nan(value: Any) -> Any:
+    return value * np.nan
+
+
+X = np.zeros((2, D))
+PART = Share(0.5, 0, False, True)
+WRONG: dict[str, tuple[Any, Any, str]] = {
+    "nan": (ValueAndGradient(VIEW, X), changed(gradient=nan), "ValueAndGradient: gradient has 16 number"),
+    "value": (ValueAndGradient(VIEW, X), changed(value=nan), "ValueAndGradient: value has numbers that are NaN"),
+    "shape": (ValueAndGradient(VIEW, X), changed(gradient=lambda g: g[:, 1:]), r"gradient has shape \(2, 7\)"),
+    "moments": (Moments(), changed(square=nan), "Moments: square has 8 number"),
+    "curvature": (Curvature(VIEW, X[0], np.arange(3)), changed(triangle=lambda t: t[:-1]), r"\(5,\); expected \(6,\)"),
+    "lipschitz": (Steepness(VIEW), changed(L=nan), "Steepness: L is nan"),
+    "held out": (HeldOut(VIEW, PART, X), changed(loss=nan), "HeldOut: loss has numbers that are NaN"),
+    "rows": (Describe(), changed(rows=lambda _: -1), "Describe: rows is -1"),
+    "kind of answer": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda _: (Steepness.Answer(1.0),)),
+                       "Moments is answered with Steepness.Answer"),
+    "count": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda r: (*r, *r)), "2 replies to 1 queries"),
+    "number": (Moments(), other(number=7), "its reply is for number '7', not 1; it was not used"),
+    "run": (Moments(), other(run="old"), "its reply is for run 'old'"),
+    "site": (Moments(), other(site="0"), "its reply is for site '0', not '1'"),
+    "queries": (Moments(), other(queries="0" * 64), "its reply is for queries '0000"),
+    "kind": (Moments(), other(kind="code"), "its reply is of the kind 'code'; it was not used"),
+    "table": (Moments(), other(table=3), "the field 'table' of a message is missing or is not str"),
+    "bytes": (Moments(), lambda link, data: b"", "where 'compfed reply 3' is expected"),
+    "cut": (Moments(), lambda link, data: data[:-1], "its reply is not signed with its key; it was not used"),
+    "old version": (Moments(), lambda link, data: data.replace(b"reply 3", b"reply 2", 1), "'compfed reply 2' where"),
+    "a class": (Moments(), lambda link, data: signed(link, "1", {**fields_of(link, "1", data), "replies": (Describe(),)}),
+                "Describe, which is not allowed here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_reply_that_cannot_be_used_is_named_and_not_used(mistake, paths):
+    query, change, message = WRONG[mistake]
+    clean = ask(remote(paths)[0], query)
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: change(link, reply()) if name == "1" else reply()
+    with pytest.raises(NoReply, match=message) as problem:
+        ask(federation, query)
+    assert str(problem.value).startswith("site '1' sent 3 replies to message 1 that cannot be used: ")
+    assert "None of them was used" in str(problem.value)
+    assert {entry["site"] for entry in federation.problems} == {"1"}
+    assert [name for name, _ in link.sent] == ["0", "1", "2", "1", "1"]  # the others are not asked again
+    # a fault that passes leaves no trace in the numbers
+    federation, link = remote(paths)
+    faults = iter([True])
+    link.meddle = lambda name, data, reply: change(link, reply()) if name == "1" and next(faults, False) else reply()
+    assert bits(ask(federation, query)) == bits(clean)
+    assert len(federation.problems) == 1
+
+
+def test_a_reply_that_breaks_the_reader_names_its_site(paths, monkeypatch):
+    """Whatever is raised while a reply is read is the fault of its site, and not an error of the run."""
+    real = remote_module.read_reply
+
+    def breaks(data, key):
+        fields, size = real(data, key)
+        if fields["site"] == "1":
+            raise ZeroDivisionError("words from outside \x1b[2J")
+        return fields, size
+
+    monkeypatch.setattr(remote_module, "read_reply", breaks)
+    federation, _ = remote(paths)
+    with pytest.raises(NoReply, match=r"^site '1' .*its reply cannot be read \(ZeroDivisionError\)"):
+        ask(federation, Moments())
+
+
+def test_nan_in_a_round_names_the_site_and_enters_no_sum(problem, paths):
+    federation, link = remote(paths)
+    loop = loop_of(problem, suggest("DecoupledProx", problem, tau=3))
+    converse(federation, loop.round())
+    before = loop.model()
+
+    def broken(name, data, reply):
+        if name != "1":
+            return reply()
+
+        def edit(replies):
+            return (replies[0]._replace(u={key: value * np.nan for key, value in replies[0].u.items()}),)
+
+        return changed_replies(link, name, reply(), edit)
+
+    link.meddle = broken
+    with pytest.raises(NotFinite, match="round 2, client '1', stage client"):
+        converse(federation, loop.round())
+    np.testing.assert_array_equal(loop.model(), before)
+
+
+def test_a_round_of_another_shape_names_the_site(problem, paths):
+    federation, link = remote(paths)
+
+    def cut(name, data, reply):
+        if name != "2":
+            return reply()
+
+        def edit(replies):
+            return (replies[0]._replace(u={key: value[:-1] for key, value in replies[0].u.items()}),)
+
+        return changed_replies(link, name, reply(), edit)
+
+    link.meddle = cut
+    loop = loop_of(problem, suggest("DecoupledProx", problem, tau=3))
+    with pytest.raises(NoReply, match=r"site '2' .* Round: field '.*' of a message has shape \(7,\)"):
+        converse(federation, loop.round())
+    assert loop.r == 0
+
+
+# --- who replied ---
+
+
+def test_a_reply_signed_with_the_key_of_another_site_is_not_used(paths):
+    federation, link = remote(paths)
+
+    def forged(name, data, reply):
+        if name != "1":
+            return reply()
+        fields = fields_of(link, "1", reply())
+        return signed(link, "2", fields)  # site 2 speaks for site 1
+
+    link.meddle = forged
+    with pytest.raises(NoReply, match="site '1' .* its reply is not signed with its key"):
+        ask(federation, Moments())
+
+
+def test_the_whole_reply_of_another_site_is_not_used(paths):
+    """The SuperLink, or whoever holds it, delivers the reply of site 2 as that of site 1."""
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: link.service("2").reply(_addressed(data, 2)) if name == "1" else reply()
+    with pytest.raises(NoReply, match="site '1' .* its reply is not signed with its key"):
+        ask(federation, Moments())
+
+
+def _addressed(data: bytes, place: int) -> bytes:
+    header, body = read_header(data)
+    head = to_bytes(pack(header._replace(place=place)._asdict()))
+    start = data.index(b"\n") + 1
+    return data[:start] + len(head).to_bytes(4, "little") + head + body
+
+
+def test_one_flipped_bit_anywhere_in_a_reply_is_noticed(paths):
+    federation, link = remote(paths[:1])
+    ask(federation, Moments())
+    name, data = link.sent[0]
+    reply = link.service(name).reply(data)
+    flips = iter(np.linspace(0, len(reply) - 1, 40).astype(int).tolist())
+
+    def flipped(name, data, whole):
+        at = next(flips)
+        return reply[:at] + bytes([reply[at] ^ 1]) + reply[at + 1 :]
+
+    for _ in range(13):  # three each
+        again, link = remote(paths[:1])
+        again.log.run = federation.log.run
+        link.meddle = flipped
+        with pytest.raises(NoReply):
+            ask(again, Moments())
+
+
+@pytest.mark.parametrize("when", ["another message", "another run"])
+def test_a_replayed_reply_is_not_used(when, paths):
+    old: list[bytes] = []
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: old.append(reply()) or reply() if name == "1" else reply()
+    ask(federation, Moments())
+    if when == "another run":
+        federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: old[0] if name == "1" else reply()
+    reason = "for number '1', not 2" if when == "another message" else "for run"
+    with pytest.raises(NoReply, match=rf"site '1' .* its reply is {reason}"):
+        ask(federation, Moments())
+
+
+def test_a_reply_to_other_queries_under_the_same_number_is_not_used(paths):
+    """The carrier sends other queries of its own to a site: its reply names them."""
+    federation, link = remote(paths)
+
+    def swapped(name, data, reply):
+        if name != "1":
+            return reply()
+        header, _ = read_header(data)
+        query = (Describe(),)
+        return link.service("1").reply(message_bytes(Header(*header[:5], query_hash(query)), query))
+
+    link.meddle = swapped
+    with pytest.raises(NoReply, match="site '1' .* its reply is for queries"):
+        ask(federation, Moments())
+
+
+# --- words from outside ---
+
+EVIL = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202eevil\x9b31m\nsecond line"
+
+
+@pytest.mark.parametrize("where", ["refused", "failed", "lost", "refusal", "kind", "run", "site", "flower"])
+def test_control_characters_of_a_site_reach_no_screen_and_no_file(where, paths, tmp_path):
+    federation, link = remote(paths, tmp_path / "run", retry=replace(NOW, attempts=2))
+
+    def evil(name, data, reply):
+        if name != "1":
+            return reply()
+        if where == "flower":
+            return Reply(None, EVIL)
+        fields = fields_of(link, "1", reply())
+        if where == "refusal":
+            fields["replies"] = (Refused(EVIL),)
+        elif where in ("kind", "run", "site"):
+            fields[where] = EVIL
+        else:
+            fields |= {"kind": where, "reason": EVIL}
+        return signed(link, "1", fields)
+
+    link.meddle = evil
+    with pytest.raises(cf.InputError) as problem:
+        ask(federation, Moments())
+    files = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    shown = [str(problem.value), *federation.run_log.lines, *files, str(federation.problems)]
+    assert "1" in str(problem.value)
+    logged = [value for path in (tmp_path / "run").glob("log.jsonl") for line in path.read_text().splitlines()
+              for value in json.loads(line).values() if isinstance(value, str)]  # fmt: skip
+    for text in (*shown, *logged):
+        for line in text.rstrip("\n").split("\n"):
+            assert not any(ord(c) < 32 or 127 <= ord(c) < 160 or c == "\u202e" for c in line), repr(line)
+    assert "\n" not in str(problem.value)
+    assert not any("\n" in line for line in federation.run_log.lines)
+    if where in ("refused", "refusal"):
+        assert str(problem.value).startswith("site '1'")
+
+
+# --- patience ---
+
+
+def test_a_failing_site_is_asked_again(problem, tmp_path):
+    """Its disk is full for two messages: nothing is lost, and the others are not asked again."""
+    paths = furnish(tmp_path, problem.sites)
+    clean = ask(remote(paths)[0], Moments())
+    federation, link = remote(paths)
+    runs = paths[1].parent / "state" / "runs"
+    hidden = runs.with_name("hidden")
+    attempts = itertools.count()
+
+    def failing(name, data, reply):
+        if name != "1" or next(attempts) >= 2:
+            return reply()
+        runs.rename(hidden)
+        runs.write_text("not a folder")
+        answered = reply()
+        runs.unlink()
+        hidden.rename(runs)
+        return answered
+
+    link.meddle = failing
+    assert bits(ask(federation, Moments())) == bits(clean)
+    (said,) = federation.problems  # once
+    assert said["site"] == "1"
+    assert "its state cannot be written, or its table cannot be read" in said["problem"]
+    assert [name for name, _ in link.sent] == ["0", "1", "2", "1", "1"]
+
+
+def test_a_site_that_always_fails_is_named(paths):
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: (
+        signed(link, "1", {**fields_of(link, "1", reply()), "kind": "failed", "reason": "it failed."})
+        if name == "1"
+        else reply()
+    )
+    with pytest.raises(NoReply, match=r"message 1 of run .* was sent to site '1' 4 times .* it failed"):
+        ask(federation, Moments())
+
+
+def test_an_error_of_flower_is_retried_and_named(paths):
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: Reply(None, "Flower says: Node unavailable") if name == "1" else reply()
+    with pytest.raises(NoReply, match=r"site '1' 4 times and is not answered: Flower says: Node unavailable"):
+        ask(federation, Moments())
+    assert [name for name, _ in link.sent].count("1") == NOW.attempts
+    assert [name for name, _ in link.sent].count("0") == 1  # a site that has answered is not asked again
+
+
+def test_no_reply_at_all_is_named(paths):
+    federation, link = remote(paths)
+    link.meddle = lambda name, data, reply: None if name == "1" else reply()
+    with pytest.raises(NoReply, match=r"was sent to site '1' 4 times and is not answered: no reply in time"):
+        ask(federation, Moments())
+
+
+def test_a_site_that_signs_in_again_gets_its_message_at_once(paths, monkeypatch):
+    """It was killed with the message in hand: nobody waits for the timeout."""
+    monkeypatch.setattr(remote_module, "CHECK_CONNECTED", 0.02)
+    federation, link = remote(paths, retry=replace(NOW, timeout=600.0))
+    killed = iter([True])
+
+    def kill(name, data, reply):
+        if name == "1" and next(killed, False):
+            link.signed_in["1"] = "2"
+            return None
+        return reply()
+
+    link.meddle = kill
+    assert [reply.rows for (reply,) in ask(federation, Describe())] == [30, 6, 20]
+    assert [entry["problem"] for entry in federation.problems] == ["it signed in again"]
+
+
+def test_a_site_that_is_away_is_waited_for(paths):
+    """Longer than attempts would last: a message to a site that is not connected is no attempt."""
+    federation, link = remote(paths, retry=replace(NOW, attempts=1, wait=60.0))
+    del link.signed_in["1"]
+    looks = itertools.count()
+
+    def connected():
+        if next(looks) == 30:
+            link.signed_in["1"] = "9"
+        return dict(link.signed_in)
+
+    link.connected = connected  # pyright: ignore[reportAttributeAccessIssue]
+    assert [reply.rows for (reply,) in ask(federation, Describe())] == [30, 6, 20]
+    assert [entry["problem"] for entry in federation.problems] == ["not connected"]  # said once
+    assert [name for name, _ in link.sent] == ["0", "2", "1"]
+
+
+def test_a_site_that_stays_away_is_named(paths):
+    federation, link = remote(paths)
+    del link.signed_in["1"]
+    with pytest.raises(NoReply, match=r"site '1' was not connected for 0.2 s. Ask it to start `compfed site run`"):
+        ask(federation, Moments())
+
+
+@pytest.mark.parametrize("step", ["open", "connected", "push", "pull"])
+def test_trouble_with_the_superlink_is_retried_and_named(step, paths):
+    federation, link = remote(paths)
+    clean = ask(federation, Moments())
+    federation, link = remote(paths)
+    resets: list[int] = []
+    troubles, real = itertools.count(), getattr(link, step)
+
+    def busy(*given):
+        if next(troubles) < 2:
+            raise LinkError("the connection to fed.example.org:8443 was lost")
+        return real(*given)
+
+    setattr(link, step, busy)
+    link.reset = lambda: resets.append(1)  # pyright: ignore[reportAttributeAccessIssue]
+    assert bits(ask(federation, Moments())) == bits(clean)
+    assert [entry["problem"] for entry in federation.problems] == [
+        "the SuperLink cannot be used: the connection to fed.example.org:8443 was lost"
+    ]
+    assert len(resets) == 2
+    assert federation.run_log.snapshot()["link"] == ""
+
+
+def test_a_superlink_that_stays_away_is_named(paths):
+    federation, link = remote(paths)
+
+    def gone():
+        raise LinkError("nothing listens at fed.example.org:8443")
+
+    link.open = gone  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(NoReply, match=r"the SuperLink could not be used for 0.2 s: nothing listens at fed.example.org"):
+        ask(federation, Moments())
+
+
+def test_a_link_that_takes_no_message_for_a_site_is_asked_again(paths):
+    federation, link = remote(paths)
+    real, times = link.push, itertools.count()
+
+    def refusing(messages, ttl):
+        return {name: taken for name, taken in real(messages, ttl).items() if name != "1" or next(times) > 0}
+
+    link.push = refusing  # pyright: ignore[reportAttributeAccessIssue]
+    ask(federation, Moments())
+    assert [entry["problem"] for entry in federation.problems] == ["the SuperLink took no message for it"]
+
+
+def test_leaving_the_federation_closes_its_link(paths):
+    federation, link = remote(paths)
+    with federation as entered:
+        assert entered is federation
+        ask(federation, Describe())
+        assert not link.closed
+    assert link.closed
+
+
+def test_a_table_that_changes_is_noticed_by_the_operator_alone(paths):
+    """A site that pins nothing, or was replaced: the hash in its reply is another one."""
+    federation, link = remote(paths)
+    ask(federation, Moments())
+    link.meddle = lambda name, data, reply: (
+        signed(link, "1", {**fields_of(link, "1", reply()), "table": "0" * 64}) if name == "1" else reply()
+    )
+    with pytest.raises(TableChanged, match="the table of site '1' has changed since run"):
+        ask(federation, Moments())
+
+
+def test_the_roster_decides_which_key_is_right(paths):
+    federation, _ = remote(paths)
+    federation.roster["1"] = keys.new_identity().public_key()
+    with pytest.raises(NoReply, match="site '1' .* not signed with its key"):
+        ask(federation, Moments())
+    assert keys.fingerprint(key_of(paths[1]).public_key()) == federation.log.sites["1"]
