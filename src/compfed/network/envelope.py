@@ -11,7 +11,8 @@ A site signs its reply with its identity key: the operator knows who answered, w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -55,6 +56,11 @@ class _Everything:
 def query_hash(queries: Any) -> str:
     """The hash of queries by their content, whatever part of it travelled before."""
     return hashlib.sha256(to_bytes(pack(queries, _Everything()))).hexdigest()
+
+
+def query_counts(queries: Iterable[Any]) -> dict[str, int]:
+    """How many queries of each kind there are, for a log."""
+    return dict(Counter(type(query).__name__ for query in queries))
 
 
 # --- messages ---
@@ -106,8 +112,8 @@ def reply_bytes(fields: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> byte
     return REPLY + len(signature).to_bytes(2, "little") + signature + body
 
 
-def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> tuple[dict[str, Any], int]:
-    """The fields of a reply and the size of its body; raises `InputError` unless it is signed with this key."""
+def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, Any]:
+    """The fields of a reply; raises `InputError` unless it is signed with this key."""
     _check_protocol(data, REPLY)
     start = len(REPLY) + 2
     length = int.from_bytes(data[len(REPLY) : start], "little")
@@ -115,7 +121,7 @@ def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> tuple[dict[str, A
     if length > LONGEST_SIGNATURE or not keys.signed_by(key, signature, SIGNED + body):
         raise InputError("its reply is not signed with its key; it was not used")
     kinds = {"run": str, "number": int, "site": str, "kind": str, "table": str, "queries": str}
-    return _checked(unpack(from_bytes(body), records=REPLY_RECORDS), kinds), len(body)
+    return _checked(unpack(from_bytes(body), records=REPLY_RECORDS), kinds)
 
 
 def _check_protocol(data: bytes, kind: bytes) -> None:

@@ -18,7 +18,7 @@ from compfed.errors import InputError
 from compfed.federation.messages import NotTold
 from compfed.federation.questions import Refused
 from compfed.federation.site import Site
-from compfed.network.envelope import Header, query_hash, read_header, read_queries, reply_bytes
+from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
 from compfed.network.site.settings import SiteSettings
 from compfed.network.site.state import Answered, RunFiles, client_states, restore
 from compfed.tools import durable
@@ -132,11 +132,7 @@ class SiteService:
             done = Answered(header.queries, site.answer(queries), client_states(site, before.states))
             files.write(header.number, done, facts)
         refused = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refused)]
-        return done.replies, {
-            "queries": [type(query).__name__ for query in queries],
-            "refused": refused,
-            "repeated": repeated,
-        }
+        return done.replies, {"queries": query_counts(queries), "refused": refused, "repeated": repeated}
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:
