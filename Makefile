@@ -2,16 +2,17 @@
 #   make reproduce   set up .venv, reproduce the paper
 #   make test        set up .venv, check style, types and layers, run the tests
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
-#   make test-federation  kill those processes, one by one, and compare the models: 20 minutes or more, most of them waiting
+#   make test-federation  kill, stop, cut off and deceive those processes, and compare the models: a table, at most 20 minutes
+#   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
 #   make bench       how fast, against other engines and the machine's limit: docs/performance.md (BENCH=--quick: a trial)
-#   make bench-federation  what a round over Flower costs beyond Flower's own: half an hour
+#   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test tests test-federation fuzz test-all check format bench bench-federation lock clean
+.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format bench bench-federation lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -45,7 +46,13 @@ tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-federation: $(STAMP)
-	COMPFED_FAULTS=1 COMPFED_THOROUGH=1 $(BIN)/python -m pytest tests/deployment tests/federation/flower
+	COMPFED_FAULTS=1 $(BIN)/python -m pytest -s tests/network/test_faults.py tests/network/test_attack.py
+
+test-flower-versions: $(STAMP)
+	for version in 1.41.0 1.42.0; do \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv/flwr-$$version flwr==$$version && \
+	  PYTHONPATH=.venv/flwr-$$version $(BIN)/python -m pytest tests/network/test_flower.py || exit 1; \
+	done
 
 # Without FUZZ_SEED every run draws other cases; the first line says which.
 fuzz: $(STAMP)
@@ -74,7 +81,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/sizes.py
 
 bench-federation: $(STAMP)
-	$(BIN)/python benchmarks/flower_overhead.py
+	$(BIN)/python benchmarks/network.py --sites 16 --large
 
 # The lock pins every package for every supported Python; each line says who asked for it.
 lock:
