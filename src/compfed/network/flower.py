@@ -23,7 +23,7 @@ import ssl
 import threading
 import time
 import zipfile
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -76,7 +76,12 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
+from flwr.supercore.primitives.asymmetric import (
+    bytes_to_public_key,
+    public_key_to_bytes,
+    sign_message,
+    verify_signature,
+)
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.version import package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -664,3 +669,15 @@ def superlink_app(host: str, port: int, keys: Path, secret: bytes) -> Any:
         database=FLWR_IN_MEMORY_DB_NAME, isolation=ISOLATION_MODE_PROCESS, runtime_dependency_install=False,
     )  # fmt: skip
     return create_app(config, SuperLinkLifespan)
+
+
+def is_registered_node(app: Any, headers: Mapping[bytes, bytes]) -> bool:
+    """Are these the headers of a request that a registered node has signed?"""
+    try:
+        public = b64decode(headers[FLEET_HTTP_PUBLIC_KEY_HEADER.encode()], validate=True)
+        signature = b64decode(headers[FLEET_HTTP_SIGNATURE_HEADER.encode()], validate=True)
+        stamp = headers[TIMESTAMP_HEADER.encode()]
+        known = app.state.linkstate_factory.state().get_node_id_by_public_key(public) is not None
+        return known and verify_signature(bytes_to_public_key(public), stamp, signature)
+    except (KeyError, ValueError, TypeError):
+        return False

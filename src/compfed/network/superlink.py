@@ -28,6 +28,7 @@ from compfed.network.flower import (
     LinkError,
     Operator,
     gate_token,
+    is_registered_node,
     superlink_app,
 )
 from compfed.network.settings import FederationSettings
@@ -37,6 +38,7 @@ WAKES = {  # a request to the key wakes those who wait at the value
     "/v1/runtime/push-messages": SITES_WAIT,
     "/v1/fleet/push-messages": OPERATOR_WAITS,
 }
+STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
 LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
 
 
@@ -58,9 +60,9 @@ class Gate:
         if path not in FLEET_PATHS and not (is_local(scope) and self._knows_secret(scope)):
             await _refuse(send, 403, "this path is for the operator, on the machine of the SuperLink")
             return
-        body = await _read_body(scope, receive)
+        body = await self._read_body(scope, receive)
         if body is None:
-            await _refuse(send, 413, f"a request of more than {LARGEST} bytes")
+            await _refuse(send, 413, "the request is too large")
         elif path in self._wake:
             await self._hold(path, scope, body, receive, send)
         else:
@@ -71,6 +73,27 @@ class Gate:
     def _knows_secret(self, scope: Any) -> bool:
         shown = dict(scope["headers"]).get(GATE_HEADER.encode(), b"")
         return hmac.compare_digest(shown, self._token)
+
+    async def _read_body(self, scope: Any, receive: Any) -> bytes | None:
+        """The body of a request; None if it is too large. A stranger may send little: nobody knows yet who it is."""
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
+        size, limit, parts, more = 0, STRANGER, [], True
+        if not declared.isdigit():
+            return None
+        while True:
+            if max(size, int(declared)) > limit:
+                known = scope["path"] not in FLEET_PATHS or is_registered_node(self.app, headers)
+                if not known or max(size, int(declared)) > LARGEST:
+                    return None
+                limit = LARGEST
+            if not more:
+                return b"".join(parts)
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size, more = size + len(parts[-1]), bool(message.get("more_body"))
 
     def _notify(self, path: str) -> None:
         self._wake[path].set()
@@ -113,24 +136,6 @@ def is_local(scope: Any) -> bool:
         return ipaddress.ip_address(client[0]).is_loopback or (bool(server) and client[0] == server[0])
     except ValueError:
         return False
-
-
-async def _read_body(scope: Any, receive: Any) -> bytes | None:
-    """The body of a request; None if it is too large."""
-    declared = dict(scope["headers"]).get(b"content-length", b"0")
-    if not declared.isdigit() or int(declared) > LARGEST:
-        return None
-    parts, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return None
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > LARGEST:
-            return None
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 async def _nobody_hangs_up() -> Any:
