@@ -53,7 +53,7 @@ key = "{key}"
 class FederationSettings:
     """The settings of a federation; paths are relative to the file that they are in."""
 
-    home: Path
+    path: Path
     estimator: str
     public_keys: dict[str, str]  # by name of the site, in the order of the file; "" for a site that sent none yet
     superlink: str
@@ -63,7 +63,8 @@ class FederationSettings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     @classmethod
-    def read(cls, path: str | Path) -> FederationSettings:
+    def read(cls, path: str | Path, check_estimator: bool = True) -> FederationSettings:
+        """The settings in a file or its folder. To check the estimator takes seconds: it imports what computes."""
         path = Path(path)
         path = path / "federation.toml" if path.is_dir() else path
         given = read_toml(path, "Give the folder of `compfed federation new DIR`.")
@@ -75,17 +76,18 @@ class FederationSettings:
         listen = network.get("listen", default_listen(host, port))
         home = path.parent.absolute()
         settings = cls(
-            home, check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
+            path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
             network["superlink"], parse_address(listen, f"{path}: listen"),
             home / check_text(network.get("keys", "keys"), f"{path}: keys"),
             given.get("parameters", {}), _retry(path, given.get("retry", {})),
         )  # fmt: skip
-        settings.new_estimator()
+        if check_estimator:
+            settings.new_estimator()
         return settings
 
     @property
-    def path(self) -> Path:
-        return self.home / "federation.toml"
+    def home(self) -> Path:
+        return self.path.parent
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -206,7 +208,7 @@ def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0
 
 def admit(path: Path, name: str, line: str) -> ec.EllipticCurvePublicKey:
     """Write the public key of a site into federation.toml."""
-    settings = FederationSettings.read(path)
+    settings = FederationSettings.read(path, check_estimator=False)
     keys.check_site_name(name, "the name of the site")
     key = keys.parse_public_line(line, f"the key of {name!r}")
     for other, known in settings.public_keys.items():
