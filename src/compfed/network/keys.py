@@ -136,11 +136,16 @@ def make_keys(folder: Path, host: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, server = ec.generate_private_key(CURVE()), ec.generate_private_key(CURVE())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "compfed federation CA")])
-    ca = _certificate(issuer, authority, issuer, authority, [(x509.BasicConstraints(ca=True, path_length=0), True)])
+    constraints = [
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_key_usage("key_cert_sign", "crl_sign"), True),  # Python 3.13 accepts no CA without it
+    ]
+    ca = _certificate(issuer, authority, issuer, authority, constraints)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     more = [
         (x509.SubjectAlternativeName([_alternative(name) for name in dict.fromkeys((host, *LOCAL))]), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage("digital_signature"), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     ]
     certificate = _certificate(subject, server, issuer, authority, more)
@@ -184,6 +189,14 @@ def _certificate(subject: x509.Name, key: Any, issuer: x509.Name, by: Any, exten
     for extension, critical in extensions:
         made = made.add_extension(extension, critical=critical)
     return made.sign(by, hashes.SHA384())
+
+
+def _key_usage(*allowed: str) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: name in allowed for name in names})
 
 
 def _alternative(host: str) -> x509.GeneralName:
