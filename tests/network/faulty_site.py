@@ -1,0 +1,111 @@
+"""`compfed site run` with a fault, as a process of its own: slow, lying, broken, or with a wrong clock.
+
+    python faulty_site.py BEHAVIOUR.json --config site.toml
+
+BEHAVIOUR.json is read again for every message, so that a test can change the fault while the site runs:
+
+    sleep    seconds to wait before a reply
+    compute  seconds to compute before a reply
+    at       the only message that `sleep` and `compute` are for
+    after    the other faults begin after this message
+    lie      "nan", "shape", "replay", "name", "key": what is wrong with the signed reply
+    broken   "nan": what is wrong with the sums before the site keeps and signs them
+    clock    seconds that the clock of this process is ahead, read once
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compfed import cli
+from compfed.federation.site import Site
+from compfed.network import flower, keys
+from compfed.network.envelope import read_header, read_reply, reply_bytes
+from compfed.network.site.service import SiteService
+
+BEHAVIOUR = Path(sys.argv[1])
+honest_reply, honest_answer = SiteService.reply, Site.answer
+earlier: list[bytes] = []
+number = 0
+
+
+def behaviour() -> dict[str, Any]:
+    return json.loads(BEHAVIOUR.read_text())
+
+
+def spoil(answer: Any, how: str) -> Any:
+    """A reply with NaN in its gradient, or with a gradient that is too short."""
+    if not hasattr(answer, "gradient"):
+        return answer
+    gradient = np.array(answer.gradient)
+    if how == "nan":
+        gradient[..., 0] = np.nan
+    return answer._replace(gradient=gradient if how == "nan" else gradient[..., 1:])
+
+
+def compute(seconds: float) -> None:
+    end, matrix = time.monotonic() + seconds, np.ones((1000, 1000))
+    while time.monotonic() < end:
+        matrix = matrix @ matrix / 1000
+
+
+def reply(service: SiteService, data: bytes) -> bytes:
+    global number
+    now = behaviour()
+    number = read_header(data)[0].number
+    if now.get("at", number) == number:
+        time.sleep(now.get("sleep", 0.0))
+        compute(now.get("compute", 0.0))
+    signed = honest_reply(service, data)
+    earlier.append(signed)
+    lie = now.get("lie") if number > now.get("after", 0) else None
+    if lie is None:
+        return signed
+    if lie == "replay":
+        return earlier[0]
+    fields = read_reply(signed, service.key.public_key())
+    if lie == "key":
+        return reply_bytes(fields, keys.new_identity())
+    if lie == "name":
+        fields["site"] = "clinic-0"
+    elif "replies" in fields:
+        fields["replies"] = tuple(spoil(answer, lie) for answer in fields["replies"])
+    return reply_bytes(fields, service.key)
+
+
+def answer(site: Site, queries: Any) -> Any:
+    now, answers = behaviour(), honest_answer(site, queries)
+    if number > now.get("after", 0) and now.get("broken"):
+        return tuple(spoil(one, now["broken"]) for one in answers)
+    return answers
+
+
+def set_clock_ahead(seconds: float) -> None:
+    """`time.time` and `datetime.now` of compfed and Flower; TLS asks the clock of the machine."""
+    system, ahead = time.time, datetime.timedelta(seconds=seconds)
+
+    class Clock(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.datetime.now(tz) + ahead
+
+    time.time = lambda: system() + seconds
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("compfed", "flwr")) and getattr(module, "datetime", None) is datetime.datetime:
+            module.datetime = Clock  # pyright: ignore[reportAttributeAccessIssue]
+
+
+if __name__ == "__main__":
+    for cls, name, faulty in ((SiteService, "reply", reply), (Site, "answer", answer)):
+        setattr(cls, name, faulty)
+    if behaviour().get("clock"):
+        set_clock_ahead(behaviour()["clock"])
+        assert vars(flower)["datetime"] is not datetime.datetime
+    sys.exit(cli.main(["site", "run", *sys.argv[2:]]))
