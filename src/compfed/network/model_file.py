@@ -17,7 +17,7 @@ from compfed.tools import durable
 
 NAME = "model.safetensors"
 DTYPES = {
-    "F64": np.float64, "F32": np.float32, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32, "I16": np.int16, "I8": np.int8,
     "U64": np.uint64, "U32": np.uint32, "U16": np.uint16, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
@@ -33,10 +33,12 @@ def save_model(model: Any, path: str | Path) -> Path:
     for name, value in vars(model).items():
         if not name.endswith("_") or name.startswith("_"):
             continue
-        if isinstance(value, np.ndarray) and value.dtype in NAMES:
-            arrays[name] = value
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
             plain[name] = {"words": value.tolist(), "object": value.dtype == object}
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            if arrays[name].dtype not in NAMES:
+                raise InputError(f"{name} is of dtype {value.dtype}, which a model file cannot hold.")
         elif isinstance(value, (bool, int, float, str, np.generic)):
             plain[name] = value.item() if isinstance(value, np.generic) else value
     facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
