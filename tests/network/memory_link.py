@@ -100,7 +100,7 @@ def key_of(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def fields_of(link: MemoryLink, name: str, data: bytes) -> dict[str, Any]:
     """The fields of a reply of a site."""
-    return read_reply(data, key_of(link.paths[name]).public_key())[0]
+    return read_reply(data, key_of(link.paths[name]).public_key())
 
 
 def signed(link: MemoryLink, name: str, fields: dict[str, Any]) -> bytes:
