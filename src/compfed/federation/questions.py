@@ -193,7 +193,6 @@ class Curvature:
     class Answer(NamedTuple):
         triangle: np.ndarray  # |W| (|W| + 1) / 2 numbers, or fewer where the loss says how
 
-    @unwarned
     def answer(self, site: Site) -> Answer:
         seen, loss = site.look(self.view), self.view.loss
         return self.Answer(np.asarray(loss.model_triangle(self.x, seen.A, seen.y, seen.q, self.W)))
@@ -211,7 +210,6 @@ class HeldOut:
         weight: float  # of the rows held out
         loss: np.ndarray  # (models,): sum_l q_l loss_l, q_l the shares of those rows
 
-    @unwarned
     def answer(self, site: Site) -> Answer:
         seen, weights = site.look(self.view), site.weights_of(self.part)
         q = weights / (weights.sum() or 1.0)

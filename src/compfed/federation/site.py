@@ -20,6 +20,7 @@ from compfed.federation.questions import Question, Refused
 from compfed.federation.refusals import Refusals
 from compfed.federation.view import Job, Part, View
 from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.losses.base import unwarned
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.tools.checks import unmasked
 from compfed.tools.precision import precision
@@ -106,6 +107,7 @@ class Site:
         _make_room(self._arrays, self.room)
         return answers
 
+    @unwarned
     def _answered(self, question: Question) -> Any:
         reason = None if self.limits is None else self.limits.reason(question, self)
         if reason is None:
