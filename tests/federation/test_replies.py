@@ -86,6 +86,16 @@ def test_honest_sparse_sites_and_other_dtypes_pass():
     assert "site1" in str(describe(wired(table("numbers"))))
 
 
+def test_sites_that_do_not_fit_together_are_named():
+    (A, y), (B, z) = table("numbers")
+    with pytest.raises(
+        cf.InputError, match=r"site 'site1' has 3 columns and 1 label\(s\) per row; site 'site0' has 4 and 1"
+    ):
+        describe(wired([(A, y), (B[:, :3], z)]))
+    with pytest.raises(cf.InputError, match=r"site 'site1' has 4 columns and 2 label\(s\)"):
+        describe(wired([(A, y), (B, np.c_[z, z])]))
+
+
 # --- replies that are wrong in one place ---
 
 D = 5
