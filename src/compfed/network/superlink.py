@@ -177,7 +177,7 @@ def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> No
     config = uvicorn.Config(
         Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret()), host=host, port=port,
         ssl_keyfile=str(settings.keys / "server.key"), ssl_certfile=str(settings.keys / "server.pem"), log_level="error",
-        access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=60, server_header=False,
+        access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=60, server_header=False, ws="none",
     )  # fmt: skip
     server = uvicorn.Server(config)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()

@@ -1,0 +1,594 @@
+"""Flower as a post office: every piece of `network/flower.py` against a real SuperLink behind our gate, in this process.
+
+Another version of Flower, unpacked into a folder, is tested with that folder first on PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gzip
+import hashlib
+import importlib.util
+import io
+import re
+import socket
+import ssl
+import threading
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+
+import uvicorn
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.version import package_version
+from network.memory_link import furnish
+from places import ROOT
+
+import compfed as cf
+from compfed.federation import InProcess
+from compfed.network import RemoteFederation, flower, keys, superlink
+from compfed.network.demo import free_port
+from compfed.network.flower import FLEET_PATHS, FleetConnection, LinkError, Operator, Rejected, Unreachable
+from compfed.network.server.link import FlowerLink
+from compfed.network.site.node import SiteNode
+from compfed.network.site.settings import SiteSettings
+
+HOST = "127.0.0.1"
+
+
+class Recorded:
+    """An ASGI app that notes path and status of every request to another one."""
+
+    def __init__(self, app: Any):
+        self.app, self.requests = app, list[tuple[str, int]]()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def noted(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                self.requests.append((scope["path"], message["status"]))
+            await send(message)
+
+        await self.app(scope, receive, noted)
+
+
+class Server:
+    """An ASGI app behind TLS on a free port of this machine, in a thread."""
+
+    def __init__(self, app: Any, folder: Path, port: int):
+        config = uvicorn.Config(
+            app, host=HOST, port=port, ssl_keyfile=str(folder / "server.key"), ssl_certfile=str(folder / "server.pem"),
+            log_level="error", access_log=False, timeout_graceful_shutdown=1, server_header=False, ws="none",
+        )  # fmt: skip
+        self.server, self.address = uvicorn.Server(config), f"{HOST}:{port}"
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+
+    def __enter__(self) -> Server:
+        self.thread.start()
+        end = time.monotonic() + 60
+        while not self.server.started and self.thread.is_alive() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert self.server.started
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.server.should_exit = True
+        self.thread.join(20)
+
+
+class Link:
+    """A SuperLink with its keys, and what an operator and a site need to reach it."""
+
+    def __init__(self, address: str, folder: Path, recorded: Recorded):
+        self.address, self.folder, self.ca, self.recorded = address, folder, folder / "ca.crt", recorded
+        self.secret = keys.read_secret(folder)
+
+    def operator(self) -> Operator:
+        return Operator(self.address, self.ca, self.secret)
+
+    def site(self, key: Any, node_id: int = 0) -> FleetConnection:
+        return FleetConnection(self.address, self.ca, key, node_id)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("keys") / "keys"
+    keys.make_keys(made, HOST)
+    return made
+
+
+@pytest.fixture(scope="module")
+def link(folder) -> Iterator[Link]:
+    port, secret = free_port(), keys.read_secret(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(superlink, "HOLD", 1.0)
+        recorded = Recorded(superlink.Gate(flower.superlink_app(HOST, port, folder, secret), secret))
+        with Server(recorded, folder, port) as server:
+            yield Link(server.address, folder, recorded)
+
+
+@pytest.fixture
+def operator(link) -> Iterator[Operator]:
+    made = link.operator()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def key(operator) -> Any:
+    """The key of a site that the SuperLink knows."""
+    made = keys.new_identity()
+    operator.register({"site": made.public_key()})
+    return made
+
+
+@pytest.fixture
+def site(link, key) -> Iterator[FleetConnection]:
+    made = link.site(key)
+    made.sign_in()
+    yield made
+    made.close()
+
+
+def received(connection: FleetConnection) -> Any:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if (delivery := connection.receive()) is not None:
+            return delivery
+    raise AssertionError("no message came")
+
+
+def pulled(operator: Operator, message: str) -> Any:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if found := operator.pull([message]):
+            assert list(found) == [message]
+            return found[message]
+    raise AssertionError("no reply came")
+
+
+# --- which Flower ---
+
+
+def test_flower_is_imported_in_one_file():
+    found = set()
+    for path in (ROOT / "src" / "compfed").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name == "flwr" or name.startswith("flwr.") for name in names):
+                found.add(path.relative_to(ROOT / "src" / "compfed").as_posix())
+    assert found == {"network/flower.py"}
+
+
+def test_the_tested_versions_are_those_that_are_installed():
+    """`flwr>=1.41,<1.43` and TESTED = ("1.41", "1.42") are the same versions."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (wanted,) = [text for text in extras["flower"] if text.startswith("flwr")]
+    found = re.fullmatch(r"flwr>=1\.(\d+),<1\.(\d+)", wanted)
+    assert found
+    assert tuple(f"1.{minor}" for minor in range(int(found[1]), int(found[2]))) == flower.TESTED
+    assert package_version.startswith(flower.TESTED)
+    assert version("flwr").startswith(flower.TESTED)
+
+
+# --- a site signs in ---
+
+
+def test_a_site_signs_in_and_out(link, operator):
+    made = keys.new_identity()
+    ids = operator.register({"north": made.public_key()})
+    assert operator.register({"north": made.public_key()}) == ids  # once
+    state = operator.nodes()[ids["north"]]
+    assert (state.online, state.since) == (False, "")
+    connection = link.site(made)
+    assert connection.sign_in() == ids["north"]
+    state = operator.nodes()[ids["north"]]
+    assert state.online
+    assert abs(datetime.fromisoformat(state.since).timestamp() - time.time()) < 10
+    connection.close()
+    assert not operator.nodes()[ids["north"]].online
+
+
+def test_a_key_that_is_not_registered_is_refused(link):
+    connection = link.site(keys.new_identity())
+    with pytest.raises(Rejected) as refused:
+        connection.sign_in()
+    assert refused.value.code == 2004
+    connection.close()
+
+
+def test_a_predecessor_that_was_killed_is_replaced_at_once(link, operator, key):
+    """Flower counts it as online until its heartbeats expire; nobody waits for that."""
+    first = link.site(key)
+    node = first.sign_in()
+    since = operator.nodes()[node].since
+    first._closed.set()  # killed: no heartbeat, no sign-out
+    first._client.close()
+    second = link.site(key, node_id=node)
+    began = time.monotonic()
+    assert second.sign_in() == node
+    assert time.monotonic() - began < 5
+    assert operator.nodes()[node].online
+    assert operator.nodes()[node].since != since  # the operator sees that it signed in again
+    second.close()
+
+
+@pytest.mark.parametrize(
+    "wrong", [timedelta(days=-400), timedelta(hours=-1), timedelta(minutes=10), timedelta(days=30)]
+)
+def test_a_site_with_a_wrong_clock_signs_in_and_answers(wrong, link, operator, key, monkeypatch):
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + wrong
+
+    monkeypatch.setattr(flower, "datetime", Clock)
+    connection = link.site(key)
+    node = connection.sign_in()
+    operator.start()
+    sent = operator.push({node: b"a question"}, 600.0)[node]
+    connection.reply(received(connection), b"an answer")
+    assert pulled(operator, sent).data == b"an answer"
+    connection.close()
+
+
+def test_a_node_whose_heartbeats_are_refused_hears_of_it(link, operator, key, monkeypatch):
+    """Its key was replaced, say: the next request says why, and the site signs in again."""
+    monkeypatch.setattr(flower, "HEARTBEAT", 10.0)
+    connection = link.site(key)
+    connection.sign_in()
+    connection.node_id += 1  # another node, as the SuperLink sees it
+    monkeypatch.setattr(flower, "HEARTBEAT", 0.01)
+    connection._beat()  # returns, as it was refused
+    assert connection.lost is not None
+    with pytest.raises(LinkError):
+        connection.receive()
+    connection.close()
+
+
+# --- messages ---
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 20_000_000])
+def test_bytes_arrive_as_they_were_sent(size, operator, site):
+    there, back = (np.random.default_rng(seed).bytes(size) for seed in (1, 2))
+    operator.start()
+    sent = operator.push({site.node_id: there}, 600.0)
+    delivery = received(site)
+    assert delivery.data == there
+    site.reply(delivery, back)
+    assert pulled(operator, sent[site.node_id]).data == back
+    assert operator.pull([sent[site.node_id]]).get(sent[site.node_id], flower.Reply(None)).data is None  # once
+
+
+def test_the_same_bytes_for_many_sites_and_each_reply_by_its_message(link, operator):
+    identities = [keys.new_identity() for _ in range(3)]
+    ids = operator.register({f"s{i}": made.public_key() for i, made in enumerate(identities)})
+    connections = [link.site(made) for made in identities]
+    nodes = [connection.sign_in() for connection in connections]
+    assert nodes == list(ids.values())
+    operator.start()
+    sent = operator.push(dict.fromkeys(nodes, b"the same"), 600.0)
+    assert len(set(sent.values())) == 3
+    for i in (2, 0, 1):
+        delivery = received(connections[i])
+        assert delivery.data == b"the same"
+        connections[i].reply(delivery, b"from %d" % i)
+    assert [pulled(operator, sent[node]).data for node in nodes] == [b"from 0", b"from 1", b"from 2"]
+    for connection in connections:
+        connection.close()
+
+
+def test_a_message_to_a_site_that_has_gone_is_not_connected(link, operator, key):
+    connection = link.site(key)
+    node = connection.sign_in()
+    operator.start()
+    connection.close()
+    sent = operator.push({node: b"anybody?"}, 600.0)
+    assert pulled(operator, sent[node]) == flower.Reply(None, "not connected")
+
+
+def test_no_message_is_an_empty_answer_after_some_time(site):
+    began = time.monotonic()
+    assert site.receive() is None
+    assert 0.5 < time.monotonic() - began < 8  # the SuperLink held the request
+
+
+def test_a_waiting_site_gets_its_message_at_once(operator, site):
+    operator.start()
+    found: list[Any] = []
+    waiting = threading.Thread(target=lambda: found.append(received(site)))
+    waiting.start()
+    time.sleep(0.3)
+    began = time.monotonic()
+    operator.push({site.node_id: b"now"}, 600.0)
+    waiting.join(10)
+    assert found[0].data == b"now"
+    assert time.monotonic() - began < 1.0
+
+
+# --- runs ---
+
+
+def test_a_run_of_somebody_else_is_not_served(link, operator, site):
+    """Created through the control API, as `flwr run` does: the operator takes its own run, and ends the other."""
+    intruder = link.operator()
+    fab = Fab(hash_str=hashlib.sha256(flower.EMPTY_APP).hexdigest(), content=flower.EMPTY_APP)
+    theirs = [intruder._control.StartRun(StartRunRequest(fab=fab)).run_id for _ in range(2)]
+    mine = operator.start()
+    assert mine not in theirs
+    sent = operator.push({site.node_id: b"of the operator"}, 600.0)
+    delivery = received(site)
+    assert delivery.data == b"of the operator"
+    assert delivery.message.metadata.run_id == mine
+    site.reply(delivery, b"yes")
+    assert pulled(operator, sent[site.node_id]).data == b"yes"
+    assert site.receive() is None  # nothing of the other runs
+    intruder.close()
+
+
+def test_two_operators_have_a_run_each(link, operator, site):
+    other = link.operator()
+    assert operator.start() != other.start()
+    first = operator.push({site.node_id: b"one"}, 600.0)[site.node_id]
+    second = other.push({site.node_id: b"two"}, 600.0)[site.node_id]
+    for _ in range(2):
+        delivery = received(site)
+        site.reply(delivery, b"reply to " + delivery.data)
+    assert pulled(operator, first).data == b"reply to one"
+    assert pulled(other, second).data == b"reply to two"
+    other.close()
+
+
+def test_a_run_that_was_ended_can_be_followed_by_another(operator, site):
+    for text in (b"first", b"second"):
+        operator.start()
+        assert operator.started
+        sent = operator.push({site.node_id: text}, 600.0)[site.node_id]
+        site.reply(received(site), text)
+        assert pulled(operator, sent).data == text
+        operator.finish()
+        assert not operator.started
+
+
+def test_the_app_of_a_run_names_modules_that_do_not_exist():
+    with zipfile.ZipFile(io.BytesIO(flower.EMPTY_APP)) as archive:
+        (name,) = archive.namelist()
+        components = tomllib.loads(archive.read(name).decode())["tool"]["flwr"]["app"]["components"]
+    assert name == "pyproject.toml"
+    for module in components.values():
+        assert importlib.util.find_spec(module.partition(":")[0]) is None
+
+
+# --- a whole federation ---
+
+
+def test_a_fit_over_flower_has_the_bits_of_this_process(link, tmp_path):
+    rng = np.random.default_rng(3)
+    A = [rng.standard_normal((m, 3)) for m in (12, 15)]
+    y = [a @ [1.0, -1.0, 0.0] + 0.1 * rng.standard_normal(len(a)) for a in A]
+    table = cf.data.from_arrays(A, y, ["north", "south"], columns=["age", "dose", "bmi"])
+    nodes, threads, roster = [], [], {}
+    said: list[str] = []
+    for path in furnish(tmp_path, table):
+        path.write_text(path.read_text().replace("127.0.0.1:1", link.address))
+        (path.parent / "ca.crt").write_bytes(link.ca.read_bytes())
+        settings = SiteSettings.read(path)
+        nodes.append(SiteNode(settings, said.append))
+        roster[settings.name] = keys.read_identity(settings.key).public_key()
+    carrier = FlowerLink(link.address, link.folder, link.secret, roster)
+    carrier.open()
+    link.recorded.requests.clear()
+    try:
+        for node in nodes:
+            threads.append(threading.Thread(target=node.loop, daemon=True))
+            threads[-1].start()
+        with RemoteFederation(carrier, roster, folder=tmp_path / "run") as federation:
+            model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    finally:
+        for node in nodes:
+            node.stop()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+    here = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table))
+    np.testing.assert_array_equal(model.coef_, here.coef_)
+    np.testing.assert_array_equal(model.intercept_, here.intercept_)
+    assert model.communication_ == here.communication_
+    assert sum("connected to" in line for line in said) == 2
+    paths = {path for path, _ in link.recorded.requests if path.startswith("/v1/fleet/")}
+    assert paths <= FLEET_PATHS
+    assert {"/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"} <= paths
+
+
+def test_a_link_says_who_is_connected_and_when_they_signed_in(link, key):
+    carrier = FlowerLink(link.address, link.folder, link.secret, {"north": key.public_key()})
+    carrier.open()
+    assert carrier.connected() == {}
+    connection = link.site(key)
+    connection.sign_in()
+    first = carrier.connected()
+    assert list(first) == ["north"]
+    connection.close()
+    assert carrier.connected() == {}
+    time.sleep(0.01)
+    again = link.site(key, connection.node_id)
+    again.sign_in()
+    assert carrier.connected()["north"] != first["north"]
+    again.close()
+    carrier.close()
+
+
+def test_no_app_is_ever_fetched(link, operator, site):
+    """A node of Flower asks for the app of a run; a site of ours does not. Reads what this whole file has requested."""
+    operator.start()
+    sent = operator.push({site.node_id: b"x"}, 600.0)[site.node_id]
+    site.reply(received(site), b"y")
+    assert pulled(operator, sent).data == b"y"
+    assert link.recorded.requests
+    asked = {path for path, _ in link.recorded.requests}
+    assert not [path for path in asked if "fab" in path or "get-run" in path or "context" in path]
+    assert {path for path in asked if path.startswith("/v1/fleet/")} <= FLEET_PATHS
+
+
+# --- strangers ---
+
+
+def test_the_control_api_is_closed_to_whoever_has_only_the_certificate(link):
+    client = flower._client(ControlHttpClient, link.address, link.ca, [])
+    fab = Fab(hash_str="0", content=b"evil")
+    for method, request in (
+        (client.ListNodes, ListNodesRequest()),
+        (client.StartRun, StartRunRequest(fab=fab)),
+        (client.RegisterNode, RegisterNodeRequest(public_key=b"x", name="evil")),
+    ):
+        with pytest.raises(Rejected) as refused:
+            flower._call(link.address, method, request)
+        assert refused.value.status == 403
+        assert "for the operator" in str(refused.value)
+    client.close()
+    stranger = Operator(link.address, link.ca, b"x" * 32)  # another secret
+    with pytest.raises(LinkError, match="answered 403"):
+        stranger.nodes()
+    stranger.close()
+
+
+def test_a_large_request_of_a_stranger_is_not_read(link, operator, key):
+    context = ssl.create_default_context(cafile=str(link.ca))
+    with httpx.Client(verify=context) as client:
+        large = client.post(f"https://{link.address}/v1/fleet/push-object", content=b"x" * 2_000_000)
+        assert large.status_code == 413
+        for path in ("/docs", "/openapi.json", "/", "/v1/control/list-nodes"):
+            assert client.get(f"https://{link.address}{path}").status_code == 403
+
+
+# --- servers that are not what they should be ---
+
+
+class Strange:
+    """An ASGI app with one answer for everything."""
+
+    status, headers, parts = 200, [(b"content-type", b"text/html")], (b"",)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await receive()
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        with contextlib.suppress(OSError):  # a client that hung up
+            for part in self.parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.fixture(scope="module")
+def strange(folder) -> Iterator[tuple[Strange, str]]:
+    app = Strange()
+    with Server(app, folder, free_port()) as server:
+        yield app, server.address
+
+
+def signing_in(address: str, ca: Path) -> LinkError:
+    connection = FleetConnection(address, ca, keys.new_identity())
+    with pytest.raises(LinkError) as problem:
+        connection.sign_in()
+    connection.close()
+    return problem.value
+
+
+def test_a_response_above_the_limit_is_not_read(strange, folder, monkeypatch):
+    app, address = strange
+    monkeypatch.setattr(flower, "LARGEST", 100_000)
+    app.status, app.headers, app.parts = 200, [], (b"x" * 10_000,) * 5000
+    assert isinstance(problem := signing_in(address, folder / "ca.crt"), Unreachable)
+    assert f"the connection to {address} was lost (ReadError)" in str(problem)
+
+
+def test_a_compressed_response_is_not_unpacked(strange, folder):
+    """A megabyte of it may be a gigabyte."""
+    app, address = strange
+    app.status, app.headers = 200, [(b"content-encoding", b"gzip")]
+    app.parts = (gzip.compress(bytes(10_000_000)),)
+    assert f"the connection to {address} was lost (ReadError)" in str(signing_in(address, folder / "ca.crt"))
+
+
+def test_redirects_are_not_followed(strange, folder, link):
+    app, address = strange
+    link.recorded.requests.clear()
+    target = f"https://{link.address}/v1/fleet/activate-node".encode()
+    for status in (301, 302, 307, 308):
+        app.status, app.headers, app.parts = status, [(b"location", target)], (b"",)
+        problem = signing_in(address, folder / "ca.crt")
+        assert isinstance(problem, Rejected)
+        assert problem.status == status
+    assert link.recorded.requests == []
+
+
+def test_words_of_a_strange_server_are_safe_to_print(strange, folder):
+    app, address = strange
+    app.status, app.headers, app.parts = 500, [], (b"\x1b]52;c;ZXZpbA==\x07" * 1000,)
+    problem = signing_in(address, folder / "ca.crt")
+    assert isinstance(problem, Rejected)
+    assert "\x1b" not in str(problem)
+    assert len(str(problem)) < 400
+
+
+def test_a_server_that_is_no_superlink_is_named(strange, folder):
+    app, address = strange
+    app.status, app.headers, app.parts = 200, [(b"content-type", b"text/html")], (b"<html>Welcome to nginx!</html>",)
+    problem = signing_in(address, folder / "ca.crt")
+    assert isinstance(problem, Unreachable)
+    assert address in str(problem)
+
+
+def test_another_ca_is_said_in_words(link, tmp_path):
+    keys.make_keys(tmp_path / "other", HOST)
+    problem = signing_in(link.address, tmp_path / "other" / "ca.crt")
+    assert str(problem) == (
+        f"the certificate of {link.address} is not signed by this CA: ask the operator for the ca.crt of the federation"
+    )
+
+
+def test_another_host_is_said_in_words(tmp_path, folder, link):
+    keys.make_keys(tmp_path / "keys", "fed.example.org")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "LOCAL", ())
+        keys.make_keys(tmp_path / "far", "fed.example.org")
+    with Server(Strange(), tmp_path / "far", free_port()) as server:
+        problem = signing_in(server.address, tmp_path / "far" / "ca.crt")
+    assert "was made for another host name: dial the name that it was made for" in str(problem)
+
+
+def test_nothing_that_listens_is_said_in_words(folder):
+    address = f"{HOST}:{free_port()}"
+    assert str(signing_in(address, folder / "ca.crt")) == f"nothing listens at {address}"
+    operator = Operator(address, folder / "ca.crt", b"s" * 32)
+    with pytest.raises(Unreachable, match=f"nothing listens at {address}"):
+        operator.nodes()
+    operator.close()
+
+
+def test_a_host_that_is_not_known_is_said_in_words(folder):
+    problem = signing_in("no-such-host.invalid:8443", folder / "ca.crt")
+    assert "no-such-host.invalid:8443" in str(problem)
+
+
+def test_a_server_that_says_nothing_is_said_in_words(folder, monkeypatch):
+    monkeypatch.setattr(flower, "TIMEOUT", 0.3)
+    with socket.create_server((HOST, 0)) as silent:
+        address = f"{HOST}:{silent.getsockname()[1]}"
+        assert "did not answer in time" in str(signing_in(address, folder / "ca.crt"))
