@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from compfed import algorithms, data, engines, federation, testing
+    from compfed import network as network
     from compfed.algorithms import register
     from compfed.engines import grid, simulate, simulate_cohorts
     from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         FederatedPoissonRegressorCV,
         regularisation_path,
     )
-    from compfed import network as network
     from compfed.problem import LazyProblem, Problem, losses, regularisers
     from compfed.report.paths import plot_path
     from compfed.solvers import Minimum, Solution, minimise, solve, steps

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from compfed import __version__
-from compfed.network.commands import add_federation, add_site
 from compfed.errors import Divergence, InputError, MissingExtra
+from compfed.network.commands import add_federation, add_site
 
 LARGEST = 2**34  # bytes of numbers that are drawn for a comparison
 

@@ -42,6 +42,7 @@ class FlatLoss:
 
 
 _known: dict[Any, list[Shapes]] = {}
+KEPT = 1024  # cases; a server that is not trusted chooses them at a site
 
 
 def message_shapes(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> list[Shapes]:
@@ -49,6 +50,8 @@ def message_shapes(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> 
     dtype = np.dtype(dtype)
     case = (jax.tree.structure(algorithm), jax.tree.structure(g), d, dtype)
     if case not in _known:
+        if len(_known) >= KEPT:
+            _known.clear()
         with precision(dtype):
             _known[case] = jax.eval_shape(lambda x0: _exchanged(algorithm, g, x0), jax.ShapeDtypeStruct((d,), dtype))
     return _known[case]

@@ -22,7 +22,7 @@ from compfed.errors import InputError
 from compfed.federation.answers import fault
 from compfed.federation.limits import MAX_REASON
 from compfed.federation.messages import digest, payload
-from compfed.federation.questions import Question, Refused, Result, Round
+from compfed.federation.questions import Describe, Question, Refused, Result, Round
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import LinkError
 from compfed.network.keys import fingerprint
@@ -47,6 +47,7 @@ class _SiteState:
 
     known: set[str] = field(default_factory=set)  # hashes of the records that the site has
     after: int = 0  # the last message that it answered
+    width: int | None = None  # columns of its table, once it said how many
     rounds: list[Question] = field(default_factory=list)  # its rounds of methods that keep state at a site
 
 
@@ -112,11 +113,12 @@ class RemoteFederation:
             replies = _Exchange(self, queries, hashes).replies()
             self.log.stage(self.number, hashes, replies)
         for i, asked in queries.items():
-            self._learn(i, asked)
+            self._learn(i, asked, replies[i])
         return replies
 
-    def _learn(self, site: int, queries: Sequence[Question]) -> None:
+    def _learn(self, site: int, queries: Sequence[Question], replies: tuple[Any, ...]) -> None:
         state = self._sites[site]
+        state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Answer)), state.width)
         payload(tuple(queries), state.known)
         state.after = self.number
         state.rounds += [q for q in queries if isinstance(q, (Round, Result)) and self._is_stateful(q)]
@@ -281,7 +283,7 @@ class _Exchange:
             fields = read_reply(data, remote.roster[name])
             kind = self._checked(i, fields)
             replies: Any = fields.get("replies")
-            wrong = fault(self.queries[i], replies) if kind == "replies" else None
+            wrong = fault(self.queries[i], replies, width=remote._sites[i].width) if kind == "replies" else None
             if wrong is not None:
                 raise InputError(f"its reply cannot be used: {wrong}")
         except TableChanged:
