@@ -1,0 +1,276 @@
+"""A run on the operator's screen: lines, a table on a terminal, and no long silence in a pipe."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+
+from network.memory_link import NOW, furnish, remote
+
+import compfed as cf
+from compfed.federation import Describe, InProcess, Moments, ask
+from compfed.network import display
+from compfed.network.display import Display, happening, result_text, site_table
+from compfed.network.server.run_log import RunLog
+
+SITES = ("north", "south")
+FACTS = {"queries": {"Moments": 1}, "bytes_down": 2500, "bytes_up": 1500, "sha256_up": "0"}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def answered(log: RunLog, number: int = 1) -> None:
+    log.begin(number, ["Describe", "Moments", "Moments"], SITES)
+    for site in SITES:
+        log.reply(site, seconds=0.25, **FACTS)
+
+
+# --- lines ---
+
+
+def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
+    monkeypatch.setattr(display, "REFRESH", 0.01)
+    log, out = RunLog(None, SITES), io.StringIO()
+    with Display(log, out):
+        answered(log, 1)
+        log.begin(2, ["Round"], SITES)
+        log.problem("south", "not connected")
+        log.reply("north", seconds=0.1, **FACTS)
+        log.reply("south", seconds=0.1, **FACTS)
+        time.sleep(0.05)
+        log.problem("", "the SuperLink cannot be used: it is away")
+    first, second, third, last = out.getvalue().splitlines()
+    assert re.fullmatch(r"message   1 +0\.0 s +5\.0 kB down +3\.0 kB up  Describe, Moments", first)
+    assert second == "  ! message 2, site south: not connected"
+    assert re.match(r"message   2 .* Round", third)
+    assert last == "  ! the SuperLink cannot be used: it is away"
+    assert "\x1b" not in out.getvalue()
+
+
+def test_the_last_lines_are_shown_when_the_run_ends():
+    log, out = RunLog(None, SITES), io.StringIO()
+    with Display(log, out):  # ends before the first look
+        answered(log)
+    assert out.getvalue().count("\n") == 1
+
+
+def test_a_display_writes_to_the_screen_by_default(capsys):
+    log = RunLog(None, SITES)
+    with Display(log):
+        answered(log)
+    assert "message   1" in capsys.readouterr().out
+
+
+def test_a_fit_shows_every_message_and_every_problem(tmp_path):
+    rng = np.random.default_rng(0)
+    A = [rng.standard_normal((9, 2)) for _ in SITES]
+    sites = cf.data.from_arrays(A, [a[:, 0] for a in A], list(SITES), columns=["age", "dose"])
+    federation, link = remote(furnish(tmp_path, sites), tmp_path / "run", retry=NOW)
+    dropped = iter([True])
+    link.meddle = lambda name, data, reply: None if name == "south" and next(dropped, False) else reply()
+    out = io.StringIO()
+    with federation, Display(federation.run_log, out):
+        cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if "!" in line] == ["  ! message 1, site south: no reply in time"]
+    assert len(lines) == federation.number + 1
+
+
+# --- silence ---
+
+
+def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
+    """With a clock of our own: a minute in which nobody replies."""
+    clock = [1000.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    log, out = RunLog(None, SITES), io.StringIO()
+    shown = Display(log, out)
+    log.begin(3, ["Moments"], SITES)
+    log.connected(["north"])
+    said: list[float] = []
+    for _ in range(120):
+        before = len(out.getvalue())
+        shown._refresh()
+        if len(out.getvalue()) > before:
+            said.append(clock[0])
+        clock[0] += display.REFRESH
+    assert len(said) >= 6
+    assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
+    assert display.SILENCE + 2 * display.REFRESH <= 10
+    line = out.getvalue().splitlines()[0]
+    assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
+
+
+def test_a_line_breaks_the_silence(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    log, out = RunLog(None, SITES), io.StringIO()
+    shown = Display(log, out)
+    for number in range(1, 5):
+        clock[0] += display.SILENCE - 1
+        answered(log, number)
+        shown._refresh()
+    assert out.getvalue().count("\n") == 4  # the lines alone
+
+
+# --- a terminal ---
+
+
+def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
+    monkeypatch.setattr(display, "REFRESH", 0.01)
+    log, out = RunLog(None, SITES), Terminal()
+    with Display(log, out):
+        answered(log)
+        log.begin(2, ["Round"], SITES)
+        log.connected(["north"])
+        log.reply("north", seconds=4.25, **FACTS)
+        time.sleep(0.08)
+    drawn = out.getvalue()
+    frames = re.split(r"\x1b\[(\d+)F\x1b\[J", drawn)
+    assert len(frames) > 3
+    for table, up in zip(frames[:-1:2], frames[1::2], strict=True):
+        heading = table.index("site  ")
+        assert table[heading:].count("\n") == int(up)  # exactly the table is taken back, no line above it
+    assert "".join(frames[::2]).count("message   1") == 1
+    assert "site  " not in frames[-1]  # no table is left when the run has ended
+
+
+def test_the_table_has_a_line_per_site():
+    log = RunLog(None, SITES)
+    answered(log)
+    log.begin(2, ["Round"], SITES)
+    log.connected(["north"])
+    log.reply("north", seconds=4.25, **FACTS)
+    rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
+    assert rows[0] == ["site", "connected", "last reply", "took", "now"]
+    assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "answered"]
+    assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
+    assert rows[4][0] == "Message 2 (Round): waiting for south since 0 s; not connected: south."
+    fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
+    assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
+
+
+# --- what happens now ---
+
+
+def test_what_happens_now_in_one_sentence():
+    log = RunLog(None, SITES)
+    assert happening(log.snapshot()) == "Connecting to the SuperLink."
+    log.begin(1, ["Moments"], SITES)
+    assert happening(log.snapshot()) == "Message 1 (Moments): waiting for north, south since 0 s."
+    log.link("nothing listens at 127.0.0.1:8443")
+    assert happening(log.snapshot()) == "Waiting for the SuperLink: nothing listens at 127.0.0.1:8443."
+    log.link("")
+    for site in SITES:
+        log.reply(site, seconds=0.0, **FACTS)
+    assert happening(log.snapshot()) == "Message 1 is answered; the fit computes the next one."
+
+
+def test_the_state_of_a_run_can_be_read_from_another_process(tmp_path):
+    log = RunLog(tmp_path, SITES)
+    log.begin(4, ["Moments"], SITES)
+    state = json.loads((tmp_path / "status.json").read_text())
+    assert happening(state) == happening(log.snapshot())
+    assert (state["state"], state["message"]) == ("running", 4)
+    log.end("failed", reason="a reason")
+    state = json.loads((tmp_path / "status.json").read_text())
+    assert (state["state"], state["reason"], state["waiting"]) == ("failed", "a reason", {})
+
+
+def test_trouble_with_the_superlink_is_said_once():
+    log = RunLog(None, SITES)
+    for _ in range(5):
+        log.link("it is away")
+    log.link("")
+    log.link("it is away")
+    assert [line for line in log.lines] == ["  ! the SuperLink cannot be used: it is away"] * 2
+
+
+def test_a_long_run_keeps_a_bounded_number_of_lines(tmp_path):
+    log = RunLog(None, SITES)
+    for number in range(1, 3000):
+        log.begin(number, ["Round"], ("north",))
+        log.reply("north", seconds=0.0, **FACTS)
+        log.problem("north", "x")
+    assert len(log.lines) <= 1000
+    assert len(log.problems) <= 1000
+
+
+# --- the result ---
+
+
+def table(classes: bool = False) -> cf.data.Sites:
+    rng = np.random.default_rng(2)
+    A = [rng.standard_normal((25, 4)) for _ in SITES]
+    z = [a @ [2.0, 0.0, -1.0, 0.0] + 0.1 * rng.standard_normal(len(a)) for a in A]
+    y = [np.digitize(v, [-1, 1]).astype(float) for v in z] if classes else z
+    return cf.data.from_arrays(A, y, list(SITES), columns=["age", "dose", "rate", "bmi"])
+
+
+def test_the_result_has_alpha_the_coefficients_that_are_not_zero_and_the_certificate():
+    model = cf.FederatedLasso(alpha=0.3).fit_federation(InProcess(table()))
+    text = result_text(model)
+    used = [name for name, value in zip(model.feature_names_in_, model.coef_, strict=True) if value]
+    assert used == ["age", "rate"]  # those that the labels were made of
+    assert text.splitlines()[0] == "alpha = 0.3"
+    assert "2 of 4 coefficients are not zero:" in text
+    found = dict(re.findall(r"^(age|dose|rate|bmi) +(-?[\d.]+)$", text, re.MULTILINE))
+    assert {name: float(value) for name, value in found.items()} == pytest.approx(
+        {name: float(f"{model.coef_[j]:.6g}") for j, name in enumerate(model.feature_names_in_) if model.coef_[j]}
+    )
+    assert text.endswith(str(model.certificate_))
+
+
+def test_the_result_of_a_model_without_coefficients():
+    model = cf.FederatedLasso(alpha=1e3).fit_federation(InProcess(table()))
+    assert "All coefficients are zero." in result_text(model)
+
+
+def test_the_result_of_several_classes_has_a_column_for_each():
+    model = cf.FederatedLogisticRegression(alpha=0.05).fit_federation(InProcess(table(classes=True)))
+    lines = result_text(model).splitlines()
+    head = next(line for line in lines if line.startswith("column"))
+    assert head.split() == ["column", "0.0", "1.0", "2.0"]
+    (age,) = [line.split() for line in lines if line.startswith("age")]
+    np.testing.assert_allclose([float(value) for value in age[1:]], model.coef_[:, 0], rtol=1e-5)
+
+
+def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
+    class Model:
+        coef_, alpha_ = np.ones(500), 0.5
+        feature_names_in_ = np.array(["\x1b[2J" + "x" * 100, *(f"c{j}" for j in range(499))])
+        certificate_ = "a certificate"
+
+    text = result_text(Model())
+    assert "... and 300 more" in text
+    assert "\x1b" not in text
+    assert len(text.splitlines()) < 210
+
+
+def test_a_model_without_names_numbers_its_columns():
+    class Model:
+        coef_, alpha, certificate_ = np.array([0.0, 2.0]), 0.5, "a certificate"
+
+    assert re.search(r"^column 1 +2$", result_text(Model()), re.MULTILINE)
+
+
+def test_nothing_of_a_site_reaches_a_terminal_as_a_command(tmp_path):
+    federation, link = remote(furnish(tmp_path, table()))
+    from compfed.network.flower import Reply
+
+    link.meddle = lambda name, data, reply: Reply(None, "\x1b]0;evil\x07") if name == "south" else reply()
+    out = io.StringIO()
+    with Display(federation.run_log, out), pytest.raises(cf.InputError):
+        ask(federation, Describe(), Moments())
+    assert "evil" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
