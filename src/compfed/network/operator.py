@@ -107,7 +107,8 @@ def run(settings: FederationSettings, folder: Path) -> Any:
             log.end("stopped")
             raise
         except OSError as problem:
-            log.end("failed", reason=str(problem.strerror))
+            with contextlib.suppress(OSError):  # the disk may be full
+                log.end("failed", reason=str(problem.strerror))
             raise InputError(
                 f"{problem.filename or folder}: {problem.strerror}. Make room and run the same command again; the run continues."
             ) from None

@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -173,6 +174,7 @@ def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> No
     """Run the SuperLink until it is interrupted."""
     settings.check_keys()
     host, port = settings.listen
+    _check_port(host, port)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     config = uvicorn.Config(
         Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret()), host=host, port=port,
@@ -183,8 +185,16 @@ def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> No
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
     try:
         server.run()
-    except SystemExit:  # uvicorn's way to say that the port is taken
-        raise InputError(f"{host}:{port} cannot be opened; something else listens there. Change `listen`.") from None
+    except SystemExit:  # uvicorn's way to say that the port was taken in the meantime
+        raise InputError(f"{host}:{port} cannot be opened. Change `listen`.") from None
+
+
+def _check_port(host: str, port: int) -> None:
+    """Say why an address cannot be opened, before anything starts."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as problem:
+        raise InputError(f"{host}:{port} cannot be opened ({problem.strerror}). Change `listen`.") from None
 
 
 def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], Any]) -> None:

@@ -1,0 +1,414 @@
+"""`compfed federation` and `compfed site`: what is printed, exit codes, and errors in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
+
+from compfed import network
+from compfed.cli import main
+from compfed.network import keys
+from compfed.network.demo import free_port
+from compfed.network.settings import FederationSettings
+from compfed.network.site.settings import SiteSettings
+
+
+class Done(NamedTuple):
+    status: int
+    out: str
+    error: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def compfed(capsys) -> Iterator[Command]:
+    """Runs a command; its error, if there is one, has one line and no traceback."""
+
+    def run(*arguments: Any) -> Done:
+        status = main([str(argument) for argument in arguments])
+        said = capsys.readouterr()
+        assert said.err.count("\n") <= 1, said.err
+        assert "Traceback" not in said.err
+        assert (status == 2) == bool(said.err)
+        return Done(status, said.out, said.err)
+
+    before = os.umask(0o022)
+    yield run
+    os.umask(before)
+
+
+@pytest.fixture
+def federation(compfed, tmp_path) -> Path:
+    """A federation with keys of the operator and of all sites, whose SuperLink does not run."""
+    folder = tmp_path / "clinics"
+    compfed("federation", "new", folder, "--sites", "north,south", "--superlink", f"127.0.0.1:{free_port()}")
+    compfed("federation", "keys", folder, "--demo")
+    return folder
+
+
+# --- without Flower ---
+
+
+@pytest.mark.parametrize("arguments", [("federation", "new", "f", "--sites", "a"), ("site", "check")])
+def test_without_flower_a_command_says_what_to_install(arguments, compfed, monkeypatch):
+    monkeypatch.setattr(network, "find_spec", lambda name: None)
+    done = compfed(*arguments)
+    assert done.status == 2
+    assert "needs flwr, which is not installed. Run: pip install 'compfed[flower]'" in done.error
+    with pytest.raises(ImportError, match=r"compfed\[flower\]"):
+        _ = network.connect
+
+
+def test_other_commands_do_not_need_flower():
+    code = "import sys; sys.modules['flwr'] = None; from compfed.cli import main; sys.exit(main(['data', 'describe', 'x']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--label COL is needed" in done.stderr
+    assert done.returncode == 2
+
+
+# --- new ---
+
+
+def test_new_writes_settings_and_says_what_is_next(compfed, tmp_path):
+    folder = tmp_path / "clinics"
+    done = compfed("federation", "new", folder, "--sites", "north,south", "--superlink", "fed.example.org:8443")
+    assert done.status == 0
+    assert done.out.splitlines()[0] == str(folder / "federation.toml")
+    assert f"compfed federation keys {folder}" in done.out
+    assert FederationSettings.read(folder).names == ("north", "south")
+    again = compfed("federation", "new", folder, "--sites", "a")
+    assert again.status == 2
+    assert again.error == f"compfed federation: {folder / 'federation.toml'} is there already. Move it away first.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sites", "a,a"), "every site needs a name of its own"),
+        (("--sites", "a,,b"), "'' is not a name for a site"),
+        (("--sites", "../evil"), "is not a name for a site"),
+        (("--sites", "ca"), "reserved"),
+        (("--sites", "a", "--superlink", "host"), "must be HOST:PORT"),
+    ],
+)
+def test_new_refuses_mistakes(options, message, compfed, tmp_path):
+    done = compfed("federation", "new", tmp_path / "f", *options)
+    assert done.status == 2
+    assert message in done.error
+    assert not (tmp_path / "f").exists()
+
+
+# --- keys ---
+
+
+def test_keys_never_writes_a_private_key_of_a_site(compfed, tmp_path):
+    compfed("federation", "new", tmp_path, "--sites", "north,south", "--superlink", "fed.example.org:8443")
+    done = compfed("federation", "keys", tmp_path)
+    assert done.status == 0
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {
+        "federation.toml", "ca.crt", "ca.key", "server.pem", "server.key", "superlink.secret",
+    }  # fmt: skip
+    assert (
+        f"Send to every site: {tmp_path / 'keys' / 'ca.crt'}, and the address fed.example.org:8443. Nothing else."
+        in done.out
+    )
+    assert "compfed site init --name south --superlink fed.example.org:8443" in done.out
+    assert "PRIVATE" not in done.out
+    again = compfed("federation", "keys", tmp_path)
+    assert (again.status, "has keys already" in again.error) == (2, True)
+
+
+def test_keys_for_a_demo_make_sites_that_are_admitted(federation):
+    settings = FederationSettings.read(federation)
+    settings.check_keys()
+    for name in ("north", "south"):
+        site = SiteSettings.read(federation / "sites" / name / "site.toml")
+        assert keys.fingerprint(keys.read_identity(site.key).public_key()) == keys.fingerprint(settings.roster[name])
+        assert site.ca.read_bytes() == (federation / "keys" / "ca.crt").read_bytes()
+    private = [path for path in federation.rglob("*") if path.is_file() and b"PRIVATE KEY" in path.read_bytes()]
+    assert {path.name for path in private} == {"ca.key", "server.key", "node.key"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+
+
+# --- admit ---
+
+
+@pytest.mark.parametrize("given_as", ["line", "file"])
+def test_admit_takes_the_line_that_a_site_printed(given_as, compfed, tmp_path):
+    compfed("federation", "new", tmp_path / "f", "--sites", "north")
+    printed = compfed("site", "init", "--name", "north", "--superlink", "h:1", "--folder", tmp_path / "s").out
+    (line,) = [line for line in printed.splitlines() if line.startswith("ecdsa-sha2-nistp384 ")]
+    (fingerprint,) = [line.split()[-1] for line in printed.splitlines() if "fingerprint" in line]
+    given = line if given_as == "line" else tmp_path / "s" / "node.key.pub"
+    done = compfed("federation", "admit", tmp_path / "f", "north", given)
+    assert done.status == 0
+    assert f"Site north has the key {fingerprint}. Compare this with the site, by telephone." in done.out
+    assert list(FederationSettings.read(tmp_path / "f").roster) == ["north"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("north", "nonsense", "is not a site's public key"),
+        ("north", "", "is not a site's public key"),
+        ("../north", "x", "is not a name for a site"),
+    ],
+)
+def test_admit_refuses_mistakes(name, line, message, compfed, tmp_path):
+    compfed("federation", "new", tmp_path / "f", "--sites", "north")
+    done = compfed("federation", "admit", tmp_path / "f", name, line)
+    assert done.status == 2
+    assert message in done.error
+
+
+def test_a_private_key_given_by_mistake_is_refused_and_not_repeated(compfed, tmp_path):
+    compfed("federation", "new", tmp_path / "f", "--sites", "north")
+    compfed("site", "init", "--name", "north", "--superlink", "h:1", "--folder", tmp_path / "s")
+    private = (tmp_path / "s" / "node.key").read_text()
+    done = compfed("federation", "admit", tmp_path / "f", "north", tmp_path / "s" / "node.key")
+    assert done.status == 2
+    secret = "".join(private.splitlines()[2:-1])
+    assert not any(secret[k : k + 20] in done.error for k in range(0, len(secret) - 20, 10))
+
+
+# --- a SuperLink that does not run ---
+
+
+def test_a_superlink_that_does_not_run_is_named_at_once(compfed, federation):
+    address = FederationSettings.read(federation).superlink
+    compfed("federation", "status", federation)  # imports are not part of it
+    began = time.monotonic()
+    status, run = compfed("federation", "status", federation), compfed("federation", "run", federation)
+    assert time.monotonic() - began < 8
+    for text in (status.out, run.error):
+        assert f"the SuperLink cannot be used: nothing listens at {address}" in text
+        assert f"compfed federation serve {federation}" in text
+    assert (status.status, run.status) == (1, 2)
+    assert f"There is no run in {federation / 'run'}." in status.out
+    assert not (federation / "run" / "write_ahead.log").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_missing_keys_are_named_before_anything_starts(command, compfed, tmp_path):
+    compfed("federation", "new", tmp_path, "--sites", "north")
+    done = compfed("federation", command, tmp_path)
+    assert done.status == 2
+    assert "site 'north' has no key yet" in done.error or "Run: compfed federation keys" in done.error
+
+
+def test_a_port_that_is_taken_is_named(compfed, federation):
+    host, port = FederationSettings.read(federation).listen
+    with socket.create_server((host, port)):
+        done = compfed("federation", "serve", federation)
+    assert done.status == 2
+    assert f"{host}:{port} cannot be opened (Address already in use). Change `listen`." in done.error
+
+
+@pytest.mark.parametrize("command", ["keys", "run", "status", "serve"])
+def test_a_folder_that_is_no_federation_is_named(command, compfed, tmp_path):
+    done = compfed("federation", command, tmp_path)
+    assert done.status == 2
+    assert "federation.toml: No such file or directory. Give the folder of `compfed federation new DIR`." in done.error
+
+
+# --- status and stop ---
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"state": "running", "message": 7}, "was killed at message 7. `compfed federation run` continues it."),
+        ({"state": "finished"}, "has finished."),
+        ({"state": "stopped"}, "has stopped."),
+        ({"state": "failed", "reason": "no \x1b[2J reply"}, "has failed: no \\x1b[2J reply."),
+    ],
+)
+def test_the_status_of_a_run_that_has_ended(state, words, compfed, federation):
+    (federation / "run").mkdir()
+    (federation / "run" / "status.json").write_text(json.dumps(state))
+    done = compfed("federation", "status", federation)
+    assert f"The run in {federation / 'run'} {words}" in done.out
+    assert "\x1b" not in done.out
+
+
+def test_a_status_file_that_is_damaged_is_no_run(compfed, federation):
+    (federation / "run").mkdir()
+    for text in ("", "{", "[1]", "\x00"):
+        (federation / "run" / "status.json").write_text(text)
+        assert f"There is no run in {federation / 'run'}." in compfed("federation", "status", federation).out
+
+
+def test_a_finished_run_is_not_written_over(compfed, federation):
+    (federation / "other").mkdir()
+    (federation / "other" / "status.json").write_text('{"state": "finished"}')
+    done = compfed("federation", "run", federation, "--out", federation / "other")
+    assert done.status == 2
+    assert "holds a run that has finished. Give another folder for a new one (--out)." in done.error
+
+
+HOLDER = """
+import fcntl, os, signal, sys, time
+handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(handle, fcntl.LOCK_EX)
+os.pwrite(handle, str(os.getpid()).encode(), 0)
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(federation) -> Iterator[subprocess.Popen[str]]:
+    """Another process that runs in the run folder of the federation."""
+    (federation / "run").mkdir()
+    command = [sys.executable, "-c", HOLDER, str(federation / "run" / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        yield process
+        process.kill()
+
+
+def test_one_process_runs_in_a_folder_and_stop_ends_it(compfed, federation, holder):
+    state = {"state": "running", "message": 3, "link": "", "waiting": {}, "connected": None, "queries": []}
+    (federation / "run" / "status.json").write_text(json.dumps(state))
+    status = compfed("federation", "status", federation)
+    assert f"process {holder.pid}: Message 3 is answered" in status.out
+    second = compfed("federation", "run", federation)
+    assert second.status == 2
+    assert f"a run is going on in {federation / 'run'} (process {holder.pid})" in second.error
+    done = compfed("federation", "stop", federation)
+    assert (done.status, done.out) == (0, f"The run in {federation / 'run'} is stopped.\n")
+    assert holder.wait(5) == 130
+    again = compfed("federation", "stop", federation)
+    assert (again.status, again.out) == (0, f"There is no run going on in {federation / 'run'}.\n")
+
+
+# --- a site ---
+
+
+def test_site_init_prints_the_line_for_the_operator(compfed, tmp_path):
+    done = compfed("site", "init", "--name", "north", "--superlink", "fed.example.org:8443", "--folder", tmp_path)
+    assert done.status == 0
+    assert (tmp_path / "node.key.pub").read_text().strip() in done.out.splitlines()
+    assert "PRIVATE" not in done.out
+    assert f"compfed site check --config {tmp_path / 'site.toml'}" in done.out
+    again = compfed("site", "init", "--name", "north", "--superlink", "fed.example.org:8443", "--folder", tmp_path)
+    assert (again.status, "is there already" in again.error) == (2, True)
+    for name in ("A", "ca", "../x"):
+        bad = compfed("site", "init", "--name", name, "--superlink", "h:1", "--folder", tmp_path / "other")
+        assert bad.status == 2
+    assert not (tmp_path / "other").exists()
+
+
+GOOD = "age,dose,label\n1.5,2.5,0\n2.5,1.5,1\n3.5,0.5,1\n"
+
+
+@pytest.fixture
+def site(federation) -> Path:
+    folder = federation / "sites" / "north"
+    (folder / "rows.csv").write_text(GOOD)
+    return folder
+
+
+@contextlib.contextmanager
+def listening(federation: Path) -> Iterator[None]:
+    """A server with the certificate of the SuperLink, at its address."""
+    settings = FederationSettings.read(federation)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(settings.keys / "server.pem", settings.keys / "server.key")
+    with socket.create_server(settings.listen) as server:
+
+        def accept() -> None:
+            plain, _ = server.accept()
+            with plain, contextlib.suppress(OSError):
+                context.wrap_socket(plain, server_side=True).close()
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield
+        thread.join(5)
+
+
+def test_site_check_of_a_site_that_is_in_order(compfed, federation, site):
+    with listening(federation):
+        done = compfed("site", "check", "--config", site / "site.toml")
+    assert done.status == 0
+    assert "3 rows, 2 columns: age, dose." in done.out
+    assert "0.0 (1 rows), 1.0 (2 rows)" in done.out
+    assert "the SuperLink can be reached, and its certificate is signed by ca.crt" in done.out
+    assert "Every reply is written down" in done.out
+    assert f"Everything is in order. Next: compfed site run --config {site / 'site.toml'}" in done.out
+    assert "PROBLEM" not in done.out
+    assert "1.5" not in done.out  # no value of a row
+    assert not (site / "state").exists()  # nothing is written
+
+
+def test_site_check_names_a_superlink_that_cannot_be_reached(compfed, site):
+    done = compfed("site", "check", "--config", site / "site.toml")
+    assert done.status == 1
+    (problem,) = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
+    assert "cannot be reached now (Connection refused); the operator may not have started it" in problem
+
+
+def _words(site: Path) -> None:
+    (site / "rows.csv").write_text("age,dose,label\nErika,2.5,0\n")
+
+
+def _others_ca(site: Path) -> None:
+    keys.make_keys(site / "other", "127.0.0.1")
+    (site / "ca.crt").write_bytes((site / "other" / "ca.crt").read_bytes())
+
+
+def _few_rows(site: Path) -> None:
+    text = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(text.replace("# least_rows = 50 ", "least_rows = 50 "))
+
+
+PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "words": (_words, "column 'age'"),
+    "no table": (lambda site: (site / "rows.csv").unlink(), "there is no file"),
+    "no label": (lambda site: (site / "rows.csv").write_text("age\n1\n"), "label"),
+    "no ca": (lambda site: (site / "ca.crt").unlink(), "The operator sends ca.crt"),
+    "a ca that is none": (lambda site: (site / "ca.crt").write_text("x"), "is not a certificate"),
+    "another ca": (_others_ca, "the certificate is not accepted (CERTIFICATE_VERIFY_FAILED)"),
+    "no key": (lambda site: (site / "node.key").unlink(), "`compfed site init` makes it"),
+    "a key that others can read": (lambda site: (site / "node.key").chmod(0o644), "others can read"),
+    "few rows": (_few_rows, "there are 3 rows and least_rows = 50: every query would be refused"),
+}
+
+
+@pytest.mark.parametrize("what", PROBLEMS)
+def test_site_check_names_every_problem(what, compfed, federation, site):
+    change, message = PROBLEMS[what]
+    change(site)
+    connects = what in ("words", "no table", "no label", "another ca", "a key that others can read", "few rows")
+    with listening(federation) if connects else contextlib.nullcontext():
+        done = compfed("site", "check", "--config", site / "site.toml")
+    assert done.status == 1
+    (problem,) = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
+    assert message in problem
+    assert "Everything is in order" not in done.out
+
+
+def test_site_check_of_settings_that_are_not_there(compfed, tmp_path):
+    done = compfed("site", "check", "--config", tmp_path / "site.toml")
+    assert done.status == 2
+    assert "`compfed site init` writes one" in done.error
