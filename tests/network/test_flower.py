@@ -18,7 +18,8 @@ import threading
 import time
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -35,15 +36,17 @@ from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartR
 from flwr.proto.fab_pb2 import Fab
 from flwr.supercore.control.control_http_client import ControlHttpClient
 from flwr.supercore.version import package_version
-from network.memory_link import furnish
+from network.memory_link import furnish, key_of
 from places import ROOT
 
 import compfed as cf
 from compfed.federation import InProcess
-from compfed.network import RemoteFederation, flower, keys, superlink
+from compfed.network import NoReply, RemoteFederation, RetryPolicy, flower, keys, superlink
+from compfed.network import operator as operator_module
 from compfed.network.demo import free_port
 from compfed.network.flower import FLEET_PATHS, FleetConnection, LinkError, Operator, Rejected, Unreachable
 from compfed.network.server.link import FlowerLink
+from compfed.network.settings import FederationSettings, admit, new_federation
 from compfed.network.site.node import SiteNode
 from compfed.network.site.settings import SiteSettings
 
@@ -377,42 +380,114 @@ def test_the_app_of_a_run_names_modules_that_do_not_exist():
 # --- a whole federation ---
 
 
-def test_a_fit_over_flower_has_the_bits_of_this_process(link, tmp_path):
+def table() -> cf.data.Sites:
     rng = np.random.default_rng(3)
     A = [rng.standard_normal((m, 3)) for m in (12, 15)]
     y = [a @ [1.0, -1.0, 0.0] + 0.1 * rng.standard_normal(len(a)) for a in A]
-    table = cf.data.from_arrays(A, y, ["north", "south"], columns=["age", "dose", "bmi"])
-    nodes, threads, roster = [], [], {}
+    return cf.data.from_arrays(A, y, ["north", "south"], columns=["age", "dose", "bmi"])
+
+
+@contextlib.contextmanager
+def answering(paths: Sequence[Path]) -> Iterator[list[str]]:
+    """The nodes of sites, each in a thread; what they say."""
     said: list[str] = []
-    for path in furnish(tmp_path, table):
-        path.write_text(path.read_text().replace("127.0.0.1:1", link.address))
-        (path.parent / "ca.crt").write_bytes(link.ca.read_bytes())
-        settings = SiteSettings.read(path)
-        nodes.append(SiteNode(settings, said.append))
-        roster[settings.name] = keys.read_identity(settings.key).public_key()
-    carrier = FlowerLink(link.address, link.folder, link.secret, roster)
-    carrier.open()
-    link.recorded.requests.clear()
+    nodes = [SiteNode(SiteSettings.read(path), said.append) for path in paths]
+    threads = [threading.Thread(target=node.loop, daemon=True) for node in nodes]
+    for thread in threads:
+        thread.start()
     try:
-        for node in nodes:
-            threads.append(threading.Thread(target=node.loop, daemon=True))
-            threads[-1].start()
-        with RemoteFederation(carrier, roster, folder=tmp_path / "run") as federation:
-            model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+        yield said
     finally:
         for node in nodes:
             node.stop()
-    for thread in threads:
-        thread.join(10)
-        assert not thread.is_alive()
-    here = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table))
-    np.testing.assert_array_equal(model.coef_, here.coef_)
-    np.testing.assert_array_equal(model.intercept_, here.intercept_)
-    assert model.communication_ == here.communication_
+        for thread in threads:
+            thread.join(10)
+            assert not thread.is_alive()
+
+
+def test_a_fit_over_flower_has_the_bits_of_this_process(link, tmp_path):
+    paths = furnish(tmp_path, table())
+    for path in paths:
+        path.write_text(path.read_text().replace("127.0.0.1:1", link.address))
+        (path.parent / "ca.crt").write_bytes(link.ca.read_bytes())
+    roster = {path.parent.name: key_of(path).public_key() for path in paths}
+    carrier = FlowerLink(link.address, link.folder, link.secret, roster)
+    carrier.open()
+    link.recorded.requests.clear()
+    estimator = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", tol=1e-4)
+    with answering(paths) as said, RemoteFederation(carrier, roster, folder=tmp_path / "run") as federation:
+        there = estimator.fit_federation(federation)
+        coef, intercept, cost = there.coef_, there.intercept_, there.communication_
+    here = estimator.fit_federation(InProcess(table()))
+    np.testing.assert_array_equal(coef, here.coef_)
+    np.testing.assert_array_equal(intercept, here.intercept_)
+    assert cost == here.communication_
     assert sum("connected to" in line for line in said) == 2
-    paths = {path for path, _ in link.recorded.requests if path.startswith("/v1/fleet/")}
-    assert paths <= FLEET_PATHS
-    assert {"/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"} <= paths
+    paths_asked = {path for path, _ in link.recorded.requests if path.startswith("/v1/fleet/")}
+    assert paths_asked <= FLEET_PATHS
+    assert {"/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"} <= paths_asked
+
+
+@pytest.fixture
+def federation(link, tmp_path) -> Path:
+    """A federation.toml for the SuperLink, and two sites that it has not met."""
+    home = tmp_path / "clinics"
+    new_federation(home, ("north", "south"), link.address)
+    (home / "keys").symlink_to(link.folder)
+    for path in furnish(home / "sites", table()):
+        path.write_text(path.read_text().replace("127.0.0.1:1", link.address))
+        (path.parent / "ca.crt").write_bytes(link.ca.read_bytes())
+        admit(home, path.parent.name, keys.public_line(key_of(path).public_key()))
+    settings = home / "federation.toml"
+    text = settings.read_text().replace("FederatedLogisticRegressionCV", "FederatedLasso")
+    settings.write_text(text.replace("[parameters]", "[parameters]\nalpha = 0.1\n#"))
+    return home
+
+
+def test_status_run_and_connect_find_the_sites(federation, capsys):
+    settings = FederationSettings.read(federation)
+    assert set(operator_module.site_states(settings).values()) == {"never connected"}
+    paths = [federation / "sites" / name / "site.toml" for name in settings.names]
+    with answering(paths):
+        model = operator_module.run(settings, federation / "run")
+        assert set(re.sub(r" \d.*", "", words) for words in operator_module.site_states(settings).values()) == {
+            "connected since"
+        }
+        with cf.network.connect(federation) as connected:  # from a script, with nothing on disk
+            again = cf.FederatedLasso(alpha=0.1).fit_federation(connected)
+    assert all(words.startswith("signed out at ") for words in operator_module.site_states(settings).values())
+    here = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table()))
+    for found in (model, again, cf.network.load_model(federation / "run")):
+        np.testing.assert_array_equal(found.coef_, here.coef_)
+    assert (
+        sum(line.startswith("message ") for line in capsys.readouterr().out.splitlines()) == here.communication_.rounds
+    )
+    status = operator_module.read_status(federation / "run")
+    assert (status["state"], status["rounds"]) == ("finished", here.communication_.rounds)
+    assert {path.name for path in (federation / "run").iterdir()} == {
+        "config.json", "lock", "log.jsonl", "model.safetensors", "status.json", "trace.npz", "write_ahead.log",
+    }  # fmt: skip
+    with pytest.raises(cf.InputError, match="holds a run that has finished"):
+        operator_module.run(settings, federation / "run")
+
+
+def test_a_run_that_failed_says_why_and_continues(federation, capsys):
+    settings = FederationSettings.read(federation)
+    paths = [federation / "sites" / name / "site.toml" for name in settings.names]
+    impatient = replace(settings, retry=RetryPolicy(wait=0.5, pause=0.05))
+    operator_module.site_states(settings)  # admits the keys
+    with pytest.MonkeyPatch.context() as patch, answering(paths[:1]):
+        patch.setattr(FederationSettings, "read", lambda *_, **__: impatient)
+        while not operator_module.site_states(settings)["north"].startswith("connected"):
+            time.sleep(0.1)
+        with pytest.raises(NoReply, match=r"site 'south' was not connected for 0\.5 s"):
+            operator_module.run(impatient, federation / "run")
+    status = operator_module.read_status(federation / "run")
+    assert status["state"] == "failed"
+    assert status["reason"].startswith("site 'south' was not connected")
+    with answering(paths):
+        model = operator_module.run(settings, federation / "run")
+    np.testing.assert_array_equal(model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table())).coef_)
 
 
 def test_a_link_says_who_is_connected_and_when_they_signed_in(link, key):

@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import ipaddress
 import logging
+import os
 import socket
 import threading
 import time
@@ -194,7 +195,9 @@ def _check_port(host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as problem:
-        raise InputError(f"{host}:{port} cannot be opened ({problem.strerror}). Change `listen`.") from None
+        known = problem.errno is not None and problem.errno > 0  # the words of Python's server repeat the address
+        reason = os.strerror(problem.errno) if known else problem.strerror
+        raise InputError(f"{host}:{port} cannot be opened ({reason}). Change `listen`.") from None
 
 
 def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], Any]) -> None:
