@@ -129,7 +129,8 @@ def flower_rounds(folder: Path) -> list[float]:
         )
         wait_for_port(port, link)
         env = _flower_environment(folder / "operator")
-        text = f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{address}"\nroot-certificates = "{key_folder / "ca.crt"}"\n'
+        text = f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{address}"\n'
+        text += f'root-certificates = "{key_folder / "ca.crt"}"\n'
         (folder / "operator" / "config.toml").write_text(text)
         for i in range(4):
             path, key = folder / f"node{i}.key", keys.new_identity()

@@ -137,8 +137,6 @@ def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatc
     monkeypatch.setattr(memory, "LARGEST", 1000)
     A = matrix()
     model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
-    with pytest.raises(
-        cf.InputError, match=r"site '0': its sparse rows take too much memory written out.*'auto'"
-    ):
+    with pytest.raises(cf.InputError, match=r"site '0': its sparse rows take too much memory written out.*'auto'"):
         model.fit(A, np.arange(N, dtype=float), sites=None)
     cf.FederatedLasso(alpha=0.1).fit(A, np.arange(N, dtype=float), sites=None)  # needs no more than its working set

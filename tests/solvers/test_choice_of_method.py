@@ -154,7 +154,9 @@ def test_a_refusal_in_the_midst_of_a_search():
     assert isinstance(minimum.algorithm, ProximalBFGS)
     assert minimum.converged
     for said in (minimum.notes[0], minimum.trace.provenance["choice"]):
-        assert re.search(r"site '1' refuses Curvature: \d+ coordinates are more than 1 of the number of its rows;", said)
+        assert re.search(
+            r"site '1' refuses Curvature: \d+ coordinates are more than 1 of the number of its rows;", said
+        )
     np.testing.assert_allclose(minimum.x, cf.minimise(problem).x, rtol=0, atol=1e-8)
 
 
