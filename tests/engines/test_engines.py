@@ -52,13 +52,15 @@ BETWEEN = [(None, 2), (5, None)]
 
 
 def cases() -> list[Any]:
-    """Every method on unequal sites, the paper's on equal ones too (a special case of the same code). In the short run
-    mini-batches of a sample where a method can, else what it can; full gradients of everyone for the paper's."""
+    """Every method on unequal sites, the paper's on equal ones too (a special case of the same code).
+
+    The short run has mini-batches of a sample, or of everyone where a method cannot sample. It has full gradients of everyone
+    for the methods of the paper and those of second order.
+    """
     found = []
     for name, cls in ALGORITHMS.items():
-        # who cannot sample has its mini-batches with everyone
         quick = [(5, 2)] if cls.sampling != "no" else [(5, 2), (5, None)]
-        quick += [(None, None)] if name in PAPER or cls.sampling == "no" else []
+        quick += [(None, None)] if name in (*PAPER, "ProximalNewton", "ProximalBFGS") else []
         for batch, k in [*ENDS, *BETWEEN]:
             marks = () if (batch, k) in quick else pytest.mark.thorough
             found.append(pytest.param(name, "unequal", batch, k, marks=marks))
