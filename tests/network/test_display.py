@@ -92,7 +92,7 @@ def test_a_fit_shows_every_message_and_every_problem(tmp_path):
 def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
     """With a clock of our own: a minute in which nobody replies."""
     clock = [1000.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     log.begin(3, ["Moments"], SITES)
@@ -113,7 +113,7 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
 
 def test_a_line_breaks_the_silence(monkeypatch):
     clock = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     for number in range(1, 5):

@@ -41,7 +41,7 @@ from compfed.federation.messages import pack, to_bytes
 from compfed.federation.server import NotFinite, ServerLoop
 from compfed.federation.view import Job, Share, View
 from compfed.network import NoReply, keys
-from compfed.network.envelope import Header, message_bytes, query_hash, read_header
+from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
@@ -380,10 +380,9 @@ def test_a_reply_that_cannot_be_used_is_named_and_not_used(mistake, paths):
 
 def test_a_reply_that_breaks_the_reader_names_its_site(paths, monkeypatch):
     """Whatever is raised while a reply is read is the fault of its site, and not an error of the run."""
-    real = remote_module.read_reply
 
     def breaks(data, key):
-        fields = real(data, key)
+        fields = read_reply(data, key)
         if fields["site"] == "1":
             raise ZeroDivisionError("words from outside \x1b[2J")
         return fields

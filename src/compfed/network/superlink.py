@@ -195,8 +195,8 @@ def _check_port(host: str, port: int) -> None:
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as problem:
-        known = problem.errno is not None and problem.errno > 0  # the words of Python's server repeat the address
-        reason = os.strerror(problem.errno) if known else problem.strerror
+        code = problem.errno or 0
+        reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
         raise InputError(f"{host}:{port} cannot be opened ({reason}). Change `listen`.") from None
 
 
