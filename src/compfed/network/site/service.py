@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.data.site_file import UnfitRows
 from compfed.errors import InputError
+from compfed.federation.answers import fault
 from compfed.federation.messages import NotTold
 from compfed.federation.questions import Refused
 from compfed.federation.site import Site
@@ -129,7 +130,12 @@ class SiteService:
             site.index = site.number = header.place
             restore(site, (*again, *queries), before.states)
             self._redo(site, again)
-            done = Answered(header.queries, site.answer(queries), client_states(site, before.states))
+            replies = site.answer(queries)
+            if (
+                wrong := fault(queries, replies)
+            ) is not None:  # not kept: once the cause is mended, it is computed again
+                raise InputError(f"it computed a reply that cannot be used: {wrong}.")
+            done = Answered(header.queries, replies, client_states(site, before.states))
             files.write(header.number, done, facts)
         refused = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refused)]
         return done.replies, {"queries": query_counts(queries), "refused": refused, "repeated": repeated}
