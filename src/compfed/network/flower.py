@@ -307,7 +307,8 @@ def _parts(message: Message) -> _Parts:
         objects = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
         tree = get_object_tree(message)
     bare = make_message(metadata=message.metadata, content=RecordDict())
-    order = [part.object_id for part in iterate_object_tree(tree)]
+    # the record comes last: its receiver needs nothing else, and the SuperLink then drops what is left of the message
+    order = reversed([part.object_id for part in iterate_object_tree(tree)])
     return _Parts(message_to_proto(bare), tree, {name: objects[name] for name in order})
 
 
