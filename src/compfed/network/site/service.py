@@ -131,9 +131,8 @@ class SiteService:
             restore(site, (*again, *queries), before.states)
             self._redo(site, again)
             replies = site.answer(queries)
-            if (
-                wrong := fault(queries, replies)
-            ) is not None:  # not kept: once the cause is mended, it is computed again
+            wrong = fault(queries, replies)
+            if wrong is not None:  # it is not kept: once the cause is mended, it is computed again
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
             done = Answered(header.queries, replies, client_states(site, before.states))
             files.write(header.number, done, facts)
