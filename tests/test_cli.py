@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -398,10 +399,8 @@ def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
 
 
 def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch):
-    import io
-
     clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
-    monkeypatch.setattr("compfed.tools.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("compfed.tools.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
     show = progress_bar("work", out)
     show(1, 4)

@@ -6,6 +6,7 @@ import inspect
 import io
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,9 @@ def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
     assert all(line.startswith(f"{name}: ") and "\r" not in line and "#" not in line for line in progress)
 
 
-def test_on_a_terminal_it_is_a_bar():
+def test_on_a_terminal_it_is_a_bar(monkeypatch):
+    monkeypatch.setattr("compfed.tools.progress.time", SimpleNamespace(monotonic=lambda: 7.0))  # no time passes
+
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
