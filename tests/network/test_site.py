@@ -306,6 +306,16 @@ def test_a_failure_is_told_without_its_words(tmp_path, monkeypatch):
     assert "Miller" not in (path.parent / "state" / "log.jsonl").read_text()
 
 
+def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypatch):
+    """A broken installation computes NaN: once it is mended, the same message is answered."""
+    path, real = site(tmp_path), Moments.answer
+    monkeypatch.setattr(Moments, "answer", lambda self, site: real(self, site)._replace(mean=np.full(D, np.nan)))
+    assert "it computed a reply that cannot be used: Moments: mean" in reason(path, message(Moments()))
+    assert not list((path.parent / "state").rglob("*.reply"))
+    monkeypatch.undo()
+    assert answered(path, message(Moments()))["kind"] == "replies"
+
+
 def test_a_refusal_of_one_query_does_not_affect_the_others(tmp_path):
     path = site(tmp_path, '[refuses]\nquestions = ["Curvature"]\n')
     moments, refused = answered(path, message(Moments(), Curvature(VIEW, np.zeros(D), np.arange(2))))["replies"]
