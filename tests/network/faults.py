@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -128,7 +127,7 @@ class Faults(Loopback):
         self.behave()
         self.tables = {name: (self.site_folder(name) / "rows.csv").read_bytes() for name in self.names}
         self.others: list[subprocess.Popen[Any]] = []
-        self.runs = 0
+        self.runs = self.stops = 0
         self.truth = self.new_model().fit_federation(InProcess(bundled.breast_cancer().federation()))
         self.messages: int = self.truth.communication_.rounds
 
@@ -299,6 +298,7 @@ class Run:
         assert self.end(seconds) != 0, self.said
         text = self.said[said:] or self.said
         assert "Traceback" not in self.said, self.said
+        self.federation.stops += 1
         assert not (self.folder / "model.safetensors").exists()
         for word in words:
             assert word in self.said, f"{word!r} is not in: {self.said[-3000:]}"
@@ -310,7 +310,7 @@ class Run:
         found = [
             f"{line['site'] or 'operator'}: {line['problem']}" for line in read_lines(self.folder / "log.jsonl") if "problem" in line
         ]  # fmt: skip
-        return list(dict.fromkeys(re.sub(r"127\.0\.0\.1:\d+", "HOST:PORT", problem) for problem in found))
+        return list(dict.fromkeys(found))
 
     @property
     def write_ahead_log(self) -> Path:
