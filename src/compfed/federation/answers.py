@@ -60,6 +60,7 @@ def _fault(questions: Sequence[Question], answers: Any, weighted: bool, width: i
     if type(answers) is not tuple or len(answers) != len(questions):
         count = f"{len(answers)} replies" if type(answers) is tuple else f"a {type(answers).__name__}"
         return f"{count} to {len(questions)} queries"
+    infinite: set[bytes] | None = None
     for question, answer in zip(questions, answers, strict=True):
         kind = type(question).__name__
         try:
@@ -71,7 +72,8 @@ def _fault(questions: Sequence[Question], answers: Any, weighted: bool, width: i
             if isinstance(answer, Describe.Answer):
                 width = _width(answer.width, width)
             if isinstance(question, Curvature):
-                _triangle(question, answer, questions, answers)
+                infinite = _infinite_points(questions, answers) if infinite is None else infinite
+                _triangle(question, answer, infinite)
             else:
                 _check(question, answer, weighted, width)
         except InputError as wrong:
@@ -229,26 +231,26 @@ def _evaluated(question: ValueAndGradient, answer: ValueAndGradient.Answer) -> N
         _at_most_infinite("conjugate", answer.conjugate)
 
 
-def _triangle(question: Curvature, answer: Any, questions: Sequence[Question], answers: Any) -> None:
+def _triangle(question: Curvature, answer: Any, infinite: set[bytes]) -> None:
     loss, w = question.view.loss, len(question.W)
     size = loss.model_numbers(w)
     if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that W speaks of
         features = len(np.unique(np.asarray(question.W) // loss.outputs))
         size = features * (features + 1) // 2
     _array("triangle", answer.triangle, (size,), _dtypes(question.view, DOUBLE))
-    if not _infinite_there(question.x, questions, answers):
+    if np.asarray(question.x, float).tobytes() not in infinite:
         _finite("triangle", answer.triangle)
 
 
-def _infinite_there(x: np.ndarray, questions: Sequence[Question], answers: Any) -> bool:
-    """Whether the same message says that the loss is infinite at x: then its curvature is no number either."""
+def _infinite_points(questions: Sequence[Question], answers: Any) -> set[bytes]:
+    """The models at which the same message says that the loss is infinite: there its curvature is not a number either."""
+    points = set()
     for question, answer in zip(questions, answers, strict=True):
         if isinstance(question, ValueAndGradient) and type(answer) is ValueAndGradient.Answer:
-            there = (np.asarray(question.x) == x).all(axis=1)
-            value = answer.value
-            if isinstance(value, np.ndarray) and value.shape == there.shape and (value[there] == np.inf).any():
-                return True
-    return False
+            x, value = np.asarray(question.x, float), answer.value
+            if isinstance(value, np.ndarray) and value.shape == x.shape[:1]:
+                points |= {x[k].tobytes() for k in np.flatnonzero(value == np.inf)}
+    return points
 
 
 # --- single values ---

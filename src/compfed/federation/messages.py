@@ -37,13 +37,13 @@ DTYPES = frozenset(
     ("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f4", "<f8"),
 )  # and words, "<U1" to "<U200"
 MAX_WORD = 200  # characters of a word in an array, of a key, of a name
-MAX_ARRAYS = 10_000
+MAX_ARRAYS = 50_000
 MAX_DIMENSIONS = 8
 MAX_HEAD_BYTES = 2**24
 MAX_DEPTH = 64  # of the JSON; a record and its fields are two levels
 MAX_NODES = 1_000_000  # of the JSON
 MAX_OBJECTS = 200_000  # JSON objects among these: a dictionary takes a few hundred bytes
-MAX_RECORDS = 20_000
+MAX_RECORDS = 50_000
 MAX_TOLD_ONCE = 2_000  # records in a message that are kept: each is hashed
 INT = 2**63  # whole numbers are below this in size
 

@@ -89,8 +89,7 @@ class WriteAheadLog:
                 f"{self.path} holds a run whose message {number} had other queries. A run is resumed with the settings that it "
                 "was started with, and the same version of compfed; give another folder for a new run."
             )
-        found = unpack(from_bytes(base64.b64decode(entry["replies"])))
-        return {int(i): replies for i, replies in found.items()}
+        return {int(i): unpack(from_bytes(base64.b64decode(data))) for i, data in entry["replies"].items()}
 
     # --- writing ---
 
@@ -111,9 +110,8 @@ class WriteAheadLog:
         if not self._begun:
             self._append({"run": self.run, "sites": self.sites})
             self._begun = True
-        body = to_bytes(pack({str(i): replies for i, replies in staged["replies"].items()}))
         queries = {str(i): name for i, name in staged["queries"].items()}
-        replies = base64.b64encode(body).decode()
+        replies = {str(i): base64.b64encode(to_bytes(pack(each))).decode() for i, each in staged["replies"].items()}
         self._append({"number": number, "queries": queries, "tables": self.tables, "replies": replies})
         self._pending = None
 
