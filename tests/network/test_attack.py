@@ -118,11 +118,16 @@ def listening(pid: int) -> set[str]:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-    before = os.umask(0o077)  # as the commands set it
+    home = tmp_path_factory.mktemp("attack") / "federation"
+    before = os.umask(0o077)  # as the commands set it; here for the files that the commands' output goes to
     try:
-        made = Loopback(tmp_path_factory.mktemp("attack") / "federation", sites(), NAMES)
+        yield from running(home)
     finally:
         os.umask(before)
+
+
+def running(home: Path) -> Iterator[Loopback]:
+    made = Loopback(home, sites(), NAMES)
     path = made.home / "federation.toml"
     path.write_text(path.read_text().replace("[parameters]", f"[parameters]\n{PARAMETERS}\n#", 1))
     with made:
@@ -135,11 +140,7 @@ def fit(federation: Loopback) -> Any:
     """A fit by the operator's command: the model of the same messages in this process, bit for bit."""
     number = sum(path.is_dir() for path in federation.home.glob("run-*"))
     folder, log = federation.home / f"run-{number}", federation.home / f"run-{number}.txt"
-    before = os.umask(0o077)
-    try:
-        process = federation.start_run(folder, log)
-    finally:
-        os.umask(before)
+    process = federation.start_run(folder, log)
     assert process.wait(120) == 0, log.read_text()
     model, here = load_model(folder), new_model().fit_federation(InProcess(sites()))
     for name in ("coef_", "intercept_", "alpha_"):
@@ -456,7 +457,6 @@ def test_no_command_line_and_no_environment_holds_a_secret(federation: Loopback)
         if path.is_file() and path.name != "superlink.secret" and path.suffix != ".key":
             data = path.read_bytes()
             assert not any(word in data for word in words), path
-    (federation.home / "watched.txt").chmod(0o600)
 
 
 OPERATOR = """
