@@ -31,7 +31,7 @@ WRONG = {
     "holes": ("age,sex,ill\n41,0,1\n,1,0\n", "column 'age'", "values missing in column 'age'"),
     "label": ("age,ill\n41,yes\n57,\n", "needs a label for every row; 1 row", "values missing in column 'ill'"),
     "absent": ("age,sick\n41,1\n57,0\n", "has no column 'ill'", "it has no column 'ill'"),
-    "nothing": ("", "cannot be read as CSV", "its table cannot be read; its log says why"),
+    "nothing": ("", "cannot be read as CSV", "its table cannot be read; `compfed site check` says why there"),
 }
 
 

@@ -32,7 +32,7 @@ from compfed.network.site.service import SiteService
 
 BEHAVIOUR = Path(sys.argv[1])
 honest_reply, honest_answer = SiteService.reply, Site.answer
-earlier: list[bytes] = []
+earlier: dict[tuple[str, int], bytes] = {}
 number = 0
 
 
@@ -59,17 +59,18 @@ def compute(seconds: float) -> None:
 def reply(service: SiteService, data: bytes) -> bytes:
     global number
     now = behaviour()
-    number = read_header(data)[0].number
+    header = read_header(data)[0]
+    number = header.number
     if now.get("at", number) == number:
         time.sleep(now.get("sleep", 0.0))
         compute(now.get("compute", 0.0))
     signed = honest_reply(service, data)
-    earlier.append(signed)
+    earlier[header.run, number] = signed
     lie = now.get("lie") if number > now.get("after", 0) else None
     if lie is None:
         return signed
     if lie == "replay":
-        return earlier[0]
+        return earlier[header.run, 1]
     fields = read_reply(signed, service.key.public_key())
     if lie == "key":
         return reply_bytes(fields, keys.new_identity())

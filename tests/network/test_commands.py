@@ -218,7 +218,10 @@ def test_a_port_that_is_taken_is_named(compfed, federation):
     with socket.create_server((host, port)):
         done = compfed("federation", "serve", federation)
     assert done.status == 2
-    assert f"{host}:{port} cannot be opened (Address already in use). Change `listen`." in done.error
+    assert (
+        f"{host}:{port} cannot be opened (Address already in use). Does `compfed federation serve` run already?"
+        in done.error
+    )
 
 
 @pytest.mark.parametrize("command", ["keys", "run", "status", "serve"])
@@ -236,15 +239,20 @@ def test_a_folder_that_is_no_federation_is_named(command, compfed, tmp_path):
     [
         ({"state": "running", "message": 7}, "was killed at message 7. `compfed federation run` continues it."),
         ({"state": "finished"}, "has finished."),
-        ({"state": "stopped"}, "has stopped."),
-        ({"state": "failed", "reason": "no \x1b[2J reply"}, "has failed: no \\x1b[2J reply."),
+        ({"state": "closed"}, "was ended by its script."),
+        ({"state": "stopped", "message": 2}, "was stopped at message 2. `compfed federation run` continues it."),
+        (
+            {"state": "failed", "message": 3, "reason": "no \x1b[2J reply."},
+            "failed at message 3: no \\x1b[2J reply. `compfed federation run` continues it.",
+        ),
     ],
 )
 def test_the_status_of_a_run_that_has_ended(state, words, compfed, federation):
     (federation / "run").mkdir()
     (federation / "run" / "status.json").write_text(json.dumps(state))
+    (federation / "run" / "config.json").write_text("{}")
     done = compfed("federation", "status", federation)
-    assert f"The run in {federation / 'run'} {words}" in done.out
+    assert f"the run in {federation / 'run'} {words}" in done.out
     assert "\x1b" not in done.out
 
 
@@ -268,7 +276,7 @@ import fcntl, os, signal, sys, time
 handle = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 fcntl.flock(handle, fcntl.LOCK_EX)
 os.pwrite(handle, str(os.getpid()).encode(), 0)
-signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -295,7 +303,10 @@ def test_one_process_runs_in_a_folder_and_stop_ends_it(compfed, federation, hold
     assert second.status == 2
     assert f"a run is going on in {federation / 'run'} (process {holder.pid})" in second.error
     done = compfed("federation", "stop", federation)
-    assert (done.status, done.out) == (0, f"The run in {federation / 'run'} is stopped.\n")
+    assert (done.status, done.out) == (
+        0,
+        f"Asking process {holder.pid} to stop.\nThe run in {federation / 'run'} is stopped.\n",
+    )
     assert holder.wait(5) == 130
     again = compfed("federation", "stop", federation)
     assert (again.status, again.out) == (0, f"There is no run going on in {federation / 'run'}.\n")
@@ -363,9 +374,9 @@ def test_site_check_of_a_site_that_is_in_order(compfed, federation, site):
 
 def test_site_check_names_a_superlink_that_cannot_be_reached(compfed, site):
     done = compfed("site", "check", "--config", site / "site.toml")
-    assert done.status == 1
-    (problem,) = [line for line in done.out.splitlines() if line.startswith("PROBLEM")]
-    assert "cannot be reached now (Connection refused); the operator may not have started it" in problem
+    assert done.status == 0  # a site may be ready before the operator is
+    (note,) = [line for line in done.out.splitlines() if line.startswith("NOTE")]
+    assert "cannot be reached now (Connection refused); the operator may not have started it" in note
 
 
 def _words(site: Path) -> None:

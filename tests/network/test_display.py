@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +18,9 @@ from network.memory_link import NOW, furnish, remote
 import compfed as cf
 from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network import display
-from compfed.network.display import Display, happening, result_text, site_table
+from compfed.network.display import Display, certificate_text, happening, result_text, site_table
 from compfed.network.server.run_log import RunLog
+from compfed.solvers.stopping import Certificate
 
 SITES = ("north", "south")
 FACTS = {"queries": {"Moments": 1}, "bytes_down": 2500, "bytes_up": 1500, "sha256_up": "0"}
@@ -228,7 +230,17 @@ def test_the_result_has_alpha_the_coefficients_that_are_not_zero_and_the_certifi
     assert {name: float(value) for name, value in found.items()} == pytest.approx(
         {name: float(f"{model.coef_[j]:.6g}") for j, name in enumerate(model.feature_names_in_) if model.coef_[j]}
     )
-    assert text.endswith(str(model.certificate_))
+    assert f"intercept: {model.intercept_:.6g}" in text
+    certificate = model.certificate_
+    assert certificate.holds
+    assert text.endswith(
+        f"Certified: the objective is within {certificate.duality_gap:.1e} of its minimum; no other model reaches it."
+    )
+
+
+def test_a_certificate_that_does_not_hold_says_so():
+    model = cf.FederatedLasso(alpha=0.3).fit_federation(InProcess(table()))
+    assert certificate_text(replace(model.certificate_, gradient_mapping=1.0)).startswith("NOT certified: ")
 
 
 def test_the_result_of_a_model_without_coefficients():
@@ -249,7 +261,7 @@ def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
     class Model:
         coef_, alpha_ = np.ones(500), 0.5
         feature_names_in_ = np.array(["\x1b[2J" + "x" * 100, *(f"c{j}" for j in range(499))])
-        certificate_ = "a certificate"
+        certificate_ = Certificate(0.0, 1.0, 1e-6)
 
     text = result_text(Model())
     assert "... and 300 more" in text
@@ -259,7 +271,7 @@ def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
 
 def test_a_model_without_names_numbers_its_columns():
     class Model:
-        coef_, alpha, certificate_ = np.array([0.0, 2.0]), 0.5, "a certificate"
+        coef_, alpha, certificate_ = np.array([0.0, 2.0]), 0.5, Certificate(0.0, 1.0, 1e-6)
 
     assert re.search(r"^column 1 +2$", result_text(Model()), re.MULTILINE)
 

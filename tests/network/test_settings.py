@@ -201,7 +201,9 @@ def test_admit_writes_the_key_into_the_block_of_the_site(tmp_path):
 def test_admit_adds_a_block_for_a_new_site(tmp_path):
     path = new_federation(tmp_path, SITES)
     given = line()
-    admit(tmp_path, "west", given)
+    with pytest.raises(cf.InputError, match=r"there is no site 'west'; there are north, south. To add one, say --new"):
+        admit(tmp_path, "west", given)
+    admit(tmp_path, "west", given, new=True)
     assert tomllib.loads(path.read_text())["site"][2] == {"name": "west", "key": given}
 
 
@@ -228,14 +230,30 @@ def test_admit_shows_what_to_write_into_a_block_of_another_form(tmp_path):
     assert path.read_text() == before
 
 
+def test_keys_that_were_exchanged_are_put_right(tmp_path):
+    new_federation(tmp_path, SITES)
+    first, second = line(), line()
+    admit(tmp_path, "north", second)
+    admit(tmp_path, "south", first)
+    assert admit(tmp_path, "north", first)[1] == "south"  # which has none now
+    assert FederationSettings.read(tmp_path).public_keys == {"north": first, "south": ""}
+    assert admit(tmp_path, "south", second)[1] is None
+    assert FederationSettings.read(tmp_path).public_keys == {"north": first, "south": second}
+
+
+def test_the_line_of_another_site_is_refused(tmp_path):
+    path = new_federation(tmp_path, SITES)
+    before = path.read_text()
+    with pytest.raises(cf.InputError, match="this line is from site 'north', not 'south'"):
+        admit(tmp_path, "south", line() + " north")
+    assert path.read_text() == before
+
+
 def test_one_key_for_two_sites_is_refused(tmp_path):
     path = new_federation(tmp_path, SITES)
     given = line()
     admit(tmp_path, "north", given)
     before = path.read_text()
-    with pytest.raises(cf.InputError, match=r"the key of 'south' is the key of site 'north'. Every site makes its own"):
-        admit(tmp_path, "south", given + " another comment")
-    assert path.read_text() == before
     path.write_text(before.replace('key = ""', f'key = "{given}"'))  # by hand
     with pytest.raises(cf.InputError, match="has the key of another site"):
         _ = FederationSettings.read(tmp_path).roster
@@ -261,8 +279,15 @@ NOT_KEYS = {
     "ed25519": _public(ed25519.Ed25519PrivateKey.generate()),
     "cut": line()[:-20],
     "quotes": '"; evil = "',
-    "a private key": keys.new_identity().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode(),
 }
+
+
+def test_a_private_key_is_refused_and_not_repeated(tmp_path):
+    new_federation(tmp_path, SITES)
+    secret = keys.new_identity().private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    with pytest.raises(cf.InputError, match=r"this is a private key. It stays with its owner") as problem:
+        admit(tmp_path, "north", secret)
+    assert not any(part in str(problem.value) for part in secret.split("\n") if part)
 
 
 @pytest.mark.parametrize("what", NOT_KEYS)
@@ -459,7 +484,7 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "data": (SITE.replace('"x.csv"', "3") + NETWORK, "data = 3 must be text"),
     "label": (SITE.replace('"y"', "3") + NETWORK, "label = 3 must be text"),
     "labels twice": (SITE.replace('"y"', '["y", "y"]') + NETWORK, "names a column twice"),
-    "features": (SITE + 'features = "age"\n' + NETWORK, "features = 'age' must be a list of names"),
+    "features": (SITE + "features = 1\n" + NETWORK, "features = 1 must be a list of names"),
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
     "refuses": (SITE + NETWORK + "[refuses]\nleast_row = 5\n", r"\[refuses\]: 'least_row' .* Did you mean 'least_rows'"),
     "refuses is no table": ("refuses = 1\n" + SITE + NETWORK, r"\[refuses\] must be a table"),

@@ -320,7 +320,7 @@ def test_the_log_can_be_checked_with_other_tools(written):
     assert list(entries[0]) == ["run", "sites"]
     assert [entry["number"] for entry in entries[1:]] == [1, 2, 3]
     means = np.loadtxt(paths[0].parent / "rows.csv", delimiter=",", skiprows=1)[:, :4].mean(axis=0)
-    logged = np.frombuffer(base64.b64decode(entries[2]["replies"]), np.uint8)
+    logged = np.frombuffer(base64.b64decode(entries[2]["replies"]["0"]), np.uint8)
     assert any(
         np.allclose(np.frombuffer(logged[k : k + 32].tobytes()), means, rtol=1e-12, atol=0)
         for k in range(len(logged) - 32)

@@ -60,7 +60,7 @@ def _all_numbers(column: Any) -> bool:
 def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]) -> str:
     """What is wrong with a table, column by column, without a value of it."""
     if frame is None:
-        return "its table cannot be read; its log says why."
+        return "its table cannot be read; `compfed site check` says why there."
     wanted = (
         [*(c for c in frame.columns if c not in drop and c not in labels), *labels]
         if features is None
@@ -78,4 +78,4 @@ def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, dro
         )
         if which
     ]
-    return f"{'; '.join(said)}. {WAY_OUT}" if said else "its table cannot be used; its log says why."
+    return f"{'; '.join(said)}. {WAY_OUT}" if said else "its table cannot be used; `compfed site check` says why there."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ def add_federation(commands: Any) -> None:
     admit.add_argument(
         "key", metavar="KEY", help="the line that `compfed site init` printed there, or a file that holds it"
     )
+    admit.add_argument("--new", action="store_true", help="add a site that federation.toml does not have")
     step("serve", _serve, "run the SuperLink, until interrupted")
     run = step("run", _run, "fit the estimator of federation.toml, or continue a run that was interrupted")
     status = step("status", _status, "who is connected, and how the run is getting on")
@@ -79,7 +81,8 @@ def add_site(commands: Any) -> None:
 def _new(args: argparse.Namespace) -> int:
     from compfed.network.settings import new_federation
 
-    path = new_federation(args.folder, args.sites.split(","), args.superlink)
+    names = [name.strip() for name in args.sites.split(",")]
+    path = new_federation(args.folder, names, args.superlink)
     print(f"{path}\nNext: choose the estimator there, then: compfed federation keys {args.folder}")
     return 0
 
@@ -103,7 +106,7 @@ def _keys(args: argparse.Namespace) -> int:
             print(f"Site {name}: made {folder} with key and ca.crt, for a trial on this machine only.")
         else:
             print(
-                f"Site {name}: asks `compfed site init --name {name} --superlink {settings.superlink}` for its key, and sends the line "
+                f"Site {name}: runs `compfed site init --name {name} --superlink {settings.superlink}` and sends the line "
                 f"that it prints. Then: compfed federation admit {args.folder} {name} 'LINE'"
             )
     return 0
@@ -115,7 +118,9 @@ def _admit(args: argparse.Namespace) -> int:
 
     given = Path(args.key)
     line = given.read_text() if len(args.key) < 200 and given.is_file() else args.key
-    key = admit(args.folder, args.name, line)
+    key, other = admit(args.folder, args.name, line, args.new)
+    if other is not None:
+        print(f"This was the key of site {other}, which has none now. Admit its own.")
     print(f"Site {args.name} has the key {keys.fingerprint(key)}. Compare this with the site, by telephone.")
     print("A SuperLink that runs admits it when the next run starts.")
     return 0
@@ -134,7 +139,8 @@ def _run(args: argparse.Namespace) -> int:
     from compfed.network.operator import run
     from compfed.network.settings import FederationSettings
 
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell without job control starts processes that ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
     folder = _run_folder(args)
     try:
         model = run(FederationSettings.read(args.folder), folder)
@@ -145,6 +151,7 @@ def _run(args: argparse.Namespace) -> int:
     print(
         f"{cost.rounds} messages, {cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down per site. Run folder: {folder}"
     )
+    print(f"Next: compfed.network.load_model({str(folder)!r}) is the fitted estimator.")
     return 0
 
 
@@ -167,20 +174,35 @@ def _status(args: argparse.Namespace) -> int:
         print(f"There is no run in {folder}.")
     elif process is not None:
         print(f"Run in {folder}, process {process}: {happening(status)}")
-    elif status.get("state") == "running":
-        print(
-            f"The run in {folder} was killed at message {status.get('message')}. `compfed federation run` continues it."
-        )
     else:
-        reason = f": {printable(str(status['reason']))}" if "reason" in status else ""
-        print(f"The run in {folder} has {status.get('state')}{reason}.")
+        again = (
+            "`compfed federation run` continues it"
+            if (folder / "config.json").exists()
+            else "Run the script again to continue it"
+        )
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(status.get("updated", 0.0))))
+        reason = f": {printable(str(status['reason'])).rstrip('.')}" if "reason" in status else ""
+        words = {
+            "finished": "has finished",
+            "closed": "was ended by its script",
+            "failed": f"failed at message {status.get('message')}{reason}. {again}",
+            "stopped": f"was stopped at message {status.get('message')}. {again}",
+        }.get(str(status.get("state")), f"was killed at message {status.get('message')}. {again}")
+        print(f"{when}: the run in {folder} {words}.")
     return 1 if trouble else 0
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from compfed.network.operator import stop
+    from compfed.errors import InputError
+    from compfed.network.operator import is_alive, stop
 
     folder = _run_folder(args)
+    if not folder.is_dir():
+        raise InputError(
+            f"there is no run folder {folder}. Give the folder of `compfed federation new DIR`, or --out RUN."
+        )
+    if (process := is_alive(folder)) is not None:
+        print(f"Asking process {process} to stop.", flush=True)
     print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.")
     return 0
 

@@ -17,10 +17,13 @@ SILENCE = 8.0  # seconds without a line after which a piped run says what it wai
 
 
 class Display:
-    """Shows a run while it goes on. On a terminal a table is redrawn below the lines; elsewhere there are plain lines."""
+    """Shows a run while it goes on. On a terminal a table is redrawn below the lines; elsewhere there are plain lines.
 
-    def __init__(self, log: RunLog, out: TextIO | None = None):
-        self.log, self.out = log, sys.stdout if out is None else out
+    A `brief` display shows problems, and what is awaited when nothing has happened for some seconds.
+    """
+
+    def __init__(self, log: RunLog, out: TextIO | None = None, brief: bool = False):
+        self.log, self.out, self.brief = log, sys.stdout if out is None else out, brief
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="compfed-display")
         self._drawn, self._said_at = 0, time.monotonic()
@@ -39,11 +42,13 @@ class Display:
             self._refresh()
 
     def _refresh(self, last: bool = False) -> None:
-        screen, text = self.out.isatty(), ""
+        screen, text = self.out.isatty() and not self.brief, ""
         if self._drawn:
             text += f"\x1b[{self._drawn}F\x1b[J"  # up to where the table began, and clear from there
             self._drawn = 0
         lines = self.log.take_lines()
+        if self.brief:  # a script has output of its own: problems only
+            lines = [line for line in lines if line.lstrip().startswith("!")]
         text += "".join(f"{line}\n" for line in lines)
         now = time.monotonic()
         if lines:
@@ -52,12 +57,18 @@ class Display:
             table = site_table(self.log.snapshot(), self.log.sites)
             text += table + "\n"
             self._drawn = table.count("\n") + 1
-        elif not last and now - self._said_at >= SILENCE:
+        elif not last and now - self._said_at >= SILENCE and (not self.brief or is_stalled(self.log.snapshot())):
             text += happening(self.log.snapshot()) + "\n"
             self._said_at = now
         if text:
             self.out.write(text)
             self.out.flush()
+
+
+def is_stalled(state: dict[str, Any]) -> bool:
+    """Has the current message been awaited for some seconds?"""
+    now = time.time()
+    return bool(state["link"]) or any(now - at >= SILENCE for at in state["waiting"].values())
 
 
 def happening(state: dict[str, Any]) -> str:
@@ -101,11 +112,27 @@ def result_text(model: Any) -> str:
     lines.append(f"{len(used)} of {coef.shape[1]} coefficients are not zero:" if used else "All coefficients are zero.")
     rows = [[printable(str(names[j]), 60), *(f"{value: .6g}" for value in coef[:, j])] for j in used[:200]]
     if rows:
-        heads = (
-            [""] if len(coef) == 1 else [printable(str(c), 20) for c in getattr(model, "classes_", range(len(coef)))]
-        )
-        lines.append(text_table(["column", *(heads if len(heads) == len(coef) else [""] * len(coef))], rows))
+        classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
+        heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)
+        lines.append(text_table(["column", *heads], rows))
     if len(used) > 200:
         lines.append(f"... and {len(used) - 200} more")
-    lines.append(str(model.certificate_))
+    intercept = np.ravel(getattr(model, "intercept_", ()))
+    if intercept.size:
+        lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
+    lines.append(certificate_text(model.certificate_))
     return "\n".join(lines)
+
+
+def certificate_text(certificate: Any) -> str:
+    """A certificate in one sentence."""
+    if not certificate.holds:
+        return f"NOT certified: the gradient mapping is {certificate.relative:.1e} of its scale; tol = {certificate.tol:.1e}."
+    gap = certificate.duality_gap
+    within = (
+        f"the objective is within {gap:.1e} of its minimum"
+        if gap is not None
+        else f"relative optimality {certificate.relative:.1e}"
+    )
+    unique = "; no other model reaches it" if certificate.unique else ""
+    return f"Certified: {within}{unique}."

@@ -89,6 +89,8 @@ def public_line(key: ec.EllipticCurvePublicKey) -> str:
 
 def parse_public_line(text: object, where: str) -> ec.EllipticCurvePublicKey:
     """The public key in a line that `public_line` wrote; a comment after it is ignored."""
+    if "PRIVATE KEY" in str(text):
+        raise InputError(f"{where}: this is a private key. It stays with its owner; give the public line.")
     try:
         key = load_ssh_public_key(str(text).strip().encode())
     except (ValueError, UnsupportedAlgorithm):

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,9 @@ from compfed.network.settings import FederationSettings
 from compfed.tools import durable
 
 
-def connect(path: str | Path = "federation.toml", *, folder: str | Path | None = None) -> RemoteFederation:
+def connect(
+    path: str | Path = "federation.toml", *, folder: str | Path | None = None, progress: bool = True
+) -> RemoteFederation:
     """Connect to the sites of a federation, from any Python process on the operator's machine.
 
     Parameters
@@ -33,6 +36,8 @@ def connect(path: str | Path = "federation.toml", *, folder: str | Path | None =
     folder : path, optional
         Where to keep the write-ahead log. A script that was killed continues from there when it is run again. Without a
         folder nothing is kept.
+    progress : bool, default=True
+        Say on stderr what is awaited whenever nothing has happened for some seconds, and what went wrong.
 
     Returns
     -------
@@ -46,14 +51,17 @@ def connect(path: str | Path = "federation.toml", *, folder: str | Path | None =
     >>> with cf.network.connect("clinics/federation.toml") as federation:  # doctest: +SKIP
     ...     model = cf.FederatedLassoCV().fit_federation(federation)
     """
-    settings = FederationSettings.read(path)
+    settings = FederationSettings.read(path, check_estimator=False)
     settings.check_keys()
     link = FlowerLink(settings.dial, settings.keys, settings.secret(), settings.roster)
     try:
         link.open()
-        return RemoteFederation(
+        federation = RemoteFederation(
             link, settings.roster, folder=None if folder is None else Path(folder), retry=settings.retry
         )
+        if progress:
+            federation.attach(Display(federation.run_log, sys.stderr, brief=True))
+        return federation
     except LinkError as problem:
         link.close()
         raise InputError(
@@ -68,6 +76,9 @@ def connect(path: str | Path = "federation.toml", *, folder: str | Path | None =
 def run_lock(folder: Path) -> Iterator[None]:
     """One process per run folder, for as long as it lives."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = {path.name for path in folder.iterdir()}
+    if found and not found & {"lock", "status.json"}:
+        raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
@@ -75,7 +86,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         except OSError:
             owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
             raise InputError(
-                f"a run is going on in {folder} (process {owner}). Wait for it, or: compfed federation stop"
+                f"a run is going on in {folder} (process {owner}). Wait for it, or: compfed federation stop DIR --out {folder}"
             ) from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
@@ -91,30 +102,29 @@ def run(settings: FederationSettings, folder: Path) -> Any:
         state = read_status(folder)
         if state.get("state") == "finished":
             raise InputError(f"{folder} holds a run that has finished. Give another folder for a new one (--out).")
-        config = json.dumps(settings.resolved(), indent=2, default=str).encode()
-        federation = connect(settings.path, folder=folder)
+        config = json.loads(json.dumps(settings.resolved(), default=str))
+        federation = connect(settings.path, folder=folder, progress=False)
         log = federation.run_log
         try:
-            durable.write(folder / "config.json", config)
+            if federation.log.messages:
+                _check_config(folder, config)
+            durable.write(folder / "config.json", json.dumps(config, indent=2).encode())
             if federation.log.messages:
                 log.lines.append(f"Continuing run {federation.log.run} after message {max(federation.log.messages)}.")
-            with federation, Display(log):
+            federation.attach(Display(log))
+            with federation:
                 model = settings.new_estimator().fit_federation(federation)
             with contextlib.suppress(AttributeError):
                 model.trace_.save(folder / "trace.npz")
             save_model(model, folder)
-        except KeyboardInterrupt:
-            log.end("stopped")
-            raise
         except OSError as problem:
             with contextlib.suppress(OSError):  # the disk may be full
                 log.end("failed", reason=str(problem.strerror))
             raise InputError(
                 f"{problem.filename or folder}: {problem.strerror}. Make room and run the same command again; the run continues."
             ) from None
-        except Exception as problem:
-            with contextlib.suppress(OSError):
-                log.end("failed", reason=str(problem))
+        except BaseException:
+            federation.close()
             raise
         cost = model.communication_
         log.end(
@@ -122,6 +132,24 @@ def run(settings: FederationSettings, folder: Path) -> Any:
             certificate=str(model.certificate_),
         )  # fmt: skip
         return model
+
+
+def _check_config(folder: Path, config: dict[str, Any]) -> None:
+    """A run is continued with the settings that it began with; says which one is another."""
+    try:
+        began = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return
+    for table in ("estimator", "parameters"):
+        old, new = began.get(table), config[table]
+        pairs = (
+            [(table, old, new)] if not isinstance(old, dict) else [(k, old.get(k), new.get(k)) for k in {**old, **new}]
+        )
+        for name, was, now in pairs:
+            if was != now:
+                raise InputError(
+                    f"{name} = {now!r}, and the run in {folder} began with {was!r}. Restore it, or give another folder (--out)."
+                )
 
 
 def read_status(folder: Path) -> dict[str, Any]:
@@ -149,13 +177,13 @@ def is_alive(folder: Path) -> int | None:
         os.close(handle)
 
 
-def stop(folder: Path, seconds: float = 10.0) -> bool:
+def stop(folder: Path, seconds: float = 20.0) -> bool:
     """Stop the run in a folder; was there one?"""
     process = is_alive(folder)
     if process is None:
         return False
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGINT)
+        os.kill(process, signal.SIGTERM)
     end = time.monotonic() + seconds
     while is_alive(folder) is not None:
         if time.monotonic() > end:

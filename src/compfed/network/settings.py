@@ -28,6 +28,7 @@ estimator = "FederatedLogisticRegressionCV"     # any estimator of compfed
 [parameters]                                    # of the estimator
 # n_alphas = 50
 # cv = 5
+# standardize = true                            # where columns have different units
 
 [network]
 superlink = "{superlink}"                 # the address that sites dial
@@ -123,12 +124,17 @@ class FederationSettings:
                 raise InputError(f"{self.path}: site {name!r} has the key of another site. Every site makes its own.")
         return roster
 
+    @property
+    def admitted(self) -> dict[str, ec.EllipticCurvePublicKey]:
+        """The public keys of those sites that have sent one."""
+        given = {name: line for name, line in self.public_keys.items() if line}
+        return {name: keys.parse_public_line(line, f"{self.path}, site {name!r}") for name, line in given.items()}
+
     def check_keys(self) -> None:
-        """Say what is missing before anything starts."""
+        """Say which file of `compfed federation keys` is missing before anything starts."""
         for name in ("ca.crt", "server.pem", "server.key", keys.SECRET):
             if not (self.keys / name).exists():
                 raise InputError(f"there is no {self.keys / name}. Run: compfed federation keys {self.home}")
-        _ = self.roster
 
     def secret(self) -> bytes:
         return keys.read_secret(self.keys)
@@ -206,24 +212,35 @@ def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0
     return path
 
 
-def admit(path: Path, name: str, line: str) -> ec.EllipticCurvePublicKey:
-    """Write the public key of a site into federation.toml."""
+def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.EllipticCurvePublicKey, str | None]:
+    """Write the public key of a site into federation.toml; the key, and the site that it is taken away from."""
     settings = FederationSettings.read(path, check_estimator=False)
     keys.check_site_name(name, "the name of the site")
     key = keys.parse_public_line(line, f"the key of {name!r}")
-    for other, known in settings.public_keys.items():
-        if other != name and known and keys.fingerprint(keys.parse_public_line(known, other)) == keys.fingerprint(key):
-            raise InputError(f"the key of {name!r} is the key of site {other!r}. Every site makes its own.")
-    text = settings.path.read_text()
-    block = SITE_BLOCK.format(name=name, key=keys.public_line(key))
+    comment = " ".join(line.split()[2:])
+    if comment and comment != name and keys.SITE_NAME.fullmatch(comment):
+        raise InputError(f"this line is from site {comment!r}, not {name!r}. Did you mean: admit ... {comment} ...?")
+    if name not in settings.public_keys and not new:
+        raise InputError(
+            f"{settings.path}: there is no site {name!r}; there are {', '.join(settings.names)}. To add one, say --new."
+        )
+    text, other = settings.path.read_text(), None
+    for known, old in settings.public_keys.items():
+        if known != name and old and keys.fingerprint(keys.parse_public_line(old, known)) == keys.fingerprint(key):
+            text, other = _with_key(settings.path, text, known, ""), known  # two sites were exchanged
     if name in settings.public_keys:
-        pattern = rf'(\[\[site\]\]\s*\n\s*name\s*=\s*"{re.escape(name)}"[^\n]*\n\s*key\s*=\s*)"[^"\n]*"'
-        text, found = re.subn(pattern, lambda match: f'{match[1]}"{keys.public_line(key)}"', text)
-        if not found:
-            raise InputError(
-                f"{settings.path}: the block of site {name!r} has another form. Write this into it yourself:\n{block}"
-            )
+        text = _with_key(settings.path, text, name, keys.public_line(key))
     else:
-        text = text.rstrip("\n") + "\n" + block
+        text = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=keys.public_line(key))
     durable.write(settings.path, text.encode())
-    return key
+    return key, other
+
+
+def _with_key(path: Path, text: str, name: str, line: str) -> str:
+    """The text of a federation.toml with another key for a site."""
+    pattern = rf'(\[\[site\]\]\s*\n\s*name\s*=\s*"{re.escape(name)}"[^\n]*\n\s*key\s*=\s*)"[^"\n]*"'
+    text, found = re.subn(pattern, lambda match: f'{match[1]}"{line}"', text)
+    if not found:
+        block = SITE_BLOCK.format(name=name, key=line)
+        raise InputError(f"{path}: the block of site {name!r} has another form. Write this into it yourself:\n{block}")
+    return text

@@ -48,7 +48,7 @@ class Gate:
     """An ASGI app in front of Flower's."""
 
     def __init__(self, app: Any, secret: bytes):
-        self.app, self._token = app, gate_token(secret).encode()
+        self.app, self._token, self._stopping = app, gate_token(secret).encode(), False
         self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -101,6 +101,12 @@ class Gate:
         self._wake[path].set()
         self._wake[path] = asyncio.Event()
 
+    def stop(self) -> None:
+        """Answer the requests that are held open: the server is about to end."""
+        self._stopping = True
+        for path in self._wake:
+            self._notify(path)
+
     async def _hold(self, path: str, scope: Any, body: bytes, receive: Any, send: Any) -> None:
         """Answer a request for messages once there are some, or after `HOLD` seconds."""
         gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
@@ -115,7 +121,7 @@ class Gate:
                 state = dict(scope.get("state", {}))
                 await self.app({**scope, "state": state}, _replay(body, _nobody_hangs_up), keep)
                 left = end - time.monotonic()
-                if left <= 0 or not _is_empty(parts):
+                if left <= 0 or self._stopping or not _is_empty(parts):
                     for part in parts:
                         await send(part)
                     return
@@ -176,18 +182,34 @@ def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> No
     settings.check_keys()
     host, port = settings.listen
     _check_port(host, port)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports the errors of others as its own
+    gate = Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret())
     config = uvicorn.Config(
-        Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret()), host=host, port=port,
-        ssl_keyfile=str(settings.keys / "server.key"), ssl_certfile=str(settings.keys / "server.pem"), log_level="error",
-        access_log=False, timeout_graceful_shutdown=1, timeout_keep_alive=60, server_header=False, ws="none",
+        gate, host=host, port=port, ssl_keyfile=str(settings.keys / "server.key"),
+        ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
+        timeout_keep_alive=60, server_header=False, ws="none",
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
     try:
         server.run()
     except SystemExit:  # uvicorn's way to say that the port was taken in the meantime
         raise InputError(f"{host}:{port} cannot be opened. Change `listen`.") from None
+    except KeyboardInterrupt:
+        pass
+    say("The SuperLink has stopped.")
+
+
+class _Server(uvicorn.Server):
+    """Ends the requests that are held open before it ends itself."""
+
+    def __init__(self, config: uvicorn.Config, gate: Gate):
+        super().__init__(config)
+        self.gate = gate
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        self.gate.stop()
+        super().handle_exit(sig, frame)
 
 
 def _check_port(host: str, port: int) -> None:
@@ -197,7 +219,9 @@ def _check_port(host: str, port: int) -> None:
     except OSError as problem:
         code = problem.errno or 0
         reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
-        raise InputError(f"{host}:{port} cannot be opened ({reason}). Change `listen`.") from None
+        raise InputError(
+            f"{host}:{port} cannot be opened ({reason}). Does `compfed federation serve` run already? Otherwise change `listen`."
+        ) from None
 
 
 def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], Any]) -> None:
@@ -206,13 +230,16 @@ def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[
         time.sleep(0.05)
     operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
     try:
-        operator.register(settings.roster)
+        operator.register(settings.admitted)
         say(
             f"The SuperLink listens at {settings.listen[0]}:{settings.listen[1]}; sites dial {settings.superlink}. Interrupt to stop."
         )
         say(
-            f"Admitted: {', '.join(settings.roster)}. Sites reach eight paths of Flower's fleet API; all else is for this machine."
+            f"Admitted: {', '.join(settings.admitted) or 'nobody yet'}. Sites reach eight paths of Flower's fleet API; all else is for "
+            "this machine."
         )
+        if missing := [name for name in settings.names if name not in settings.admitted]:
+            say(f"No key yet: {', '.join(missing)}. `compfed federation admit` works while this runs.")
     except LinkError as problem:
         say(f"The keys of the sites could not be registered: {problem}.")
     finally:

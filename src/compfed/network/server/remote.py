@@ -6,6 +6,7 @@ then, and not before, the next one leaves. A site replies to a repeated message 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import time
@@ -82,20 +83,33 @@ class RemoteFederation:
         self.told: set[str] = set()  # counts bytes; what each site has is in `_sites`
         self.numbers = itertools.count()  # of the runs of local-update methods: the same when a run is resumed
         self.number = 0
+        self._displays = contextlib.ExitStack()
         self._sites: defaultdict[int, _SiteState] = defaultdict(_SiteState)
         self._stateful: dict[str, bool] = {}
 
     def __enter__(self) -> RemoteFederation:
         return self
 
-    def __exit__(self, problem: Any, *_: Any) -> None:
-        if problem is None:
+    def __exit__(self, kind: Any, problem: Any, _: Any) -> None:
+        if kind is None:
             self.log.commit()
+        with contextlib.suppress(OSError):  # the disk may be full
+            if kind is None:
+                self.run_log.end("closed")  # whoever saves a model says that it finished
+            elif issubclass(kind, Exception):
+                self.run_log.end("failed", reason=printable(str(problem)))
+            else:
+                self.run_log.end("stopped")
         self.close()
+
+    def attach(self, display: contextlib.AbstractContextManager[Any]) -> None:
+        """Show the run until the federation is closed."""
+        self._displays.enter_context(display)
 
     def close(self) -> None:
         """End the run at the SuperLink. Sites keep their state, for an operator who resumes the run."""
         self.link.close()
+        self._displays.close()
 
     @property
     def problems(self) -> list[dict[str, Any]]:

@@ -57,6 +57,7 @@ class RunLog:
             self._message["replies"][site] = facts
             done = not self._state["waiting"]
         self._write({"site": site, "number": self._message["number"], **facts})
+        self.save()
         if done:
             self._finish_message()
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 
+from compfed.data.site_file import UnfitRows
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.flower import FleetConnection, LinkError, Rejected
@@ -29,6 +30,7 @@ from compfed.tools import durable
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
 COMPILED_BYTES = 2**28  # of local steps that were compiled before
+QUIET = 10.0  # seconds without a message after which a run is summed up
 REMIND = 600.0  # seconds after which the same problem is said again
 
 LEAVES = {
@@ -68,6 +70,7 @@ class SiteNode:
         self._connection: FleetConnection | None = None
         self._stopped = threading.Event()
         self._said, self._said_at = "", 0.0
+        self._run, self._replies, self._bytes, self._at = "", 0, 0, 0.0
 
     # --- the connection ---
 
@@ -84,7 +87,7 @@ class SiteNode:
             except LinkError as problem:
                 if self._stopped.is_set():
                     return
-                self._tell(f"not connected: {self._reason(problem)}. Trying again.")
+                self._tell(f"not connected: {self._reason(problem).rstrip('.')}. Trying again.")
             except OSError as problem:
                 self._tell(f"the state cannot be written: {problem.strerror}. Trying again.")
             self._stopped.wait(pause * random.uniform(0.8, 1.2))
@@ -110,14 +113,20 @@ class SiteNode:
         began = time.monotonic()
         try:
             delivery = connection.receive()
+        except Rejected as refused:
+            if refused.status != 403:
+                raise
+            return  # a message of a run that has ended meanwhile
         except InputError as problem:  # not even an envelope: there is nobody to reply to
             self._tell(f"a message was ignored: {problem}")
             return
         if delivery is None:
+            self._summarise()
             if time.monotonic() - began < 0.1:  # a SuperLink that does not hold requests open
                 self._stopped.wait(0.2)
             return
         reply = self.service.reply(delivery.data)
+        self._report(len(reply))
         if self.service.replies % 64 == 0:
             prune(self.settings.state / "compiled", COMPILED_BYTES)
         try:
@@ -126,6 +135,26 @@ class SiteNode:
             if refused.status in (401, 404):
                 raise
             # the run has ended at the SuperLink, or the message came twice; the reply is on disk if it is needed
+
+    def _report(self, size: int) -> None:
+        """Say when a run begins, and what was refused."""
+        run, refused = self.service.last
+        if run and run != self._run:
+            self._summarise()
+            self._run, self._replies, self._bytes = run, 0, 0
+            self._say(f"run {run}: the operator asks, this site answers")
+        if refused:
+            self._tell(f"not answered: {refused}")
+        self._replies, self._bytes = self._replies + 1, self._bytes + size
+        self._at = time.monotonic()
+
+    def _summarise(self) -> None:
+        """Say how much a run was answered, once it has been quiet for some seconds."""
+        if self._replies and time.monotonic() - self._at > QUIET:
+            self._say(
+                f"run {self._run}: {self._replies} replies, {self._bytes / 1e3:.0f} kB; see {self.settings.state / 'log.jsonl'}"
+            )
+            self._replies, self._bytes = 0, 0
 
     def _reason(self, problem: LinkError) -> str:
         if isinstance(problem, Rejected) and (problem.code == 2004 or problem.status == 401):
@@ -136,8 +165,11 @@ class SiteNode:
     def _tell(self, text: str) -> None:
         """Say something, once; the same thing again only after some time."""
         if text != self._said or time.monotonic() - self._said_at > REMIND:
-            self.say(f"{time.strftime('%H:%M:%S')} {text}")
+            self._say(text)
             self._said, self._said_at = text, time.monotonic()
+
+    def _say(self, text: str) -> None:
+        self.say(f"{time.strftime('%H:%M:%S')} {text}")
 
     def stop(self) -> None:
         """Sign out, from another thread."""
@@ -203,7 +235,16 @@ def run_site(path: Path, say: Callable[[str], Any] = SAY) -> int:
     node = SiteNode(settings, say)
     with alone(settings):
         say(what_leaves(settings))
-        node.service.open()  # what is wrong with the rows is better known now than in a round
+        try:
+            rows = len(node.service.open().labels)  # what is wrong with the rows is better known now than in a round
+        except (
+            UnfitRows
+        ) as problem:  # values of rows are for `check`, which a person runs, and not for the log of a service
+            raise InputError(f"the rows cannot be used: {problem.told} `compfed site check` shows where.") from None
+        if rows < settings.refuses.least_rows:
+            say(
+                f"WARNING: the table has fewer rows than least_rows = {settings.refuses.least_rows}: every query will be refused."
+            )
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

@@ -44,6 +44,7 @@ class SiteService:
         self._files: RunFiles | None = None  # of the last run: its records need not be read again
         self.began: tuple[float, Header] | None = None  # the message that is being answered, and since when
         self.replies = 0
+        self.last = "", ""  # the run of the last message, and why it was not answered
 
     def open(self) -> Site:
         """The site with its rows; they are read again when their file has changed."""
@@ -65,6 +66,7 @@ class SiteService:
             signed = self._signed(header, "replies", {"replies": replies})
             sizes = {"bytes_in": len(data), "bytes_out": len(signed), "sha256_out": hashlib.sha256(signed).hexdigest()}
             self._log({"run": header.run, "number": header.number, **facts, **sizes})  # before it leaves
+            self.last = header.run, next(iter(facts["refused"]), "")
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
@@ -81,7 +83,8 @@ class SiteService:
         finally:
             self.began = None
             self.replies += 1
-        self._log_anyhow({"run": printable(header.run, 100), "number": header.number, "kind": kind, "reason": reason})
+        self.last = printable(header.run, 100), f"{kind}, message {header.number}: {reason}"
+        self._log_anyhow({"run": self.last[0], "number": header.number, "kind": kind, "reason": reason})
         return self._signed(header, kind, {"reason": reason})
 
     # --- the time limit ---

@@ -25,8 +25,8 @@ TEMPLATE = """\
 # A site of a federation. This file, the rows, the key and the state stay on this machine.
 
 name = "{name}"
-data = "rows.csv"           # CSV or Parquet; everything in it must be a number
-label = "label"             # the column of labels
+data = "rows.csv"           # CSV or Parquet; all columns but the label must be numbers
+label = "label"             # the column of labels: numbers, or words for classes
 # drop = ["patient"]        # columns to leave out
 # features = ["age", "bmi"] # or: the columns to use, in this order
 state = "state"             # state of the rounds, and log.jsonl: every reply, with sizes and hashes
@@ -136,6 +136,7 @@ def table_hash(secret: bytes, A: Any, y: np.ndarray, columns: tuple[str, ...]) -
 
 
 def _names(path: Path, what: str, given: Any) -> list[str]:
+    given = [given] if isinstance(given, str) else given
     if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
         raise InputError(f"{path}: {what} = {given!r} must be a list of names.")
     if len(set(given)) < len(given):

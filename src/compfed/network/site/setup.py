@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import socket
 import ssl
 import stat
@@ -42,15 +43,24 @@ def check(path: Path, say: Callable[[str], Any] = print) -> bool:
     """Say what would happen if this site took part; is everything in order?"""
     settings = SiteSettings.read(path)
     problems: list[str] = []
-    say(f"{path}: the settings of site {settings.name!r} are in order.")
+    say(f"{path}: the settings of site {settings.name!r} can be read.")
+    _check_state(settings, problems)
     _check_table(settings, say, problems)
     _check_files(settings, say, problems)
     say(what_leaves(settings))
     for problem in problems:
         say(f"PROBLEM  {problem}")
     if not problems:
-        say(f"Everything is in order. Next: compfed site run --config {path}")
+        say(
+            f"Everything is in order. Next: compfed site run --config {path} (if it runs already, restart it: settings are read once)"
+        )
     return not problems
+
+
+def _check_state(settings: SiteSettings, problems: list[str]) -> None:
+    there = next((path for path in (settings.state, *settings.state.parents) if path.exists()), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
+        problems.append(f"state = {str(settings.state)!r} cannot be written by this user.")
 
 
 def _check_table(settings: SiteSettings, say: Callable[[str], Any], problems: list[str]) -> None:
@@ -105,6 +115,6 @@ def _check_files(settings: SiteSettings, say: Callable[[str], Any], problems: li
             f"{settings.superlink}: the certificate is not accepted ({problem.reason}). Ask the operator for their ca.crt."
         )
     except OSError as problem:
-        problems.append(
-            f"{settings.superlink} cannot be reached now ({problem.strerror or problem}); the operator may not have started it."
+        say(
+            f"NOTE     {settings.superlink} cannot be reached now ({problem.strerror or problem}); the operator may not have started it."
         )
