@@ -340,7 +340,8 @@ class _Exchange:
         for key, value in expected.items():
             if fields.get(key) != value:
                 got = printable(str(fields.get(key)), 80)
-                raise InputError(f"its reply is for {key} {got!r}, not {value!r}; it was not used")
+                hint = ". Were the keys of two sites exchanged? Compare the fingerprints" if key == "site" else ""
+                raise InputError(f"its reply is for {key} {got!r}, not {value!r}; it was not used{hint}")
         if kind == "replies":
             table = remote.log.tables.setdefault(name, fields["table"])
             if table != fields["table"]:
