@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -368,3 +369,17 @@ __all__ = [
     "ALPHA", "CUT", "FAULTY", "NAMES", "REAL", "Faults", "Proxy", "Run", "can_mount", "children", "end_process", "ends_within",
     "in_session", "read_lines", "small_disk", "stopped", "wait_for",
 ]  # fmt: skip
+
+
+def writable(pid: int) -> Iterator[bytes]:
+    """The memory that a process can have written to, a region at a time."""
+    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
+        for line in maps:
+            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
+            if found:
+                start, stop = (int(at, 16) for at in found.groups())
+                try:
+                    memory.seek(start)
+                    yield memory.read(stop - start)
+                except (OSError, ValueError, OverflowError):  # a guard page, or the kernel's own
+                    continue

@@ -43,7 +43,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from network.faults import children, in_session, read_lines, wait_for
+from network.faults import children, in_session, read_lines, wait_for, writable
 
 import compfed as cf
 from compfed.federation import InProcess
@@ -468,20 +468,6 @@ with cf.network.connect(sys.argv[1], folder=sys.argv[2]) as federation:
     print(model.coef_.tobytes().hex(), model.trace_["objective"][-1].tobytes().hex(), flush=True)
     sys.stdin.read()
 """
-
-
-def writable(pid: int) -> Iterator[bytes]:
-    """The memory that a process can have written to, a region at a time."""
-    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
-        for line in maps:
-            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
-            if found:
-                start, stop = (int(at, 16) for at in found.groups())
-                try:
-                    memory.seek(start)
-                    yield memory.read(stop - start)
-                except (OSError, ValueError, OverflowError):  # a guard page, or the kernel's own
-                    continue
 
 
 @pytest.mark.skipif(not os.environ.get("COMPFED_FAULTS"), reason="a search of two processes: make test-federation")

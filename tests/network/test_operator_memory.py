@@ -6,12 +6,9 @@ and nothing that it left behind has been freed, its whole memory is read from ou
 
 from __future__ import annotations
 
-import re
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 if not sys.platform.startswith("linux"):
     pytest.skip("the memory of another process is read through /proc", allow_module_level=True)
 
+from network.faults import writable
 from network.memory_link import MemoryLink, furnish, key_of
 
 import compfed as cf
@@ -62,20 +60,6 @@ sys.stdout.buffer.write(struct.pack("<II", 0, len(done)) + done)
 sys.stdout.buffer.flush()
 sys.stdin.buffer.read()
 """
-
-
-def writable(pid: int) -> Iterator[bytes]:
-    """The memory that a process can have written to, a region at a time."""
-    with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
-        for line in maps:
-            found = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw", line)
-            if found:
-                start, stop = (int(at, 16) for at in found.groups())
-                try:
-                    memory.seek(start)
-                    yield memory.read(stop - start)
-                except (OSError, ValueError, OverflowError):  # a guard page, or the kernel's own
-                    continue
 
 
 def serve(process: Any, link: MemoryLink) -> bytes:
