@@ -30,14 +30,13 @@ from compfed.network import flower, keys
 from compfed.network.envelope import read_header, read_reply, reply_bytes
 from compfed.network.site.service import SiteService
 
-BEHAVIOUR = Path(sys.argv[1])
 honest_reply, honest_answer = SiteService.reply, Site.answer
 earlier: dict[tuple[str, int], bytes] = {}
 number = 0
 
 
 def behaviour() -> dict[str, Any]:
-    return json.loads(BEHAVIOUR.read_text())
+    return json.loads(Path(sys.argv[1]).read_text())
 
 
 def spoil(answer: Any, how: str) -> Any:

@@ -622,6 +622,25 @@ def test_words_of_a_strange_server_are_safe_to_print(strange, folder):
     assert len(str(problem)) < 400
 
 
+ERRORS = {  # (status, headers, body) that broke the reader of errors
+    "charset": (500, [(b"content-type", b"application/json; charset=hex")], b"zz"),
+    "compressed charset": (500, [(b"content-type", b"application/json; charset=zlib")], b"zz"),
+    "deep": (500, [], b"[" * 9999),
+    "a long number": (500, [], b'{"code": ' + b"9" * 5000 + b', "public_message": "x"}'),
+    "the end of time": (401, [(b"date", b"Fri, 31 Dec 9999 23:59:59 -1200")], b""),
+    "a zone": (401, [(b"date", b"Fri, 31 Dec 2026 23:59:59 +99999999")], b""),
+}
+
+
+@pytest.mark.parametrize("what", ERRORS)
+def test_an_error_of_a_strange_server_is_an_error_of_the_link(what, strange, folder):
+    app, address = strange
+    app.status, app.headers, app.parts = ERRORS[what][0], ERRORS[what][1], (ERRORS[what][2],)
+    problem = signing_in(address, folder / "ca.crt")
+    assert isinstance(problem, Rejected)
+    assert problem.status == ERRORS[what][0]
+
+
 def test_a_server_that_is_no_superlink_is_named(strange, folder):
     app, address = strange
     app.status, app.headers, app.parts = 200, [(b"content-type", b"text/html")], (b"<html>Welcome to nginx!</html>",)

@@ -18,9 +18,9 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import furnish, key_of, remote
 
 import compfed as cf
-from compfed.federation import Curvature, Describe, InProcess, Moments, Refused, ValueAndGradient, ask
+from compfed.federation import Curvature, Describe, InProcess, Moments, Refused, Round, ValueAndGradient, ask
 from compfed.federation.messages import digest, pack, to_bytes
-from compfed.federation.view import View
+from compfed.federation.view import Job, View
 from compfed.network import keys
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.site import service as service_module
@@ -321,7 +321,7 @@ def test_a_refusal_of_one_query_does_not_affect_the_others(tmp_path):
     moments, refused = answered(path, message(Moments(), Curvature(VIEW, np.zeros(D), np.arange(2))))["replies"]
     np.testing.assert_allclose(moments.mean, table().features[0].mean(axis=0), rtol=1e-12)
     assert refused == Refused("site 'north' refuses Curvature: it does not answer Curvature.")
-    assert log_of(path)[0]["refused"] == [refused.reason]
+    assert log_of(path)[0]["refused"] == {"count": 1, "first": [refused.reason]}
 
 
 # --- limits of time and space ---
@@ -350,6 +350,56 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
     assert reason(path, message(Moments())) == "message 1 takes more than the 5 s that it allows (max_seconds)."
     assert answered(path, message(Moments(), number=2))["kind"] == "replies"  # only this message
     assert answered(path, message(Moments(), run="other"))["kind"] == "replies"
+    path.write_text(path.read_text().replace("max_seconds = 5", "max_seconds = 50"))
+    assert answered(path, message(Moments()))["kind"] == "replies"  # the site allows more now
+
+
+def test_the_reply_to_one_message_is_bounded(tmp_path):
+    path = site(tmp_path, "[limits]\nmax_reply_bytes = 1000\n")
+    x = np.zeros((20, D))
+    replies = answered(path, message(*[ValueAndGradient(VIEW, x)] * 50))["replies"]
+    used = [reply for reply in replies if not isinstance(reply, Refused)]
+    assert len(used) == 2  # 20 values, gradients and sizes of terms: 800 bytes each
+    assert all("at most 1000 bytes (max_reply_bytes)" in reply.reason for reply in replies[2:])
+
+
+def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
+    path = site(tmp_path, '[refuses]\nquestions = ["Describe"]\n')
+    answered(path, message(*[Describe()] * 500))
+    (line,) = log_of(path)
+    assert line["refused"]["count"] == 500
+    assert len(json.dumps(line)) < 1500
+
+
+def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
+    path = site(tmp_path, '[refuses]\nquestions = ["Moments"]\n')
+    (first,) = answered(path, message(Moments()))["replies"]
+    assert isinstance(first, Refused)
+    path.write_text(path.read_text().replace('"Moments"', '"HeldOut"'))
+    (second,) = answered(path, message(Moments()))["replies"]
+    np.testing.assert_allclose(second.mean, table().features[0].mean(axis=0), rtol=1e-12)
+
+
+def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path):
+    """No query is refused in another way for another number of rows: a bisection would find it."""
+    path = site(tmp_path, "[refuses]\nleast_rows = 50\n")
+    algorithm = cf.algorithms.FedAvg(eta=0.1, tau=2)
+    reasons = set()
+    for batch in (1, 5, 12, 13, 40):
+        job = Job(0, algorithm, cf.regularisers.Zero(), VIEW, np.zeros(D), 0, batch, 12, True)
+        (reply,) = answered(path, message(Round(job, 0, 0, {"x": np.zeros(D)}), run=f"run{batch}"))["replies"]
+        reasons.add(reply.reason)
+    assert reasons == {"site 'north' refuses Round: it has fewer rows than its least_rows."}
+
+
+def test_a_number_of_the_rows_is_in_no_refusal(tmp_path):
+    path = site(tmp_path)
+    rows = (path.parent / "rows.csv").read_text().splitlines()
+    (path.parent / "rows.csv").write_text("\n".join([rows[0], "1.23e+300,1,1,1", *rows[1:]]) + "\n")
+    words = reason(path, message(Moments()))
+    assert "its rows cannot be used" in words
+    assert "1.23" not in words
+    assert "e+" not in words
 
 
 def test_old_runs_are_forgotten(tmp_path):
@@ -398,7 +448,7 @@ def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
 def test_a_reply_that_cannot_be_logged_does_not_leave(tmp_path, monkeypatch):
     path = site(tmp_path)
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(durable, "append", full)
@@ -410,7 +460,10 @@ def test_a_long_log_is_renamed(tmp_path, monkeypatch):
     monkeypatch.setattr(service_module, "LONGEST_LOG", 500)
     for number in range(1, 6):
         answered(path, message(Moments(), number=number, after=number - 1))
-    assert (path.parent / "state" / "log.1.jsonl").exists()
+    logs = list((path.parent / "state").glob("log*.jsonl"))
+    assert len(logs) > 2  # none is written over: the log is the record of what left
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    assert sorted(line["number"] for line in lines) == [1, 2, 3, 4, 5]
     assert (path.parent / "state" / "log.jsonl").stat().st_size < 1500
 
 

@@ -26,7 +26,7 @@ from compfed.engines.reference_engine import task_of
 from compfed.federation import Describe, InProcess, Moments, ask, converse
 from compfed.federation.server import ServerLoop
 from compfed.federation.view import Job, View
-from compfed.network import NoReply
+from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.envelope import read_header
 from compfed.network.server.remote import TableChanged
 from compfed.network.server.write_ahead_log import NAME, WriteAheadLog
@@ -459,6 +459,8 @@ def test_a_full_disk_leaves_a_log_that_can_be_used(part, problem, paths, tmp_pat
     real, calls = os.pwrite, itertools.count()
 
     def full(handle, data, at):
+        if not os.readlink(f"/proc/self/fd/{handle}").endswith(NAME):
+            return real(handle, data, at)  # another file
         number = next(calls)
         if number < 5:
             return real(handle, data, at)
@@ -542,3 +544,27 @@ def test_both_logs_have_a_line_per_reply_and_nothing_of_the_rows(problem, paths,
     row = np.asarray(problem.sites.features[1][0])
     files = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert not any(row.tobytes() in data or repr(float(row[0])).encode() in data for data in files)
+
+
+def test_two_writers_do_not_destroy_a_log(tmp_path):
+    """Each would write at its own place: the second is refused, and the log of the first can be read."""
+    first, second = WriteAheadLog(tmp_path, {"north": "a"}), WriteAheadLog(tmp_path, {"north": "a"})
+    for number in (1, 2):
+        first.stage(number, {0: "hash"}, {0: (1.0,)})
+        first.commit()
+    second.stage(1, {0: "hash"}, {0: (2.0,)})
+    with pytest.raises(cf.InputError, match=r"was changed by another process. Use a folder of its own for every run"):
+        second.commit()
+    assert WriteAheadLog(tmp_path, {"north": "a"}).replies(2, {0: "hash"}) == {0: (1.0,)}
+
+
+def test_a_script_has_its_folder_alone(tmp_path, monkeypatch):
+    paths = furnish(tmp_path / "sites", cf.data.from_arrays([[[1.0], [2.0]]], [[0.0, 1.0]], ["north"]))
+    monkeypatch.setattr(FederationSettings, "read", lambda *_, **__: None)
+    monkeypatch.setattr(operator, "_connect", lambda settings, folder: remote(paths, Path(folder))[0])
+    with operator.connect("federation.toml", folder=tmp_path / "run", progress=False):
+        with pytest.raises(cf.InputError, match=f"a run is going on in .* .process {os.getpid()}."):
+            operator.connect("federation.toml", folder=tmp_path / "run", progress=False)
+        assert operator.is_alive(tmp_path / "run") == os.getpid()
+    assert operator.is_alive(tmp_path / "run") is None
+    operator.connect("federation.toml", folder=tmp_path / "run", progress=False).close()

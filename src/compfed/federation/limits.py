@@ -47,14 +47,14 @@ MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
 
 LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluated")
-NOT_STEPS = ("keep", "width", "memory")  # whole-number fields of algorithms that are sizes, not numbers of steps
 
 
 @dataclasses.dataclass(frozen=True)
 class QueryLimits:
     """Limits of a site on one message and on each query in it.
 
-    - `max_message_bytes`: bytes of a message; the network service checks it before reading.
+    - `max_message_bytes`: bytes of a message; the network service checks it before the message is decoded.
+    - `max_reply_bytes`: bytes of numbers in the reply to one message; further queries in it are refused.
     - `max_numbers`: numbers to allocate for one query, beside a few copies of the site's own rows.
     - `max_models`: models evaluated by one query.
     - `max_local_steps`: local steps of one round.
@@ -62,6 +62,7 @@ class QueryLimits:
     """
 
     max_message_bytes: int = 2**26
+    max_reply_bytes: int = 2**26
     max_numbers: int = 2**27
     max_models: int = 10_000
     max_local_steps: int = 100_000

@@ -23,8 +23,11 @@ class Refusals:
     curvature_share: float = np.inf
     questions: Collection[str] = ()
 
-    def reason(self, question: Question, rows: int) -> str | None:
-        """Why a site with so many rows does not answer; None if it does. Names the rule, never the number of rows."""
+    def blanket_reason(self, question: Question, rows: int) -> str | None:
+        """Why a site does not answer any query of this kind; None if it does. Names the rule, never the number of rows.
+
+        Decided before anything else of a query is looked at: what a limit would say may depend on the rows.
+        """
         name = type(question).__name__
         if type(question) not in QUESTIONS:  # a closed list: a subclass is another question
             return f"{name} is not a question it knows"
@@ -32,6 +35,12 @@ class Refusals:
             return f"it does not answer {name}"
         if rows < self.least_rows:
             return "it has fewer rows than its least_rows"
+        return None
+
+    def reason(self, question: Question, rows: int) -> str | None:
+        """Why a site with so many rows does not answer this query; None if it does."""
+        if (reason := self.blanket_reason(question, rows)) is not None:
+            return reason
         curved = _coordinates(question)
         if curved and "Curvature" in self.questions:
             return "it does not answer Curvature, and a round of this method asks for it"

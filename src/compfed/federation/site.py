@@ -15,7 +15,7 @@ from compfed.algorithms.base import Algorithm
 from compfed.algorithms.shapes import Shapes, message_shapes
 from compfed.errors import InputError
 from compfed.federation.limits import MAX_REASON, QueryLimits
-from compfed.federation.messages import digest, named, unnamed
+from compfed.federation.messages import digest, named, payload, unnamed
 from compfed.federation.questions import Question, Refused
 from compfed.federation.refusals import Refusals
 from compfed.federation.view import Job, Part, View
@@ -102,14 +102,25 @@ class Site:
 
     def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
-        answers = tuple(self._answered(question) for question in questions)
+        answers, size = [], 0
+        most = None if self.limits is None else self.limits.max_reply_bytes
+        for question in questions:
+            if most is not None and size > most:
+                answers.append(
+                    Refused(f"site {self.name!r}: the reply to one message has at most {most} bytes (max_reply_bytes).")
+                )
+                continue
+            answers.append(self._answered(question))
+            size += payload(answers[-1], set())
         _make_room(self._views, self.room)
         _make_room(self._arrays, self.room)
-        return answers
+        return tuple(answers)
 
     @unwarned
     def _answered(self, question: Question) -> Any:
-        reason = None if self.limits is None else self.limits.reason(question, self)
+        reason = self.refuses.blanket_reason(question, len(self.labels))
+        if reason is None and self.limits is not None:
+            reason = self.limits.reason(question, self)
         if reason is None:
             reason = self.refuses.reason(question, len(self.labels))
         if reason is not None:

@@ -19,6 +19,7 @@ import email.utils
 import hashlib
 import hmac
 import io
+import os
 import ssl
 import threading
 import time
@@ -97,6 +98,7 @@ if not package_version.startswith(tuple(f"{version}." for version in TESTED)):
     )
 
 LARGEST = 2**27  # bytes of one response that is read, and of one request that the SuperLink takes
+FRAMING = 2**16  # bytes of these that Flower needs beside the bytes of a message
 TIMEOUT = 30.0  # seconds for one request
 HOLD = 8.0  # seconds that the SuperLink holds a request for messages open while there are none
 HEARTBEAT = 10.0  # seconds between two heartbeats of a node: the shortest interval that Flower accepts
@@ -138,10 +140,7 @@ def _call(address: str, method: Callable[[Any], Response], request: Any) -> Resp
     try:
         return method(request)
     except httpx.HTTPStatusError as problem:
-        status, text = problem.response.status_code, problem.response.text[:10_000]
-        error = FlowerError.from_json(text)
-        code = None if error is None else int(error.code)
-        raise Rejected(status, code, printable(text if error is None else str(error.message), 200)) from None
+        raise _rejected(problem.response) from None
     except httpx.ConnectError as problem:
         raise Unreachable(_why_not_connected(address, str(problem))) from None
     except httpx.TimeoutException:
@@ -152,6 +151,17 @@ def _call(address: str, method: Callable[[Any], Response], request: Any) -> Resp
         raise Unreachable("the connection was closed") from None
     except (ValueError, httpx.InvalidURL) as problem:
         raise Unreachable(f"{address} answers, but not as a SuperLink ({type(problem).__name__})") from None
+
+
+def _rejected(response: httpx.Response) -> Rejected:
+    """An error that the SuperLink answered; whatever it wrote into it."""
+    text = response.content[:10_000].decode("utf-8", "replace")
+    try:
+        error = FlowerError.from_json(text)
+        code, words = (None, text) if error is None else (int(error.code), str(error.message))
+    except Exception:
+        code, words = None, "an error that cannot be read"
+    return Rejected(response.status_code, code, printable(words, 200))
 
 
 def _why_not_connected(address: str, text: str) -> str:
@@ -256,10 +266,11 @@ class _NodeAuth:
     def _compare_clocks(self, date: str) -> None:
         try:
             server = email.utils.parsedate_to_datetime(date)
-        except (TypeError, ValueError):
+            ahead = server - datetime.now(UTC) - timedelta(seconds=1)  # a request from the future is refused
+            _ = datetime.now(UTC) + ahead
+        except (TypeError, ValueError, OverflowError):
             return
-        if server.tzinfo is not None:
-            self.ahead = server - datetime.now(UTC) - timedelta(seconds=1)  # a request from the future is refused
+        self.ahead = ahead
 
 
 # --- messages ---
@@ -653,6 +664,8 @@ def _flower_error(error: Any) -> str:
 
 def superlink_app(host: str, port: int, keys: Path, secret: bytes) -> Any:
     """Flower's SuperLink as an ASGI app, in memory: node keys are needed, no app is ever started here."""
+    for name in ("FLWR_INTERNAL_GRPC_CONTROL_API", "FLWR_INTERNAL_GRPC_FLEET_API"):
+        os.environ.pop(name, None)  # these would open ports without a gate
     from flwr.common.constant import ISOLATION_MODE_PROCESS, TRANSPORT_TYPE_GRPC_RERE
     from flwr.superlink.auth_plugin import NoOpControlAuthnPlugin
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan

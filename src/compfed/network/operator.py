@@ -52,16 +52,24 @@ def connect(
     ...     model = cf.FederatedLassoCV().fit_federation(federation)
     """
     settings = FederationSettings.read(path, check_estimator=False)
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            stack.enter_context(run_lock(Path(folder)))
+        federation = _connect(settings, folder)
+        federation.attach(stack.pop_all())
+    if progress:
+        federation.attach(Display(federation.run_log, sys.stderr, brief=True))
+    return federation
+
+
+def _connect(settings: FederationSettings, folder: str | Path | None) -> RemoteFederation:
     settings.check_keys()
     link = FlowerLink(settings.dial, settings.keys, settings.secret(), settings.roster)
     try:
         link.open()
-        federation = RemoteFederation(
+        return RemoteFederation(
             link, settings.roster, folder=None if folder is None else Path(folder), retry=settings.retry
         )
-        if progress:
-            federation.attach(Display(federation.run_log, sys.stderr, brief=True))
-        return federation
     except LinkError as problem:
         link.close()
         raise InputError(
@@ -75,24 +83,21 @@ def connect(
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """One process per run folder, for as long as it lives."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    durable.make_folder(folder)
     found = {path.name for path in folder.iterdir()}
     if found and not found & {"lock", "status.json"}:
         raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
-    handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
+            handle = stack.enter_context(durable.locked(folder / "lock", wait=False))
+        except BlockingIOError:
             raise InputError(
-                f"a run is going on in {folder} (process {owner}). Wait for it, or: compfed federation stop DIR --out {folder}"
+                f"a run is going on in {folder} (process {is_alive(folder) or 'unknown'}). Wait for it, or: compfed federation stop "
+                f"DIR --out {folder}"
             ) from None
-        os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
-    finally:
-        os.close(handle)
+        os.ftruncate(handle, 0)
 
 
 def run(settings: FederationSettings, folder: Path) -> Any:
@@ -103,7 +108,7 @@ def run(settings: FederationSettings, folder: Path) -> Any:
         if state.get("state") == "finished":
             raise InputError(f"{folder} holds a run that has finished. Give another folder for a new one (--out).")
         config = json.loads(json.dumps(settings.resolved(), default=str))
-        federation = connect(settings.path, folder=folder, progress=False)
+        federation = _connect(settings, folder)
         log = federation.run_log
         try:
             if federation.log.messages:
@@ -168,9 +173,9 @@ def is_alive(folder: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several may ask at once
         return None
-    except OSError:
+    except BlockingIOError:
         owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
         return int(owner) if owner.isdigit() else None
     finally:

@@ -41,6 +41,7 @@ WAKES = {  # a request to the key wakes those who wait at the value
     "/v1/fleet/push-messages": OPERATOR_WAITS,
 }
 STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
+CONNECTIONS = 512  # at once; a stranger may have STRANGER bytes in each
 LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
 
 
@@ -187,7 +188,7 @@ def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> No
     config = uvicorn.Config(
         gate, host=host, port=port, ssl_keyfile=str(settings.keys / "server.key"),
         ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
-        timeout_keep_alive=60, server_header=False, ws="none",
+        timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False, limit_concurrency=CONNECTIONS,
     )  # fmt: skip
     server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +36,46 @@ def write(path: Path, data: bytes, flush: bool = True) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    if not flush:
-        return
-    folder = os.open(path.parent, os.O_RDONLY)  # the new name is durable once the folder is
+    if flush:
+        flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """A new name in a folder is durable once the folder is on the disk."""
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
 
 
-def append(path: Path, line: dict[str, Any]) -> None:
-    """One line of JSON more, which only its owner can read; lines of several processes do not mix."""
+def append(path: Path, line: dict[str, Any], flush: bool = False) -> None:
+    """One line of JSON more, which only its owner can read: the whole line, or an error and nothing of it."""
     make_folder(path.parent)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    data = (json.dumps(line) + "\n").encode()
+    with locked(path) as handle:
+        size = os.fstat(handle).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.pwrite(handle, data[written:], size + written)
+            if flush:
+                os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[int]:
+    """Open a file and hold its lock, which ends with this process at the latest; its handle.
+
+    Without `wait`, `BlockingIOError` says that another process holds it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.write(handle, (json.dumps(line) + "\n").encode())
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield handle
     finally:
         os.close(handle)
 

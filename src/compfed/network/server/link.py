@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.network.flower import LinkError, NodeState, Operator, Reply
+from compfed.tools import durable
 
 
 class Link(Protocol):
@@ -51,18 +49,9 @@ class FlowerLink:
     def open(self) -> None:
         if self._operator.started:
             return
-        with self._alone():  # of two operators each takes the run that it created
+        with durable.locked(self._keys / "operator.lock"):  # of two operators each takes the run that it created
             self._nodes = self._operator.register(self._roster)
             self._operator.start()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        handle = os.open(self._keys / "operator.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def connected(self) -> dict[str, str]:
         states = self._operator.nodes()

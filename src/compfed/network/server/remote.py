@@ -25,7 +25,7 @@ from compfed.federation.limits import MAX_REASON
 from compfed.federation.messages import digest, payload
 from compfed.federation.questions import Describe, Question, Refused, Result, Round
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
-from compfed.network.flower import LinkError
+from compfed.network.flower import FRAMING, LARGEST, LinkError
 from compfed.network.keys import fingerprint
 from compfed.network.server.link import Link
 from compfed.network.server.retry import RetryPolicy
@@ -91,6 +91,13 @@ class RemoteFederation:
         return self
 
     def __exit__(self, kind: Any, problem: Any, _: Any) -> None:
+        try:
+            self._end(kind, problem)
+        finally:
+            self.close()
+
+    def _end(self, kind: Any, problem: Any) -> None:
+        """Write the last message, and how the run ended."""
         if kind is None:
             self.log.commit()
         with contextlib.suppress(OSError):  # the disk may be full
@@ -100,7 +107,6 @@ class RemoteFederation:
                 self.run_log.end("failed", reason=printable(str(problem)))
             else:
                 self.run_log.end("stopped")
-        self.close()
 
     def attach(self, display: contextlib.AbstractContextManager[Any]) -> None:
         """Show the run until the federation is closed."""
@@ -150,7 +156,13 @@ class RemoteFederation:
         state = self._sites[site]
         known, after, again = (set(), 0, tuple(state.rounds)) if lost else (state.known, state.after, ())
         header = Header(self.log.run, self.number, after, site, self.names, query_hash(queries))
-        return message_bytes(header, queries, again, known)
+        data = message_bytes(header, queries, again, known)
+        if len(data) > LARGEST - FRAMING:
+            raise InputError(
+                f"message {self.number} has {len(data)} bytes; at most {LARGEST - FRAMING} can be sent. Ask for less at once: fewer "
+                "alphas or folds."
+            )
+        return data
 
 
 @dataclass

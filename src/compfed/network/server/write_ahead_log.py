@@ -11,7 +11,6 @@ sites. A last line without its end was torn by a crash and is dropped; any other
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import json
 import os
@@ -121,10 +120,10 @@ class WriteAheadLog:
         text = json.dumps(entry).encode()
         checksum = _checksum(self._last, text)
         durable.make_folder(self.path.parent)
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            line = checksum.encode() + b" " + text + b"\n"
+        line = checksum.encode() + b" " + text + b"\n"
+        with durable.locked(self.path) as handle:
+            if os.fstat(handle).st_size != self._size:
+                raise InputError(f"{self.path} was changed by another process. Use a folder of its own for every run.")
             try:
                 written = 0
                 while written < len(line):
@@ -136,8 +135,8 @@ class WriteAheadLog:
                     f"{self.path}: {problem.strerror}. The message was not used. Make room and start the same command again: "
                     "the run continues from here."
                 ) from None
-        finally:
-            os.close(handle)
+        if not self._size:
+            durable.flush_folder(self.path.parent)
         self._size += len(line)
         self._last = checksum
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -90,6 +89,8 @@ class SiteNode:
                 self._tell(f"not connected: {self._reason(problem).rstrip('.')}. Trying again.")
             except OSError as problem:
                 self._tell(f"the state cannot be written: {problem.strerror}. Trying again.")
+            except Exception as problem:  # whatever a SuperLink provokes, the site stays
+                self._tell(f"an unexpected error ({type(problem).__name__}). Trying again.")
             self._stopped.wait(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST)
 
@@ -127,14 +128,15 @@ class SiteNode:
             return
         reply = self.service.reply(delivery.data)
         self._report(len(reply))
-        if self.service.replies % 64 == 0:
+        if self.service.replies % 8 == 0:
             prune(self.settings.state / "compiled", COMPILED_BYTES)
         try:
             connection.reply(delivery, reply)
         except Rejected as refused:
-            if refused.status in (401, 404):
+            if refused.status == 401:
                 raise
-            # the run has ended at the SuperLink, or the message came twice; the reply is on disk if it is needed
+            if refused.status != 403:  # 403: the run has ended at the SuperLink; the reply is on disk if it is needed
+                self._tell(f"a reply was not taken: {refused}")
 
     def _report(self, size: int) -> None:
         """Say when a run begins, and what was refused."""
@@ -189,16 +191,12 @@ def _known_node(path: Path) -> int:
 @contextmanager
 def alone(settings: SiteSettings) -> Iterator[None]:
     """One process per state folder."""
-    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = os.open(settings.state / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    durable.make_folder(settings.state)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"another `compfed site run` uses {settings.state}. Stop it first.") from None
-        yield
-    finally:
-        os.close(handle)
+        with durable.locked(settings.state / "lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise InputError(f"another `compfed site run` uses {settings.state}. Stop it first.") from None
 
 
 def prune(folder: Path, most: int) -> None:
@@ -228,7 +226,7 @@ def configure_jax(settings: SiteSettings) -> None:
 
 
 def run_site(path: Path, say: Callable[[str], Any] = SAY) -> int:
-    """Run the node of a site until SIGTERM or Ctrl-C. Never returns while the site answers."""
+    """Run the node of a site until SIGTERM or Ctrl-C, then end the process."""
     os.umask(0o077)
     settings = SiteSettings.read(path)
     configure_jax(settings)
@@ -269,4 +267,4 @@ def _replace(node: SiteNode, path: Path) -> None:
     with contextlib.suppress(Exception):
         node.stop()
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "compfed.cli", "site", "run", "--config", str(path)])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "compfed.cli", "site", "run", "--config", str(path)])

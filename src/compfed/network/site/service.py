@@ -20,13 +20,14 @@ from compfed.federation.messages import NotTold
 from compfed.federation.questions import Refused
 from compfed.federation.site import Site
 from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
+from compfed.network.flower import FRAMING, LARGEST
 from compfed.network.site.settings import SiteSettings
 from compfed.network.site.state import Answered, RunFiles, client_states, restore
 from compfed.tools import durable
 from compfed.tools.text import printable
 
 LOG, OVERDUE = "log.jsonl", "overdue.json"
-LONGEST_LOG = 2**26  # bytes; then the log is renamed to log.1.jsonl
+LONGEST_LOG = 2**26  # bytes; then a new log is begun
 
 
 class StateLost(Exception):
@@ -64,9 +65,11 @@ class SiteService:
             self._begin(header)
             replies, facts = self._answer(header, body)
             signed = self._signed(header, "replies", {"replies": replies})
+            if len(signed) > LARGEST - FRAMING:
+                raise InputError(f"the reply has {len(signed)} bytes; at most {LARGEST - FRAMING} can be sent.")
             sizes = {"bytes_in": len(data), "bytes_out": len(signed), "sha256_out": hashlib.sha256(signed).hexdigest()}
             self._log({"run": header.run, "number": header.number, **facts, **sizes})  # before it leaves
-            self.last = header.run, next(iter(facts["refused"]), "")
+            self.last = header.run, next(iter(facts["refused"]["first"]), "")
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
@@ -91,8 +94,8 @@ class SiteService:
 
     def _begin(self, header: Header) -> None:
         mark = durable.read_checked(self.settings.state / OVERDUE)
-        if mark is not None and json.loads(mark) == [header.run, header.number]:
-            most = self.settings.budget.max_seconds
+        most = self.settings.budget.max_seconds
+        if mark is not None and json.loads(mark)[:2] == [header.run, header.number] and most <= json.loads(mark)[2]:
             raise InputError(f"message {header.number} takes more than the {most:g} s that it allows (max_seconds).")
         self.began = time.monotonic(), header
 
@@ -106,7 +109,9 @@ class SiteService:
         began = self.began
         if began is not None:
             self._log_anyhow({"run": began[1].run, "number": began[1].number, "kind": "overdue"})
-            durable.write_checked(self.settings.state / OVERDUE, json.dumps([began[1].run, began[1].number]).encode())
+            mark = [began[1].run, began[1].number, self.settings.budget.max_seconds]
+            with contextlib.suppress(OSError):
+                durable.write_checked(self.settings.state / OVERDUE, json.dumps(mark).encode())
 
     def _signed(self, header: Header, kind: str, content: dict[str, Any]) -> bytes:
         facts = {"run": header.run, "number": header.number, "queries": header.queries, "table": self._table}
@@ -126,6 +131,8 @@ class SiteService:
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
         repeated = done is not None
+        if done is not None and any(isinstance(reply, Refused) for reply in done.replies):
+            done = None  # the site may have lifted its refusal since: it is decided again
         if done is None:
             before = files.read(header.after) if header.after else Answered("", (), {})
             if before is None:
@@ -139,7 +146,8 @@ class SiteService:
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
             done = Answered(header.queries, replies, client_states(site, before.states))
             files.write(header.number, done, facts)
-        refused = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refused)]
+        reasons = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refused)]
+        refused = {"count": len(reasons), "first": reasons[:3]}
         return done.replies, {"queries": query_counts(queries), "refused": refused, "repeated": repeated}
 
     def _run_files(self, run: str) -> RunFiles:
@@ -177,8 +185,8 @@ class SiteService:
     def _log(self, line: dict[str, Any]) -> None:
         path = self.settings.state / LOG
         if path.exists() and path.stat().st_size > LONGEST_LOG:
-            os.replace(path, path.with_name("log.1.jsonl"))
-        durable.append(path, {"time": round(time.time(), 3), **line})
+            os.rename(path, path.with_name(f"log-{time.time_ns()}.jsonl"))  # older logs are never removed here
+        durable.append(path, {"time": round(time.time(), 3), **line}, flush=True)
 
     def _log_anyhow(self, line: dict[str, Any]) -> None:
         """Log something of which nothing leaves: a full disk does not matter then."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.site_file import read_site
+from compfed.data.site_file import UnfitRows, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.questions import QUESTIONS
@@ -108,7 +108,10 @@ class SiteSettings:
     def site(self) -> Site:
         """The site with its rows."""
         A, y, columns = read_site(self.data, self.label, self.features, self.drop)
-        return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.refuses, limits=self.limits)
+        try:
+            return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.refuses, limits=self.limits)
+        except InputError as problem:  # its words may hold a number of the rows
+            raise UnfitRows(str(problem), "its numbers are too large, too small or missing.") from None
 
     def rows(self) -> tuple[Site, str]:
         """The site with its rows, and the keyed hash of its table."""

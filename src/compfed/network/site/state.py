@@ -1,4 +1,4 @@
-"""What a site keeps of a run on its own disk: every reply leaves its file before the reply goes.
+"""What a site keeps of a run on its own disk. A reply is on disk before it is sent.
 
     STATE/runs/RUN/run.json          the table and the place of the site that the run began with
     STATE/runs/RUN/records/HASH      records that travel once
