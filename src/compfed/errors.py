@@ -1,4 +1,4 @@
-"""The two ways a run can end early, each with a message a person can act on."""
+"""The errors and warnings of compfed, each with a message that a person can act on."""
 
 from __future__ import annotations
 

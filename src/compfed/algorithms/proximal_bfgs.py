@@ -11,9 +11,12 @@ few vectors, so that no d x d array exists. Then, as in ProximalNewton,
 
 with t halved while F(trial) > F(x) + t D / 10^4. Before the first pair B is I / eta.
 
-Reference: ours in this form. Relatives: Nocedal, Wright, "Numerical Optimization", Springer 2006, section 7.2 (limited
-memory, unrolled); Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM J. Optimization
-2014 (proximal quasi-Newton). Deviations: the diagonal that the updates start from, pairs from refused trials, federated.
+Reference: ours in this form. The nearest published method is Lee, Lim, Wright, "A distributed quasi-Newton algorithm for empirical
+risk minimization with nonsmooth regularization", KDD 2018: L-BFGS with a proximal step over data that lies on several machines.
+Other relatives: Nocedal, Wright, "Numerical Optimization", Springer 2006, section 7.2 (limited memory, unrolled); Lee, Sun,
+Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM J. Optimization 2014 (proximal quasi-Newton).
+Deviations from KDD 2018: the step is computed at the server, from the sum of the gradients, and not shared out over the machines;
+the diagonal that the updates start from; pairs from refused trials.
 """
 
 from __future__ import annotations
@@ -55,10 +58,10 @@ class Up(NamedTuple):
 @record
 class ProximalBFGS(Algorithm[Server, None, Down, Up]):
     reference = Reference(
-        authors="Lee, Sun, Saunders",
-        year=2014,
-        title="Proximal Newton-type methods for minimizing composite functions",
-        where="SIAM J. Optimization",
+        authors="Lee, Lim, Wright",
+        year=2018,
+        title="A distributed quasi-Newton algorithm for empirical risk minimization with nonsmooth regularization",
+        where="KDD",
         ours=True,
     )
     composite = True
