@@ -15,7 +15,7 @@ Reference: ours in this form. The nearest published method is Lee, Lim, Wright, 
 risk minimization with nonsmooth regularization", KDD 2018: L-BFGS with a proximal step over data that lies on several machines.
 Other relatives: Nocedal, Wright, "Numerical Optimization", Springer 2006, section 7.2 (limited memory, unrolled); Lee, Sun,
 Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM J. Optimization 2014 (proximal quasi-Newton).
-Deviations from KDD 2018: the step is computed at the server, from the sum of the gradients, and not shared out over the machines;
+Deviations: the step is computed at the server, from the sum of the gradients, and not shared out over the machines;
 the diagonal that the updates start from; pairs from refused trials.
 """
 
