@@ -286,3 +286,17 @@ def test_nothing_of_a_site_reaches_a_terminal_as_a_command(tmp_path):
         ask(federation, Describe(), Moments())
     assert "evil" in out.getvalue()
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_narrow_terminal_has_no_line_that_wraps(monkeypatch):
+    """A wrapped line counts as two on the screen, and the table would not be drawn over itself."""
+    monkeypatch.setenv("COLUMNS", "40")
+    log, out = RunLog(None, SITES), Terminal()
+    log.begin(1, ["Describe", "Moments"], SITES)
+    log.connected([])
+    shown = Display(log, out)
+    shown._refresh()
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) == 39
+    shown._refresh()
+    assert f"\x1b[{len(lines)}F" in out.getvalue()

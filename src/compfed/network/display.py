@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import threading
 import time
@@ -54,9 +55,10 @@ class Display:
         if lines:
             self._said_at = now
         if screen and not last:
-            table = site_table(self.log.snapshot(), self.log.sites)
-            text += table + "\n"
-            self._drawn = table.count("\n") + 1
+            width = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
+            table = [line[:width] for line in site_table(self.log.snapshot(), self.log.sites).splitlines()]
+            text += "\n".join(table) + "\n"
+            self._drawn = len(table)
         elif not last and now - self._said_at >= SILENCE and (not self.brief or is_stalled(self.log.snapshot())):
             text += happening(self.log.snapshot()) + "\n"
             self._said_at = now
