@@ -134,7 +134,8 @@ def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 12
 
 def demo(home: Path) -> bool:
     """Train over processes, compare with the simulation and the pooled solution; is it the same model?"""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # whoever stops this stops all of it
+    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever stops this, or closes its terminal, stops all of it
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     table = bundled.breast_cancer()
     began = time.monotonic()
     with Loopback(home, table.federation()) as federation:
