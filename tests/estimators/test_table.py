@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 import compfed as cf
@@ -208,6 +209,46 @@ def test_a_fit_without_sites_says_that_it_took_one(model):
 def test_so_does_a_path():
     with pytest.warns(cf.OneSiteWarning, match="regularisation_path"):
         cf.regularisation_path(cf.FederatedLasso(), X, Y, n_alphas=2)
+
+
+# --- a fit that fails ---
+
+RENAMED = FRAME.set_axis(["bmi", "dose", "age"], axis=1)
+
+
+@pytest.mark.parametrize(
+    "refit",
+    [
+        lambda model: model.fit(RENAMED, Y, sites=SITES[:5]),
+        lambda model: model.fit(RENAMED, Y, sites=SITES, sample_weight=np.zeros(12)),
+        lambda model: model.fit(X[:, :2], Y, sites=SITES[:5]),
+        lambda model: model.set_params(tol=0.0, max_rounds=1).fit(RENAMED.assign(site=SITES), Y, sites="site"),
+    ],
+)
+@pytest.mark.parametrize("model", [cf.FederatedLasso(0.01), cf.FederatedLassoCV([0.1, 0.01], cv=2)])
+def test_a_refit_that_fails_leaves_the_model_of_the_fit_before(model, refit):
+    """Predictions against X w + b in NumPy, with the coefficients by name as the first fit had them."""
+    model = fit(FRAME, model=clone(model))
+    fitted = {name: value for name, value in vars(model).items() if name.endswith("_")}
+    coef, intercept = dict(zip(FRAME.columns, model.coef_, strict=True)), model.intercept_
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        with pytest.raises((ValueError, ConvergenceWarning)):
+            refit(model)
+    after = {name: value for name, value in vars(model).items() if name.endswith("_")}
+    assert after.keys() == fitted.keys()
+    assert all(after[name] is fitted[name] for name in fitted)
+    expected = sum(coef[name] * FRAME[name].to_numpy() for name in FRAME.columns) + intercept
+    np.testing.assert_allclose(model.predict(FRAME), expected, rtol=1e-12)
+
+
+def test_a_path_changes_nothing_of_its_model():
+    model = fit(FRAME)
+    before = dict(vars(model))
+    cf.regularisation_path(model, RENAMED, Y, sites=SITES, n_alphas=2)
+    assert vars(model).keys() == before.keys()
+    assert all(vars(model)[name] is before[name] for name in before)
+    assert model.feature_names_in_.tolist() == ["age", "dose", "bmi"]
 
 
 # --- progress ---

@@ -73,14 +73,16 @@ class CrossValidated(FederatedModel):
         table = self.tabulated(X, y, sites, sample_weight)
         splits = splits_of(table, self.cv)
         federation = table.federation(splits)
-        parts = self._select(federation, len(splits), stacklevel=4)
-        self.fold_ = fold_column(table, federation.sites, parts)
-        self._after_a_table(sites)
+        with self._restored_on_failure():
+            parts = self._select(federation, len(splits), stacklevel=4)
+            self.fold_ = fold_column(table, federation.sites, parts)
+            self._after_a_table(sites)
         return self
 
     def fit_federation(self, federation: Federation) -> Any:
         """The same over whoever answers; `cv` is a number of folds or "leave-one-site-out"."""
-        self._select(federation, 0, stacklevel=4)
+        with self._restored_on_failure():
+            self._select(federation, 0, stacklevel=4)
         return self
 
     def _grid(self) -> AlphaGrid:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, dataclass_transform
 
@@ -92,9 +95,21 @@ class FederatedModel(BaseEstimator):
         - `sample_weight`: how much each row counts.
         """
         check_nothing_third(type(self).__name__, more)
-        self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
-        self._after_a_table(sites)
+        with self._restored_on_failure():
+            self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
+            self._after_a_table(sites)
         return self
+
+    @contextmanager
+    def _restored_on_failure(self) -> Iterator[None]:
+        """Undo every change of attributes if a fit raises: the model of an earlier fit stays complete."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
 
     def _after_a_table(self, sites: Any) -> None:
         """What only a fit to a table has to say."""
@@ -112,11 +127,12 @@ class FederatedModel(BaseEstimator):
         """Fit over whoever answers: sites in this process, or sites across a network."""
         alpha: Any = getattr(self, "alpha")  # noqa: B009  # a field of every subclass with a given alpha
         fitted, cost = converse(federation, fitting(federation, self.plan(), float(alpha)))
-        self._publish(federation, fitted, cost)
-        minimum = fitted.minimum
-        if not minimum.converged:
-            warnings.warn(self._why_not(minimum), ConvergenceWarning, stacklevel=2)
-        self._warn_if_undecided(fitted, stacklevel=3)
+        with self._restored_on_failure():
+            self._publish(federation, fitted, cost)
+            minimum = fitted.minimum
+            if not minimum.converged:
+                warnings.warn(self._why_not(minimum), ConvergenceWarning, stacklevel=2)
+            self._warn_if_undecided(fitted, stacklevel=3)
         return self
 
     def _warn_if_undecided(self, fitted: Fitted, stacklevel: int) -> None:
@@ -180,11 +196,12 @@ class FederatedModel(BaseEstimator):
             X, sites = X.drop(columns=sites), X[sites]
         check_table(type(self).__name__, X, y, sites, sample_weight)
         multi = self.__sklearn_tags__().target_tags.multi_output
+        checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
         X, y = validate_data(
-            self, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            checked, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
             dtype=np.float64,
         )  # fmt: skip
-        columns = getattr(self, "feature_names_in_", None)
+        columns = getattr(checked, "feature_names_in_", None)
         return tabulated(type(self).__name__, X, self._checked_labels(y), sites, sample_weight, columns)
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
