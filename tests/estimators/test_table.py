@@ -15,7 +15,7 @@ import pytest
 from scipy.sparse import csr_matrix
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import Lasso, LogisticRegression
 
 import compfed as cf
 from compfed.estimators.arguments import INSTEAD
@@ -85,6 +85,26 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a hole in the folds": (lambda: fit(model=cf.FederatedLassoCV(cv=[0.0, np.nan] * 6)), r"6 row\(s\) have none"),
     "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] must be a list"),
+    "a row twice in a pair": (
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[([0, 1, 2, 3, 3, 3], [4, 5, 6])])),
+        r"row 3 3 times; every row may be in a part once\. Give np\.unique\(part\)",
+    ),
+    "a row twice, from either end": (
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[([0, 1, 2, 3], [11, -1])])),
+        r"row 11 2 times; every row may be in a part once",
+    ),
+    "a splitter that draws with replacement": (
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])]))),
+        r"row 5 2 times",
+    ),
+    "a mask of whole numbers": (
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[(SITES, 1 - SITES)])),
+        r"12 whole numbers 0 and 1 for 12 rows: they may be a mask or row numbers\. Give np\.asarray\(part, dtype=bool\)",
+    ),
+    "a mask of bytes": (
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[(SITES == 0, (SITES == 1).astype(np.uint8))])),
+        r"they may be a mask or row numbers",
+    ),
     # groups
     "groups by name": (
         lambda: fit(FRAME, model=cf.FederatedGroupLasso(groups={"age": 0, "dose": 0, "bmi": 1})),
@@ -209,6 +229,18 @@ def test_a_fit_without_sites_says_that_it_took_one(model):
 def test_so_does_a_path():
     with pytest.warns(cf.OneSiteWarning, match="regularisation_path"):
         cf.regularisation_path(cf.FederatedLasso(), X, Y, n_alphas=2)
+
+
+# --- given folds ---
+
+
+def test_the_ways_out_of_a_mask_of_whole_numbers_hold_out_its_rows():
+    """The loss of the held-out rows against a lasso of scikit-learn on the others."""
+    reference = Lasso(0.1, tol=1e-14, max_iter=100_000).fit(X[SITES == 1], Y[SITES == 1])
+    expected = np.mean((Y - reference.predict(X))[SITES == 0] ** 2) / 2
+    for way in (lambda part: np.asarray(part, dtype=bool), np.flatnonzero):
+        model = fit(model=cf.FederatedLassoCV([0.1], cv=[(way(SITES), way(1 - SITES))]))
+        assert model.cv_loss_.item() == pytest.approx(expected, rel=1e-8)
 
 
 # --- a fit that fails ---

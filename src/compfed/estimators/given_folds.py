@@ -72,12 +72,31 @@ def _masks(pair: Any, length: int) -> Split:
     masks = []
     for part in pair:
         mask, chosen = np.zeros(length, bool), np.asarray(part)
+        _check_row_numbers(chosen, length)
         try:
             mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
         except IndexError as problem:
             raise InputError(f"cv speaks of rows that are not there: {problem}. The table has {length} rows.") from None
         masks.append(mask)
     return masks[0], masks[1]
+
+
+def _check_row_numbers(chosen: np.ndarray, length: int) -> None:
+    """Refuse whole numbers that may be a mask, and row numbers that come twice: a mask has every row once."""
+    if chosen.dtype.kind not in "iu":
+        return
+    if chosen.shape == (length,) and length > 1 and np.isin(chosen, (0, 1)).all():
+        raise InputError(
+            f"cv has a pair (train, test) with {length} whole numbers 0 and 1 for {length} rows: they may be a mask or row "
+            "numbers. Give np.asarray(part, dtype=bool) for a mask, np.flatnonzero(part) for its row numbers."
+        )
+    numbers = chosen.astype(np.int64)  # to an int8 no length can be added
+    rows, counts = np.unique(np.where(numbers < 0, numbers + length, numbers), return_counts=True)
+    if (counts > 1).any():
+        raise InputError(
+            f"cv has a pair (train, test) with row {int(rows[counts.argmax()])} {int(counts.max())} times; every row may be "
+            "in a part once. Give np.unique(part) to count it once, or fit(..., sample_weight=...) to count a row more."
+        )
 
 
 def fold_column(table: Table, sites: Sequence[Any], parts: Sequence[Parts]) -> np.ndarray:
