@@ -111,9 +111,29 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "labels in another order": (
         lambda: from_table(FRAME, pd.Series(Y, index=[3, 2, 1, 0]), WHERE),
-        r"y has the index of X in another order: .* y\.loc\[X\.index\] .* np\.asarray\(y\)",
+        r"y has the index of X in another order: .* y\.loc\[X\.index\] .* y\.to_numpy\(\)",
     ),
     "sites in another order": (lambda: from_table(FRAME, Y, pd.Series(WHERE, index=[3, 2, 1, 0])), r"sites has the index of X"),
+    "labels with an index of their own": (
+        lambda: from_table(FRAME, pd.Series(Y, index=list("wxyz")), WHERE),
+        r"y has another index than X: row 0 is 0 in X and 'w' in y\..* Give y\.to_numpy\(\) to match by place",
+    ),
+    "weights in another order": (
+        lambda: from_table(FRAME, Y, WHERE, row_weights=pd.Series(Y + 1, index=[3, 2, 1, 0])),
+        r"row_weights has the index of X in another order",
+    ),
+    "labels of a site in another order": (
+        lambda: from_arrays([FRAME], [pd.Series(Y, index=[3, 2, 1, 0])], names=["north"]),
+        r"site 'north': labels has the index of features in another order",
+    ),
+    "weights of a site with a shifted index": (
+        lambda: from_arrays([FRAME], [Y], row_weights=[pd.Series(Y + 1, index=[1, 2, 3, 4])]),
+        r"site '0': row_weights has another index than features: row 0 is 0 in features and 1 in row_weights",
+    ),
+    "classes in another order": (
+        lambda: held_out(pd.Series(WHERE), classes=pd.Series(Y, index=[3, 2, 1, 0])),
+        r"classes has the index of sites in another order",
+    ),
     "weights a little off": (
         lambda: problem(weights=[0.5, 0.5 + 1e-7]),
         r"weights sum to 1\.\d+; they must sum to 1 within 1e-8, and are 1e-07 off",
@@ -154,11 +174,17 @@ def test_truth_values_are_zero_and_one():
     np.testing.assert_array_equal(from_arrays([X > 3], [Y > 0]).features[0], [[0, 0], [0, 0], [1, 1], [1, 1]])
 
 
-def test_an_index_of_its_own_is_matched_by_place():
-    """As scikit-learn does it: only an index that is the same in another order has two readings."""
+def test_rows_without_their_own_index_are_matched_by_place():
     elsewhere = pd.Series(Y, index=list("wxyz"))
-    for sites in (from_table(FRAME, elsewhere, WHERE), from_table(FRAME, pd.Series(Y), pd.Series(WHERE))):
+    for sites in (
+        from_table(FRAME, elsewhere.to_numpy(), WHERE),
+        from_table(X, elsewhere, WHERE),
+        from_table(FRAME, pd.Series(Y), pd.Series(WHERE)),
+    ):
         np.testing.assert_array_equal(np.concatenate(sites.labels), Y[[0, 2, 1, 3]])
+    classes = pd.Series([0, 0, 0, 1, 1, 1], index=[5, 4, 3, 2, 1, 0])
+    out = held_out(["a"] * 6, share=0.4, classes=classes)  # by place: one or more of each class
+    assert set(classes.to_numpy()[out]) == {0, 1}
 
 
 # --- what is printed ---

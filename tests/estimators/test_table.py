@@ -27,6 +27,7 @@ X = RNG.standard_normal((12, 3))
 Y = X[:, 0] + 0.1 * RNG.standard_normal(12)
 SITES = np.arange(12) % 2
 FRAME = pd.DataFrame(X, columns=["age", "dose", "bmi"])
+NUMBERED: Any = pd.DataFrame(X)  # its columns are called 0, 1, 2
 MASK = np.arange(12) == 3
 LASSO: Any = cf.FederatedLasso
 
@@ -72,6 +73,66 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "weights in another order": (
         lambda: fit(FRAME, sample_weight=pd.Series(np.ones(12), index=range(11, -1, -1))),
         r"sample_weight has the index of X in another order",
+    ),
+    "y with a shifted index": (
+        lambda: fit(FRAME, pd.Series(Y, index=range(1, 13))),
+        r"y has another index than X: row 0 is 0 in X and 1 in y\..*Give y\.to_numpy\(\) to match by place",
+    ),
+    "y with a repeated label": (
+        lambda: fit(FRAME, pd.Series(Y, index=[0, 0, *range(2, 12)])),
+        r"row 1 is 1 in X and 0 in y",
+    ),
+    "sites in another order than y": (
+        lambda: fit(y=pd.Series(Y), sites=pd.Series(SITES, index=range(11, -1, -1))),
+        r"sites has the index of y in another order.*Give sites\.loc\[y\.index\]",
+    ),
+    "folds in another order": (
+        lambda: fit(FRAME, model=cf.FederatedLassoCV([0.1], cv=pd.Series(SITES, index=range(11, -1, -1)))),
+        r"cv has the index of X in another order.*cv\.loc\[X\.index\].*or cv\.to_numpy\(\)",
+    ),
+    "folds in another order than y": (
+        lambda: fit(y=pd.Series(Y), model=cf.FederatedLassoCV([0.1], cv=pd.Series(SITES, index=range(11, -1, -1)))),
+        r"cv has the index of X in another order",
+    ),
+    "a mask in another order": (
+        lambda: fit(FRAME, model=cf.FederatedLassoCV([0.1], cv=[(pd.Series(MASK, index=range(11, -1, -1)), ~MASK)])),
+        r"mask has the index of X in another order",
+    ),
+    "folds by name": (
+        lambda: fit(FRAME, model=cf.FederatedLassoCV([0.1], cv={row: row % 2 for row in range(12)})),
+        r"cv is a dict, whose entries are in no order of the rows\. Give a list .*\[cv\[row\] for row in X\.index\]",
+    ),
+    "y to score with in another order": (
+        lambda: fit(FRAME).score(FRAME, pd.Series(Y, index=range(11, -1, -1))),
+        r"y has the index of X in another order",
+    ),
+    "classes to score with in another order": (
+        lambda: fit(FRAME, Y > 0, cf.FederatedLogisticRegression()).score(FRAME, pd.Series(Y > 0, index=range(1, 13))),
+        r"y has another index than X",
+    ),
+    "numbered columns in another order": (
+        lambda: fit(NUMBERED).predict(NUMBERED[[2, 1, 0]]),
+        r"column 0 of X is 2 and was 0 at fit.*Give X\[\[0, 1, 2\]\] to match by name, or X\.to_numpy\(\)",
+    ),
+    "other numbered columns": (
+        lambda: fit(NUMBERED).predict(NUMBERED.set_axis([0, 1, 7], axis=1)),
+        r"column 2 of X is 7 and was 2 at fit",
+    ),
+    "numbered columns after a fit to an array": (
+        lambda: fit().predict(NUMBERED[[0, 2, 1]]),
+        r"column 1 of X is 2 and was 1 at fit",
+    ),
+    "numbered columns after a fit to words": (
+        lambda: fit(NUMBERED.rename(columns=str)).predict(NUMBERED[[0, 2, 1]]),
+        r"column 1 of X is 2 and was '1' at fit.*Give X\[\[0, 1, 2\]\]",
+    ),
+    "groups of numbered columns": (
+        lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=[[0, 1], [2]])),
+        r"feature 0, which may be the column called 0 \(number 2\) or column number 0\. Give X\.rename\(columns=str\)",
+    ),
+    "groups of numbered columns in a series": (
+        lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=pd.Series([0, 0, 1]))),
+        r"groups speaks of feature 0, which may be the column called 0",
     ),
     "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. These look like weights of rows"),
     "sites but for a space": (lambda: fit(sites=["n", " n"] * 6), r"' n' and 'n' are one name but for spaces"),
@@ -241,6 +302,37 @@ def test_the_ways_out_of_a_mask_of_whole_numbers_hold_out_its_rows():
     for way in (lambda part: np.asarray(part, dtype=bool), np.flatnonzero):
         model = fit(model=cf.FederatedLassoCV([0.1], cv=[(way(SITES), way(1 - SITES))]))
         assert model.cv_loss_.item() == pytest.approx(expected, rel=1e-8)
+
+
+# --- names and places ---
+
+
+def test_the_ways_out_of_an_index_and_of_numbered_columns():
+    """Fits and predictions against scikit-learn on arrays in the right order."""
+    shuffled: Any = pd.Series(Y[::-1], index=range(11, -1, -1))
+    by_index, by_place = (Lasso(0.01, tol=1e-14, max_iter=100_000).fit(X, y) for y in (Y, Y[::-1]))
+    np.testing.assert_allclose(fit(FRAME, shuffled.loc[FRAME.index]).coef_, by_index.coef_, rtol=1e-8)
+    np.testing.assert_allclose(fit(FRAME, shuffled.to_numpy()).coef_, by_place.coef_, rtol=1e-8)
+    for rows in (X, NUMBERED, NUMBERED.rename(columns=str)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of scikit-learn: names at fit that are not words
+            predicted = fit(rows).predict(NUMBERED[[2, 1, 0]][[0, 1, 2]])
+        np.testing.assert_allclose(predicted, by_index.predict(X), rtol=1e-7)
+    groups = fit(
+        NUMBERED[[2, 1, 0]].rename(columns=str), model=cf.FederatedGroupLasso(0.01, groups=[["0", "1"], ["2"]])
+    )
+    same = fit(model=cf.FederatedGroupLasso(0.01, groups=[[0, 1], [2]]))
+    np.testing.assert_allclose(groups.coef_[::-1], same.coef_, rtol=1e-8)
+
+
+def test_equal_indices_are_no_mistake():
+    later = FRAME.set_axis(range(5, 17), axis=0)
+    series = pd.Series(Y, index=range(5, 17))
+    expected = fit().coef_
+    np.testing.assert_array_equal(fit(later, series, sites=pd.Series(SITES, index=later.index)).coef_, expected)
+    np.testing.assert_array_equal(fit(later, Y).coef_, expected)
+    twice = FRAME.set_axis([0] * 12, axis=0)
+    np.testing.assert_array_equal(fit(twice, pd.Series(Y, index=twice.index)).coef_, expected)
 
 
 # --- a fit that fails ---

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from compfed.data.partition import apportioned
-from compfed.data.reading import one_per_row
+from compfed.data.reading import check_same_order, one_per_row
 from compfed.errors import InputError
 from compfed.tools.checks import is_number, whole
 from compfed.tools.grouping import rows_by
@@ -26,6 +26,8 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
         raise InputError(f"the share of held-out rows is {share!r}; it must be between 0 and 1.")
     whole(seed, "seed", 0)
     where = one_per_row("held_out: the site of every row is needed", sites)
+    check_same_order(sites, classes, "classes", "sites")
+    classes = None if classes is None else np.asarray(classes)
     out = np.zeros(len(where), bool)
     for i, own in enumerate(rows_by(where)[1]):
         rows = np.random.default_rng([seed, i]).permutation(own)

@@ -179,17 +179,29 @@ def site_of_every_row(need: str, column: Any) -> np.ndarray:
     return where
 
 
-def check_same_order(X: Any, other: Any, name: str) -> None:
-    """Refuse a Series whose rows are those of X by name and in another order: rows are matched by their place."""
-    mine: Any = getattr(X, "index", None)
-    theirs: Any = getattr(other, "index", None)
-    if not hasattr(mine, "equals") or not hasattr(theirs, "equals") or mine.equals(theirs) or len(mine) != len(theirs):
+def row_index(*tables: Any) -> Any:
+    """The index of the first table that has one, as DataFrames and Series of pandas have; None without any."""
+    found = (getattr(table, "index", None) for table in tables)
+    return next((index for index in found if hasattr(index, "equals")), None)
+
+
+def check_same_order(X: Any, other: Any, name: str, what: str = "X") -> None:
+    """Refuse a Series or DataFrame whose index is not that of X, label by label: rows are matched by their place."""
+    mine, theirs = row_index(X), row_index(other)
+    if mine is None or theirs is None or not len(mine) or len(mine) != len(theirs) or mine.equals(theirs):
         return
-    if mine.is_unique and theirs.is_unique and mine.sort_values().equals(theirs.sort_values()):
+    by_place = f"{name}.to_numpy() to match by place"
+    if mine.is_unique and theirs.is_unique and set(mine.tolist()) == set(theirs.tolist()):
         raise InputError(
-            f"{name} has the index of X in another order: rows could be matched by place or by index. Give "
-            f"{name}.loc[X.index] to match by index, or np.asarray({name}) to match by place."
+            f"{name} has the index of {what} in another order: rows could be matched by place or by index. Give "
+            f"{name}.loc[{what}.index] to match by index, or {by_place}."
         )
+    labels = zip(mine.tolist(), theirs.tolist(), strict=True)
+    row, (a, b) = next(((i, pair) for i, pair in enumerate(labels) if pair[0] != pair[1]), (0, (mine[0], theirs[0])))
+    raise InputError(
+        f"{name} has another index than {what}: row {row} is {a!r} in {what} and {b!r} in {name}. Both need the same labels "
+        f"in the same order. Give {by_place}, or both with their own index."
+    )
 
 
 def is_missing(value: Any) -> bool:

@@ -141,6 +141,10 @@ def from_arrays(
     if not feature_list:
         raise InputError("a federation needs at least one site; got none.")
     names = _checked_names(names, len(feature_list))
+    row_weights = None if row_weights is None else list(row_weights)
+    for i, name in enumerate(names):
+        weights = None if row_weights is None or i >= len(row_weights) else row_weights[i]
+        _check_index(name, feature_list[i], labels=label_list[i], row_weights=weights)
     checked = [_checked_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
     X, Y = zip(*checked, strict=True)
     _check_alike(names, X, Y)
@@ -153,7 +157,7 @@ def from_arrays(
         names=tuple(names),
         ids=tuple(range(len(X))),
         source=source or {"name": "from_arrays"},
-        row_weights=None if row_weights is None else _checked_row_weights(list(row_weights), names, Y),
+        row_weights=None if row_weights is None else _checked_row_weights(row_weights, names, Y),
         columns=None if columns is None else tuple(str(c) for c in columns),
     )
 
@@ -166,6 +170,15 @@ def _checked_names(names: Sequence[str] | None, sites: int) -> list[str]:
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
     return names
+
+
+def _check_index(name: str, features: Any, **given: Any) -> None:
+    """What is given for the rows of a site has the index of its features, if both have one."""
+    for what, values in given.items():
+        try:
+            check_same_order(features, values, what, "features")
+        except InputError as error:
+            raise InputError(f"site {name!r}: {error}") from None
 
 
 def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -260,6 +273,7 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         X = X.drop(columns=named)
     check_same_order(X, y, "y")
     check_same_order(X, sites, "sites")
+    check_same_order(X, row_weights, "row_weights")
     columns = [str(c) for c in X.columns] if is_frame(X) else None
     features, labels = floats(X, "features"), floats(y, "labels")
     where = site_of_every_row("sites: the site of every row is needed", sites)

@@ -71,12 +71,12 @@ class CrossValidated(FederatedModel):
         check_nothing_third(type(self).__name__, more)
         self._grid()
         table = self.tabulated(X, y, sites, sample_weight)
-        splits = splits_of(table, self.cv)
+        splits = splits_of(table, self.cv, (X, y, sites, sample_weight))
         federation = table.federation(splits)
         with self._restored_on_failure():
             parts = self._select(federation, len(splits), stacklevel=4)
             self.fold_ = fold_column(table, federation.sites, parts)
-            self._after_a_table(sites)
+            self._after_a_table(X, sites)
         return self
 
     def fit_federation(self, federation: Federation) -> Any:

@@ -5,12 +5,12 @@ They are worked out where the table is, and the sites are built with them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
 
-from compfed.data.reading import one_per_row
+from compfed.data.reading import check_same_order, one_per_row, row_index
 from compfed.errors import InputError
 from compfed.estimators.folds import WHAT_CV_MAY_BE, Parts
 from compfed.estimators.table import Split, Table
@@ -22,16 +22,21 @@ def speaks_of_rows(cv: Any) -> bool:
     return not isinstance(cv, (str, int, np.integer)) and not hasattr(cv, "split")
 
 
-def splits_of(table: Table, cv: Any) -> list[Split]:
-    """Masks (train, test) over the rows of a table, for folds that speak of them; none for those the sites make."""
+def splits_of(table: Table, cv: Any, given_to_fit: Sequence[Any] = ()) -> list[Split]:
+    """Masks (train, test) over the rows of a table, for folds that speak of them; none for those the sites make.
+
+    `given_to_fit` are X, y, ...: folds with an index of pandas need theirs.
+    """
     if isinstance(cv, (str, int, np.integer)):
         return []
+    rows = next((given_table for given_table in given_to_fit if row_index(given_table) is not None), None)
+    check_same_order(rows, cv, "cv")
     given = _listed(table, cv)
     if all(isinstance(entry, str) or not hasattr(entry, "__len__") for entry in given):
         fold = _fold_of_each(given, table.length)
         there = np.concatenate(table.rows)
         return [(fold != k, fold == k) for k in np.unique(fold[there])]
-    return [_masks(pair, table.length) for pair in given]
+    return [_masks(pair, table.length, rows) for pair in given]
 
 
 def _listed(table: Table, cv: Any) -> list[Any]:
@@ -46,6 +51,11 @@ def _listed(table: Table, cv: Any) -> list[Any]:
                 groups[rows] = i
             return list(cv.split(X, y, groups))
     unmasked(cv, "cv")
+    if isinstance(cv, (Mapping, Set)):
+        raise InputError(
+            f"cv is a {type(cv).__name__}, whose entries are in no order of the rows. Give a list with the fold of every row, "
+            "such as [cv[row] for row in X.index]."
+        )
     try:
         given = list(cv)
     except TypeError:
@@ -65,14 +75,16 @@ def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
     return folds
 
 
-def _masks(pair: Any, length: int) -> Split:
-    """A pair of row numbers, or of masks, as masks."""
+def _masks(pair: Any, length: int, rows: Any) -> Split:
+    """A pair of row numbers, or of masks, as masks; a mask with an index needs that of `rows`, if they have one."""
     if len(pair) != 2:
         raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
     masks = []
     for part in pair:
         mask, chosen = np.zeros(length, bool), np.asarray(part)
         _check_row_numbers(chosen, length)
+        if chosen.dtype.kind == "b":
+            check_same_order(rows, part, "mask")
         try:
             mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
         except IndexError as problem:

@@ -26,7 +26,26 @@ class Grouped(Family):
     names: tuple[str, ...] = ()
 
     def with_columns(self, names):
+        self._check_numbers(list(names or ()))
         return replace(self, names=names or ())
+
+    def _check_numbers(self, names: list[str]) -> None:
+        """Refuse a number of a feature that is the name of another one: columns may be called 0, 1, 2."""
+        index: Any = getattr(self.groups, "index", None)
+        if hasattr(index, "tolist"):  # a Series of pandas
+            pairs = list(enumerate(index.tolist()))
+        elif isinstance(self.groups, (list, tuple, np.ndarray)) and np.ndim(np.asarray(self.groups, object)):
+            listed = [group for group in self.groups if isinstance(group, (list, tuple, np.ndarray))]
+            pairs = [(entry, entry) for group in listed for entry in group]
+        else:
+            return
+        for place, entry in pairs:
+            if is_whole(entry) and str(entry) in names and names.index(str(entry)) != place:
+                raise InputError(
+                    f"groups speaks of feature {entry}, which may be the column called {entry} (number "
+                    f"{names.index(str(entry))}) or column number {entry}. Give X.rename(columns=str) and names as text, "
+                    f"'{entry}', to match by name; give X.to_numpy() to match by place."
+                )
 
     def loss(self, labels):
         return Squared()

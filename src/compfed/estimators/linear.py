@@ -30,6 +30,11 @@ class Regressor(RegressorMixin, FederatedModel):
         """X w + b."""
         return self.linear_predictor(X)[:, 0]
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2, the share of the variance explained; 1 is perfect, 0 is the mean."""
+        self._check_scored(X, y, sample_weight)
+        return float(super().score(X, y, sample_weight=sample_weight))
+
 
 # --- least squares ---
 
@@ -193,6 +198,7 @@ class PoissonModel(Regressor):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean. Of labels that are all the same: 0, or 1."""
+        self._check_scored(X, y, sample_weight)
         predicted = self.predict(X)
         try:
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))

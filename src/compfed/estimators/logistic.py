@@ -79,6 +79,11 @@ class LogisticModel(ClassifierMixin, FederatedModel):
         """log P(class | row)."""
         return self._log_proba(self.decision_function(X))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of rows whose most likely class is theirs."""
+        self._check_scored(X, y, sample_weight)
+        return float(super().score(X, y, sample_weight=sample_weight))
+
     def _log_proba(self, z: np.ndarray) -> np.ndarray:
         if z.ndim == 1:
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])

@@ -48,6 +48,11 @@ class MultiRegressor(MultiOutputMixin, RegressorMixin, FederatedModel):
         z = self.linear_predictor(X)
         return z[:, 0] if self.one_outcome_ else z
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2, the mean over the outcomes."""
+        self._check_scored(X, y, sample_weight)
+        return float(super().score(X, y, sample_weight=sample_weight))
+
 
 class MultiTaskModel(MultiRegressor):
     """The multi-task lasso, whatever its alpha."""

@@ -19,14 +19,23 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.data.reading import check_names
+from compfed.data.reading import check_names, check_same_order
 from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError, NotUniqueWarning
 from compfed.estimators.arguments import check_known, check_nothing_third
 from compfed.estimators.family import Family
 from compfed.estimators.pipeline import Fitted, Plan, fitting
 from compfed.estimators.scoring import scoring
-from compfed.estimators.table import NOT_SAID, Table, check_features, check_table, tabulated, warn_of_one_site
+from compfed.estimators.table import (
+    NOT_SAID,
+    Table,
+    check_features,
+    check_same_columns,
+    check_table,
+    column_labels,
+    tabulated,
+    warn_of_one_site,
+)
 from compfed.federation.communication import Communication
 from compfed.federation.conversation import Federation, converse
 from compfed.solvers.search import Minimum, Search
@@ -97,7 +106,7 @@ class FederatedModel(BaseEstimator):
         check_nothing_third(type(self).__name__, more)
         with self._restored_on_failure():
             self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
-            self._after_a_table(sites)
+            self._after_a_table(X, sites)
         return self
 
     @contextmanager
@@ -111,10 +120,13 @@ class FederatedModel(BaseEstimator):
             vars(self).update(before)
             raise
 
-    def _after_a_table(self, sites: Any) -> None:
+    def _after_a_table(self, X: Any, sites: Any) -> None:
         """What only a fit to a table has to say."""
         if isinstance(sites, str):
             self.site_column_ = sites
+        labels = column_labels(self._without_sites(X))
+        if labels is not None:
+            self.column_labels_ = labels
         warn_of_one_site(type(self).__name__, sites, stacklevel=4)
 
     def fit_sites(self, sites: Sites) -> Any:
@@ -195,6 +207,9 @@ class FederatedModel(BaseEstimator):
             check_names("X", X.columns)
             X, sites = X.drop(columns=sites), X[sites]
         check_table(type(self).__name__, X, y, sites, sample_weight)
+        labels = column_labels(X)
+        if labels is not None:
+            self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
         X, y = validate_data(
@@ -248,7 +263,7 @@ class FederatedModel(BaseEstimator):
                 f"the score of {type(self).__name__} needs a prediction for every row, and no site tells those. "
                 "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
             )
-        names = getattr(self, "feature_names_in_", None)
+        names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
         return converse(federation, scoring(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
@@ -257,9 +272,19 @@ class FederatedModel(BaseEstimator):
         check_is_fitted(self)
         X = self._without_sites(X)
         check_features(type(self).__name__, X)
+        check_same_columns(type(self).__name__, X, self._names_at_fit(), self.n_features_in_)
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
         z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
         return np.asarray(z)
+
+    def _names_at_fit(self) -> Any:
+        """The names of the columns at fit, words or not; None without any."""
+        return getattr(self, "feature_names_in_", getattr(self, "column_labels_", None))
+
+    def _check_scored(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """Refuse labels and weights to score with whose index is not that of X."""
+        for what, given in (("y", y), ("sample_weight", sample_weight)):
+            check_same_order(X, given, what)
 
     def _without_sites(self, X: Any) -> Any:
         column = getattr(self, "site_column_", None)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
-from compfed.data.reading import check_frame, check_same_order, floats, is_frame, site_of_every_row
+from compfed.data.reading import check_frame, check_same_order, floats, is_frame, row_index, site_of_every_row
 from compfed.engines.simulated_federation import Simulated
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site import Site, room_for
@@ -86,6 +86,37 @@ def check_features(name: str, X: Any) -> None:
     _check_real(name, "X", X)
 
 
+def column_labels(X: Any) -> tuple[Any, ...] | None:
+    """The names of a DataFrame's columns where they are not all words: scikit-learn takes no note of those."""
+    if not is_frame(X) or all(isinstance(name, str) for name in X.columns):
+        return None
+    return tuple(X.columns)
+
+
+def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: int) -> None:
+    """Refuse a DataFrame whose columns have other names than at fit, or another order; words are scikit-learn's to check.
+
+    `fitted` are the names at fit; None for a fit to an array, whose columns are known by their numbers.
+    """
+    given = column_labels(X)
+    if given is None or len(given) != width:
+        return
+    known = list(range(width)) if fitted is None else list(fitted)
+    by_word = any(isinstance(label, str) for label in known)
+    found: list[Any] = [str(label) for label in given] if by_word else list(given)
+    if found == known or (
+        (fitted is None or by_word) and set(found) != set(known)
+    ):  # names that say nothing of the fit
+        return
+    at = next(j for j, (a, b) in enumerate(zip(found, known, strict=True)) if a != b)
+    place = {label: j for j, label in enumerate(found)}
+    by_name = f"X[{[given[place[k]] for k in known]}] to match by name, or " if set(found) == set(known) else ""
+    raise InputError(
+        f"{name}: column {at} of X is {given[at]!r} and was {known[at]!r} at fit: columns must have the names of the fit in "
+        f"the same order. Give {by_name}X.to_numpy() to match by place."
+    )
+
+
 def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
     """The same of a table with labels, sites and weights."""
     check_features(name, X)
@@ -99,8 +130,10 @@ def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> No
         )
     if sample_weight is not None:
         numbers_or_truths(sample_weight, f"{name}: sample_weight")
-    for what, given in (("y", y), ("sites", sites), ("sample_weight", sample_weight)):
-        check_same_order(X, given, what)
+    given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
+    first = next((what for what, table in given.items() if row_index(table) is not None), "X")
+    for what, table in given.items():
+        check_same_order(given[first], table, what, first)
 
 
 def _kind(values: Any) -> str:
