@@ -114,6 +114,45 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         r"y has the index of X in another order: .* y\.loc\[X\.index\] .* y\.to_numpy\(\)",
     ),
     "sites in another order": (lambda: from_table(FRAME, Y, pd.Series(WHERE, index=[3, 2, 1, 0])), r"sites has the index of X"),
+    "sites beyond a float": (
+        lambda: from_table(X, Y, [2**53, 2**53 + 1, 2.0, 2.0]),
+        r"9007199254740992 and 9007199254740993 are different values and would both be read as 9007199254740992\.0\. Give all",
+    ),
+    "sites as floats that are no whole number": (
+        lambda: from_table(X, Y, np.array([2**53, 2**53 + 1, 2, 2], float)),
+        r"row 0 has 9007199254740992\.0, and from 2\*\*53 on .* Give them as whole numbers \(dtype int64\) or as text",
+    ),
+    "sites in bytes and in text": (
+        lambda: from_table(X, Y, ["a", b"a", "b", "b"]),
+        r"'a' and b'a' are different values and would both be read as 'a'",
+    ),
+    "sites in numbers and in text": (
+        lambda: from_table(X, Y, np.array([1, "1", "b", "b"], object)),
+        r"1 and '1' are different values and would both be read as '1'",
+    ),
+    "sites in a series of both": (
+        lambda: from_table(X, Y, pd.Series(["a", b"a", "b", "b"])),
+        r"'a' and b'a' are different values",
+    ),
+    "sites that end in a zero byte": (lambda: from_table(X, Y, ["a", "a\0", "b", "b"]), r"'a' and 'a\\x00' are different"),
+    "values in bytes and in text": (lambda: partition.by_column(["a", b"a"]), r"'a' and b'a' are different values"),
+    "rows to hold out by both": (lambda: held_out(["a", b"a"]), r"'a' and b'a' are different values"),
+    "groups in bytes and in text": (
+        lambda: cf.FederatedGroupLasso(groups=["a", b"a"]).fit(X, Y, sites=WHERE),
+        r"'a' and b'a' are different values",
+    ),
+    "groups beyond a float": (
+        lambda: cf.FederatedGroupLasso(groups=[2**53 + 1, float(2**53)]).fit(X, Y, sites=WHERE),
+        r"9007199254740993 and 9007199254740992\.0 are different values",
+    ),
+    "groups of NumPy beyond a float": (
+        lambda: cf.FederatedGroupLasso(groups=[np.int64(2**53 + 1), np.float64(2**53)]).fit(X, Y, sites=WHERE),
+        r"9007199254740993 and 9007199254740992\.0 are different values",
+    ),
+    "folds beyond a float": (
+        lambda: cf.FederatedLassoCV([0.1], cv=[2**53, 2**53 + 1, 2.0, 2.0]).fit(X, Y, sites=WHERE),
+        r"are different values and would both be read as",
+    ),
     "labels with an index of their own": (
         lambda: from_table(FRAME, pd.Series(Y, index=list("wxyz")), WHERE),
         r"y has another index than X: row 0 is 0 in X and 'w' in y\..* Give y\.to_numpy\(\) to match by place",
@@ -172,6 +211,13 @@ def test_numbers_however_they_are_written(given):
 
 def test_truth_values_are_zero_and_one():
     np.testing.assert_array_equal(from_arrays([X > 3], [Y > 0]).features[0], [[0, 0], [0, 0], [1, 1], [1, 1]])
+
+
+def test_sites_that_differ_stay_apart():
+    """Names against Python's own, which compares whole numbers exactly."""
+    for given in ([2**53, 2**53 + 1] * 2, np.array([2**53, 2**53 + 1] * 2), pd.Series([2**53, 2**53 + 1] * 2, dtype="Int64"),
+                  [2**64, 2**64 + 1] * 2, [1, 1.0, True, 2], ["a", np.str_("a"), "b", "b"]):  # fmt: skip
+        assert len(from_table(X, Y, given)) == len(set(list(given)))
 
 
 def test_rows_without_their_own_index_are_matched_by_place():

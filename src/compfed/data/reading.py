@@ -17,6 +17,7 @@ from compfed.errors import InputError
 from compfed.tools.checks import check_words, unmasked
 from compfed.tools.memory import check_written_out
 
+BEYOND = 2.0**53  # from here on a float is no longer one whole number
 WAY_OUT = "Encode words as numbers, or leave them out."
 
 
@@ -147,7 +148,7 @@ def check_finite(array: np.ndarray, what: str, columns: Sequence[Any] | None = N
 
 
 def one_per_row(need: str, column: Any) -> np.ndarray:
-    """A column of words or numbers without holes; where there are both, all are words."""
+    """A column of words or numbers without holes; where there are both, all are words, and no two become one."""
     # NumPy makes the word "nan" of a hole in a list of words: look first
     values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
     if values.ndim != 1 or not len(values):
@@ -162,7 +163,26 @@ def one_per_row(need: str, column: Any) -> np.ndarray:
             f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
             "Drop them or give them a value of their own."
         )
-    return np.asarray(values.tolist()) if words else values
+    return _as_one_kind(need, values.tolist()) if words else values
+
+
+def _as_one_kind(need: str, given: list[Any]) -> np.ndarray:
+    """Values as an array of one kind; refuses different values that are the same there, as 1 and "1" are as words."""
+    found = np.asarray(given)
+    if found.ndim != 1:
+        return found
+    seen: dict[Any, Any] = {}
+    for value, read in zip(given, found.tolist(), strict=True):
+        value = (
+            value.item() if isinstance(value, np.generic) else value
+        )  # Python compares whole numbers and floats exactly
+        twin = seen.setdefault(read, value)
+        if twin is not value and twin != value:
+            raise InputError(
+                f"{need}; {twin!r} and {value!r} are different values and would both be read as {read!r}. Give all as text "
+                "or all as whole numbers, and give different values different names."
+            )
+    return found
 
 
 def site_of_every_row(need: str, column: Any) -> np.ndarray:
@@ -174,6 +194,12 @@ def site_of_every_row(need: str, column: Any) -> np.ndarray:
             f"{need}; row {first} has {float(where[first])!r}. These look like weights of rows, which are "
             "sample_weight=... (row_weights=... in compfed.data); if they do name sites, give them as text: "
             "[str(s) for s in sites]."
+        )
+    if where.dtype.kind == "f" and (np.abs(where) >= BEYOND).any():
+        first = int(np.argmax(np.abs(where) >= BEYOND))
+        raise InputError(
+            f"{need}; row {first} has {float(where[first])!r}, and from 2**53 on a float stands for several whole numbers: two "
+            "sites may have become one. Give them as whole numbers (dtype int64) or as text."
         )
     check_words(need, np.unique(where))
     return where
