@@ -10,7 +10,10 @@ import pytest
 import scipy.sparse
 from scipy import stats
 
-from compfed.data import from_arrays, from_table, synthetic
+import compfed as cf
+from compfed.data import Sites, describe, from_arrays, from_table, synthetic
+from compfed.problem.losses import Logistic
+from compfed.problem.regularisers import Zero
 
 
 def recipe(alpha, beta, sizes, d, seed, classes=1):
@@ -240,3 +243,22 @@ def test_pooled_is_all_rows_of_all_sites():
     np.testing.assert_array_equal(labels, np.hstack(Y))
     # and from_table takes them apart again
     assert same_data(from_table(features, labels, np.repeat([0, 1, 2], [4, 1, 6])), from_arrays(X, Y))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint64, bool])
+def test_small_integers_do_not_wrap(dtype):
+    """A federation put together by hand, against NumPy on floats."""
+    low, high = (0, 1) if dtype is bool else (np.iinfo(dtype).min, 127)
+    X = np.array([[high, low], [low, high], [1, 0], [low, low]]).astype(dtype)
+    y, w = np.array([0, 1, 1, 0]).astype(dtype), np.array([1, 1, 1, 1]).astype(dtype)
+    sites = Sites((X, X[:2]), (y, y[:2]), ("north", "south"), (0, 1), row_weights=(w, w[:2]))
+    A, b = X.astype(float), y.astype(float)
+    pooled = np.concatenate([A, A[:2]])
+    off = np.abs(np.array([A.mean(axis=0), A[:2].mean(axis=0)]) - pooled.mean(axis=0)) / pooled.std(axis=0)
+    assert describe(sites).feature_shift == pytest.approx(off.max(), rel=1e-12)
+    np.testing.assert_array_equal(sites.features[0], A)
+    x = np.array([0.01, -0.02])
+    signs = 2 * b - 1
+    losses = [np.logaddexp(0, -signs[:m] * (A[:m] @ x)).mean() for m in (4, 2)]
+    problem = cf.Problem(Logistic(), Zero(), sites, weights=[0.5, 0.5])
+    assert float(problem.objective(x)) == pytest.approx(np.mean(losses), rel=1e-9)

@@ -49,11 +49,11 @@ class Sites:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Arrays of its own: what the caller does with his later changes nothing here."""
+        """Arrays of its own: what the caller does with his later changes nothing here. Whole numbers become floats."""
         for name in ("features", "labels", "row_weights"):
             arrays = getattr(self, name)
             if arrays is not None:
-                object.__setattr__(self, name, tuple(owned(a) for a in arrays))
+                object.__setattr__(self, name, tuple(owned(_unwrapped(a)) for a in arrays))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -115,6 +115,11 @@ class Sites:
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """All rows in one table: what nobody may do with real sites, and what a test compares with."""
         return np.concatenate(self.features), np.concatenate(self.labels)
+
+
+def _unwrapped(array: np.ndarray) -> np.ndarray:
+    """Whole numbers and truth values as float64: sums and differences of small integers wrap around."""
+    return made_here(array.astype(np.float64)) if array.dtype.kind in "biu" else array
 
 
 def from_arrays(
