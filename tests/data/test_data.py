@@ -11,7 +11,7 @@ import scipy.sparse
 from scipy import stats
 
 import compfed as cf
-from compfed.data import Sites, describe, from_arrays, from_table, synthetic
+from compfed.data import Sites, describe, from_arrays, from_table, mapped_sites, synthetic
 from compfed.problem.losses import Logistic
 from compfed.problem.regularisers import Zero
 
@@ -262,3 +262,12 @@ def test_small_integers_do_not_wrap(dtype):
     losses = [np.logaddexp(0, -signs[:m] * (A[:m] @ x)).mean() for m in (4, 2)]
     problem = cf.Problem(Logistic(), Zero(), sites, weights=[0.5, 0.5])
     assert float(problem.objective(x)) == pytest.approx(np.mean(losses), rel=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int8, bool])
+def test_labels_of_fetched_rows_do_not_wrap(dtype):
+    """Labels 0 and 1 are -1 and +1 to the logistic loss, whatever their type."""
+    labels = np.array([0, 1, 0, 1, 1, 0])
+    sites = mapped_sites(np.ones((6, 2)), labels.astype(dtype), [3, 3])
+    encoded = np.concatenate([Logistic().encode(sites.rows(i)[1]) for i in range(2)])
+    np.testing.assert_array_equal(encoded, [-1, 1, -1, 1, 1, -1])

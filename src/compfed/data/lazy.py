@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed.data.sites import Sites, from_arrays, mark_weights
+from compfed.data.sites import Sites, from_arrays, mark_weights, unwrapped
 from compfed.errors import InputError
 from compfed.tools.arrays import owned
 from compfed.tools.checks import a_function, numbers, unmasked
@@ -99,7 +99,7 @@ def _fetched(rows_of: RowsOf, client: int) -> tuple[np.ndarray, np.ndarray]:
     for what, part in (("features", A), ("labels", y)):
         if part.dtype.kind not in "biuf":
             raise InputError(f"client {client}: its {what} are {part.dtype}, not numbers. Encode them in rows_of.")
-    return A, y
+    return A, unwrapped(y)  # features are cast where they are used
 
 
 def lazy_sites(rows_of: RowsOf, sizes: Any, *, source: dict[str, Any] | None = None) -> LazySites:

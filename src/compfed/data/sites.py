@@ -53,7 +53,7 @@ class Sites:
         for name in ("features", "labels", "row_weights"):
             arrays = getattr(self, name)
             if arrays is not None:
-                object.__setattr__(self, name, tuple(owned(_unwrapped(a)) for a in arrays))
+                object.__setattr__(self, name, tuple(owned(unwrapped(a)) for a in arrays))
 
     def __len__(self) -> int:
         return len(self.features)
@@ -117,7 +117,7 @@ class Sites:
         return np.concatenate(self.features), np.concatenate(self.labels)
 
 
-def _unwrapped(array: np.ndarray) -> np.ndarray:
+def unwrapped(array: np.ndarray) -> np.ndarray:
     """Whole numbers and truth values as float64: sums and differences of small integers wrap around."""
     return made_here(array.astype(np.float64)) if array.dtype.kind in "biu" else array
 
