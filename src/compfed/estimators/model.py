@@ -272,7 +272,7 @@ class FederatedModel(BaseEstimator):
         check_is_fitted(self)
         X = self._without_sites(X)
         check_features(type(self).__name__, X)
-        check_same_columns(type(self).__name__, X, self._names_at_fit(), self.n_features_in_)
+        check_same_columns(type(self).__name__, X, self._names_at_fit(), np.shape(self.coef_)[-1])
         X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
         z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
         return np.asarray(z)
