@@ -465,3 +465,18 @@ def test_mistakes_at_the_boundary_are_named(mistake):
     make, message = WRONG[mistake]
     with pytest.raises(cf.InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, bool])
+def test_small_integers_do_not_wrap_at_a_site(dtype):
+    """A site that is built by hand has the facts and the loss of the same rows in double precision."""
+    rng = np.random.default_rng(3)
+    A, y = rng.integers(0, 2 if dtype is bool else 100, (12, 3)).astype(dtype), rng.integers(0, 2, 12).astype(dtype)
+    view, x = View(cf.losses.Logistic()), np.array([[0.01, -0.02, 0.03]])
+    queries = (Describe(detail=True), ValueAndGradient(view, x))
+    small = Site(A, y, name="a", index=0).answer(queries)
+    double = Site(A.astype(float), y.astype(float), name="a", index=0).answer(queries)
+    np.testing.assert_allclose(small[0].facts.mean, A.astype(float).mean(axis=0), rtol=1e-14)
+    np.testing.assert_allclose(small[0].facts.square, A.astype(float).var(axis=0), rtol=1e-12)
+    np.testing.assert_array_equal(small[1].value, double[1].value)
+    np.testing.assert_array_equal(small[1].gradient, double[1].gradient)

@@ -32,6 +32,7 @@ class Facts(NamedTuple):
 
 def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
     """What one site says of its rows."""
+    X = np.asarray(X, float)  # small integers would wrap, and booleans cannot be subtracted
     classes, counts = np.unique(y, return_counts=True) if y.ndim == 1 else (np.empty(0), np.empty(0, int))
     numbers = y.dtype.kind in "biuf"
     if len(classes) > MOST_CLASSES or not numbers or (classes != np.rint(classes)).any():

@@ -28,7 +28,7 @@ def two_classes(labels: np.ndarray, loss: Any) -> np.ndarray:
     if np.isin(found, (-1, 1)).all():
         return labels
     if np.isin(found, (0, 1)).all():
-        return 2 * labels - 1
+        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
     raise InputError(
         f"{type(loss).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. "
         "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
