@@ -23,7 +23,7 @@ from machine import described
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.solvers.steps import suggest
+from compfed.solve import suggest
 
 SHAPES: tuple[tuple[int, int, int], ...] = (
     (20000, 256, 64),

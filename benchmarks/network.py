@@ -34,7 +34,7 @@ import numpy as np
 import compfed as cf
 from compfed.data import Sites, bundled
 from compfed.federation import ValueAndGradient, ask
-from compfed.federation.view import View
+from compfed.federation.spec import View
 from compfed.network import keys
 from compfed.network.demo import Loopback, end_process, free_port, wait_for_port
 

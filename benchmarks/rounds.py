@@ -24,8 +24,8 @@ import numpy as np
 from machine import described
 
 import compfed as cf
-from compfed.engines import reference
-from compfed.tools import host_devices
+from compfed._utils import compilation as host_devices
+from compfed.simulation import reference
 
 ETA, TAU, LAM, RIDGE, BATCH = 1.0, 5, 1e-4, 0.01, 20
 

@@ -66,7 +66,9 @@ def trajectories(steps: dict[str, dict] | None) -> tuple[dict[str, np.ndarray], 
             kinds["sampled"] = {"participants": 3, "seed": 4}
         for kind, options in kinds.items():
             trace = cf.simulate(problem, algorithm, ROUNDS, **options)
-            found[f"{name}/{kind}"] = np.concatenate([trace.x, trace["objective"], trace["bytes_up"], trace["bytes_down"]])
+            found[f"{name}/{kind}"] = np.concatenate(
+                [trace.x, trace["objective"], trace["bytes_up"], trace["bytes_down"]]
+            )
     return found, used
 
 

@@ -26,8 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import compfed as cf
-from compfed.data.holdout import held_out
-from compfed.tools.text import number_table
+from compfed._utils.text import number_table
+from compfed.data.splits import held_out
 
 HIDDEN, CLASSES = 32, 10
 ETA, TAU, BATCH = 0.5, 5, 32

@@ -48,8 +48,8 @@ def compilations() -> Callable[[], int]:
     The count is that of the programs in memory, which are dropped when there are too many. So the test starts with none, and
     what other tests compiled in this process before does not matter.
     """
-    from compfed.engines.xla_program import programs_compiled
-    from compfed.tools.programs import make_room
+    from compfed._utils.compilation import make_room
+    from compfed.simulation.xla import programs_compiled
 
     make_room(most=0)
     return programs_compiled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import compfed as cf
-from compfed.problem.regularisers import Regulariser
+from compfed.regularisers import Regulariser
 
 
 def quadratics(

@@ -12,11 +12,11 @@ import pytest
 from problems import logistic, quadratics
 
 import compfed as cf
+from compfed._utils.records import record
 from compfed.algorithms import DecoupledProx, FedDA
 from compfed.data import from_arrays, from_table, synthetic
-from compfed.problem.losses import Logistic, Squared
-from compfed.problem.regularisers import L1, Box, ElasticNet, L2Ball, Zero
-from compfed.tools.records import record
+from compfed.losses import Logistic, Squared
+from compfed.regularisers import L1, Box, ElasticNet, L2Ball, Zero
 from compfed.trace import State
 
 ANYTHING: Any = np.ones(2)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
+from compfed._utils.progress import Steps, progress_bar
 from compfed.cli import main
 from compfed.report.figures import Line, Panel, draw
 from compfed.studies import methods_compared as compare
@@ -28,7 +29,6 @@ from compfed.studies.paper.keys import ALGORITHM_1, Group, Key
 from compfed.studies.paper.runs import Experiment
 from compfed.studies.paper.setting import QUICK
 from compfed.studies.paper.theorem import theorem_bound
-from compfed.tools.progress import Steps, progress_bar
 
 SRC = str(Path(cf.__file__).parents[1])
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_known_before_anything_is_computed(command, capsys, tmp_p
         def write(self, _):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("compfed.tools.files.tempfile.TemporaryFile", lambda dir: Full())
+    monkeypatch.setattr("compfed._utils.files.tempfile.TemporaryFile", lambda dir: Full())
     assert main([*command, "--out", str(tmp_path / "a" / "b")]) == 2
     assert "nothing can be written there (No space left on device)" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())  # what was made to try is gone
@@ -400,7 +400,7 @@ def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
 
 def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch):
     clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
-    monkeypatch.setattr("compfed.tools.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("compfed._utils.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
     show = progress_bar("work", out)
     show(1, 4)

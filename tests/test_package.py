@@ -18,7 +18,7 @@ def version(name):
     return real(name)
 metadata.version = version
 import compfed
-from compfed.tools.versions import versions
+from compfed._utils.text import versions
 print(compfed.__version__, versions()["compfed"], *(name for name in ("jax", "numpy", "scipy", "sklearn") if name in sys.modules))
 """
 

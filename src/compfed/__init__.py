@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compfed import algorithms, data, engines, federation, testing
     from compfed import network as network
+    from compfed._utils.compilation import use_all_cores
+    from compfed._utils.progress import progress_bar
     from compfed.algorithms import register
-    from compfed.engines import grid, simulate, simulate_cohorts
     from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
     from compfed.estimators import (
         FederatedElasticNet,
@@ -31,12 +32,11 @@ if TYPE_CHECKING:
     )
     from compfed.problem import LazyProblem, Problem, losses, regularisers
     from compfed.report.paths import plot_path
+    from compfed.simulation import grid, simulate, simulate_cohorts
     from compfed.solvers import Minimum, Solution, minimise, solve, steps
     from compfed.studies.local_federated import compare_local_federated
     from compfed.studies.local_federated_pooled import compare_local_federated_pooled
     from compfed.studies.methods_compared import compare_methods
-    from compfed.tools.host_devices import use_all_cores
-    from compfed.tools.progress import progress_bar
     from compfed.trace import Trace
 
 try:
@@ -64,7 +64,8 @@ _PLACES = {
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
     "problem": "LazyProblem Problem losses regularisers",
     "report.paths": "plot_path",
-    "solvers": "Minimum Solution minimise solve steps",
+    "solve": "Solution minimise solve suggest",
+    "solvers.search": "Minimum",
     "studies.local_federated": "compare_local_federated",
     "studies.local_federated_pooled": "compare_local_federated_pooled",
     "studies.methods_compared": "compare_methods",

@@ -139,7 +139,7 @@ def _add_worker(commands: Any) -> None:
 
 def _folder(path: Path) -> Path:
     """The folder for results, if they can be written there: known before anything is computed."""
-    from compfed.tools.files import check_writable
+    from compfed._utils.files import check_writable
 
     check_writable(path, f"--out {path}")
     return path
@@ -221,9 +221,9 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from compfed._utils.text import markdown_table, text_table
     from compfed.algorithms import find
     from compfed.studies.method_table import HEADER, entries, references
-    from compfed.tools.text import markdown_table, text_table
 
     names = _methods(args.methods)
     table = markdown_table if args.markdown else text_table
@@ -237,7 +237,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     from compfed.data import describe, from_files, from_svmlight
-    from compfed.data.files import SVMLIGHT_ENDINGS
+    from compfed.data.readers import SVMLIGHT_ENDINGS
 
     if args.format == "svmlight" or (args.format is None and args.paths[0].suffix in SVMLIGHT_ENDINGS):
         named = [option for option in ("label", "site", "drop") if getattr(args, option) is not None]
@@ -254,7 +254,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from compfed.engines.worker import run_script
+    from compfed.simulation.processes import run_script
 
     run_script(
         args.script, args.arguments, coordinator=args.coordinator, process_id=args.process_id, processes=args.processes,

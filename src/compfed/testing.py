@@ -13,17 +13,16 @@ from typing import Any, Literal
 import numpy as np
 
 import compfed.algorithms as alg
+from compfed._utils.text import text_table
 from compfed.algorithms.contract import check_contract
 from compfed.data import from_arrays, synthetic
-from compfed.engines import reference, simulate
-from compfed.engines.costs import cost_of_a_round
 from compfed.errors import Divergence, InputError
-from compfed.problem.losses import Logistic, Squared
+from compfed.losses import Logistic, Squared
+from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
-from compfed.problem.regularisers import L1, Zero
-from compfed.solvers.pooled import solve
-from compfed.solvers.steps import suggest
-from compfed.tools.text import text_table
+from compfed.regularisers import L1, Zero
+from compfed.simulation import reference, simulate
+from compfed.solve import solve, suggest
 from compfed.trace import Trace
 
 Verdict = Literal["holds", "fails", "not claimed"]

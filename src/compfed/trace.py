@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.files import whole_file
+from compfed._utils.text import shortened
+from compfed._utils.validation import is_whole
 from compfed.errors import InputError, MissingExtra
-from compfed.tools.checks import is_whole
-from compfed.tools.files import whole_file
-from compfed.tools.text import shortened
 
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",

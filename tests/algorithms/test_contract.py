@@ -17,11 +17,11 @@ from jax import Array
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
+from compfed._utils.records import count, fixed, positive, record, with_leaf
 from compfed.algorithms import ALGORITHMS, Algorithm, Sparse
-from compfed.algorithms.bounds import Bounds
+from compfed.algorithms.base import Bounds
 from compfed.algorithms.contract import check_contract
-from compfed.engines import reference
-from compfed.tools.records import count, fixed, positive, record, with_leaf
+from compfed.simulation import reference
 
 PROBLEM = quadratics(0)
 HERE = Path(__file__).name

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
+from compfed._utils.precision import precision
 from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx
@@ -23,10 +24,9 @@ from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
 from compfed.algorithms.scaffnew import Fixed, Random, Scaffnew
 from compfed.algorithms.server_prox import ServerProx
-from compfed.engines import reference
-from compfed.engines.costs import cost_of_a_round
+from compfed.monitor import cost_of_a_round
+from compfed.simulation import reference
 from compfed.studies.ablation import AblatedProx
-from compfed.tools.precision import precision
 
 LAM = 1.0  # of the L1 in `quadratics`
 

@@ -18,6 +18,7 @@ import pytest
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
+from compfed._utils.precision import precision
 from compfed.algorithms import DecoupledProx, FedAvg
 from compfed.algorithms import mime as mime_file
 from compfed.algorithms.base import Algorithm
@@ -29,8 +30,7 @@ from compfed.algorithms.fedsplit import FedSplit
 from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.scaffold import Scaffold
-from compfed.engines.costs import cost_of_a_round
-from compfed.tools.precision import precision
+from compfed.monitor import cost_of_a_round
 
 # Every (method, tau) compiles once for all problems, so there are few of them.
 N, D, TAU = 5, 8, 3

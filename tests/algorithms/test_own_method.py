@@ -11,10 +11,10 @@ from jax import Array
 from problems import quadratics
 
 import compfed as cf
+from compfed._utils.records import positive, record
 from compfed.algorithms import ALGORITHMS, Algorithm, find, register
-from compfed.engines import reference
+from compfed.simulation import reference
 from compfed.studies.method_table import entries
-from compfed.tools.records import positive, record
 
 PROBLEM = quadratics(0)
 HERE = Path(__file__).name

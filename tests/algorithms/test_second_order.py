@@ -15,15 +15,15 @@ from sklearn.linear_model import Lasso
 import compfed as cf
 from compfed.algorithms import ProximalBFGS, ProximalNewton
 from compfed.data import bundled
-from compfed.engines.reference_engine import task_of
-from compfed.engines.simulated_federation import Simulated
 from compfed.federation import InProcess, ValueAndGradient, converse
-from compfed.problem.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
-from compfed.problem.regularisers import L1, GroupL2, OnBlock, Zero
-from compfed.solvers.by_questions import Reached, asking
-from compfed.solvers.federated import minimising, starting
+from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
+from compfed.regularisers import L1, GroupL2, OnBlock, Zero
+from compfed.simulation.federation import Simulated
+from compfed.simulation.plain import task_of
+from compfed.solve import suggest
+from compfed.solvers.auto import minimising, starting
 from compfed.solvers.search import Search
-from compfed.solvers.steps import suggest
+from compfed.solvers.second_order import Reached, asking
 
 SMOOTH = quadratics(g=Zero())
 D = SMOOTH.d

@@ -9,8 +9,8 @@ import pytest
 from places import ROOT
 
 from compfed.algorithms import ALGORITHMS
-from compfed.algorithms.bounds import Bounds
-from compfed.problem.regularisers import L1, Zero
+from compfed.algorithms.base import Bounds
+from compfed.regularisers import L1, Zero
 
 LAM = 0.1
 X0 = np.array([1.0, -2.0, 0.5, 3.0, -0.004])

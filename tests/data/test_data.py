@@ -12,8 +12,8 @@ from scipy import stats
 
 import compfed as cf
 from compfed.data import Sites, describe, from_arrays, from_table, mapped_sites, synthetic
-from compfed.problem.losses import Logistic
-from compfed.problem.regularisers import Zero
+from compfed.losses import Logistic
+from compfed.regularisers import Zero
 
 
 def recipe(alpha, beta, sizes, d, seed, classes=1):

@@ -14,9 +14,9 @@ from scipy.sparse import csr_matrix
 
 import compfed as cf
 from compfed.data import from_arrays, from_table, partition
-from compfed.data.holdout import held_out
-from compfed.federation.site import Site
-from compfed.federation.view import View
+from compfed.data.splits import held_out
+from compfed.federation.site.site import Site
+from compfed.federation.spec import View
 from compfed.problem.local_loss import FullGradient
 
 masked: Any = np.ma.masked_array

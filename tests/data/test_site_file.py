@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.data.site_file import UnfitRows, read_site
+from compfed.data.readers import UnfitRows, read_site
 
 pytest.importorskip("pandas")
 

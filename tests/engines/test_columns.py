@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines import columns
-from compfed.problem import measures
+from compfed.losses.lipschitz import largest_eigenvalue
+from compfed.problem import evaluation as measures
 from compfed.problem import problem as problem_module
-from compfed.problem.curvature import largest_eigenvalue
+from compfed.simulation import evaluation as columns
 
 D = 5
 

@@ -11,19 +11,19 @@ import jax
 import pytest
 
 import compfed as cf
-from compfed.tools import host_devices
+from compfed._utils import compilation as host_devices
 
 # in a process of its own: how many devices there are is settled once in a process
 SHARED_OUT = """
 import importlib, sys
 import numpy as np
 import compfed as cf
-from compfed.engines import reference
-from compfed.tools import host_devices
+from compfed.simulation import reference
+from compfed._utils import compilation as host_devices
 host_devices.LATENCY = sys.argv[1]
 assert cf.use_all_cores(2) == 2
 assert open(host_devices.LATENCY, "rb").read() == b""
-simulator = importlib.import_module("compfed.engines.simulator")
+simulator = importlib.import_module("compfed.simulation.simulate")
 simulator.SMALL = 0
 sites = cf.data.synthetic(clients=5, samples=[30, 6, 30, 6, 30], features=4, seed=0)  # two buckets, neither of them even
 problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites, weights=sites.shares)

@@ -10,8 +10,8 @@ from problems import quadratic_oracle, quadratics, soft
 import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffnew, Scaffold, VarianceReducedDecoupledProx
 from compfed.algorithms.scaffnew import Random
-from compfed.engines import reference
 from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.simulation import reference
 from compfed.studies.ablation import AblatedProx
 
 ROWS = [10, 20, 60]  # of the sites: 30 on average

@@ -11,11 +11,11 @@ from problems import logistic, quadratics
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid
-from compfed.engines import reference
-from compfed.engines.prepared_algorithm import ready
-from compfed.solvers.steps import suggest
+from compfed.federation.server.rounds import ready
+from compfed.simulation import reference
+from compfed.solve import suggest
 
-engine = importlib.import_module("compfed.engines.simulator")  # the package exports the function of the same name
+engine = importlib.import_module("compfed.simulation.simulate")  # the package exports the function of the same name
 
 EQUAL, UNEQUAL = 20, [30, 6, 30, 6, 6]  # the unequal ones fill two buckets
 # Columns that are pure rounding noise (a norm that is zero in exact arithmetic), or a clock.

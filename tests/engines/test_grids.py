@@ -11,12 +11,12 @@ from jax import Array
 from problems import logistic
 
 import compfed as cf
+from compfed._utils.records import record
 from compfed.algorithms import Algorithm, DecoupledProx
-from compfed.engines import grids, xla_program
-from compfed.engines.request import checked
-from compfed.engines.xla_program import grid_rounds
-from compfed.engines.xla_round import Stop
-from compfed.tools.records import record
+from compfed.simulation import grid as grids
+from compfed.simulation import xla as xla_program
+from compfed.simulation.run_spec import checked
+from compfed.simulation.xla import Stop, grid_rounds
 
 CLIENTS, BATCH, D = 5, 4, 8
 

@@ -15,7 +15,7 @@ import pytest
 
 import compfed as cf
 from compfed.algorithms import Scaffold
-from compfed.engines.mesh import _slots
+from compfed.simulation.sharding import _slots
 
 # Seven clients in two buckets of one and of six: with two devices, one of them has a place that nobody fills.
 SETUP = """
@@ -59,7 +59,7 @@ def test_two_devices_have_the_models_of_one_and_what_nobody_has_counts_nothing(t
         "import jax\njax.config.update('jax_num_cpu_devices', 2)\n"
         + SETUP
         + """
-from compfed.engines import simulator
+from compfed.simulation import simulate as simulator
 assert problem.store.buckets == ((1, 40), (6, 9))
 off = {}
 in_turn = sampled[0], sampled[1] | {"batch_size": None}  # one after another, where there are more rows than these

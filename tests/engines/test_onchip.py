@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines.onchip import choice, fetched_rows
-from compfed.engines.onchip.groups import for_kernels
-from compfed.engines.onchip.lowering import NoKernel, lowered
-from compfed.engines.onchip.one_pass import gradients
-from compfed.solvers.steps import suggest
+from compfed.simulation.pallas import choice, fetched_rows
+from compfed.simulation.pallas.groups import for_kernels
+from compfed.simulation.pallas.lowering import NoKernel, lowered
+from compfed.simulation.pallas.one_pass import gradients
+from compfed.solve import suggest
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two

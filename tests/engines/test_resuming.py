@@ -11,11 +11,11 @@ import pytest
 from problems import quadratics
 
 import compfed as cf
+from compfed._utils.records import positive, record
 from compfed.algorithms import ALGORITHMS, DecoupledProx, FedADMM, FedAvg, Scaffold
 from compfed.algorithms.fast_fedda import Constant, Linear
 from compfed.data import from_arrays
-from compfed.solvers.steps import suggest
-from compfed.tools.records import positive, record
+from compfed.solve import suggest
 
 NAMES = ["ash", "birch", "cedar", "elm", "fir"]
 ORDER = [3, 0, 4, 2, 1]

@@ -11,11 +11,10 @@ from samples import WEIGHTS, samples
 import compfed as cf
 from compfed.algorithms import ALGORITHMS, DecoupledProx, FastFedDA, FedAvg, FedDA, FedMid, FedProx, Mime, MimeLite
 from compfed.algorithms.fast_fedda import Constant
-from compfed.engines import reference
-from compfed.federation.server import ServerLoop
-from compfed.solvers.steps import suggest
-from compfed.tools.randomness import participation_scores, run_key
-from compfed.tools.sampling import participants
+from compfed.federation.server.rounds import ServerLoop
+from compfed.sampling import participants, participation_scores, run_key
+from compfed.simulation import reference
+from compfed.solve import suggest
 
 
 def weighted(g: cf.regularisers.Regulariser) -> cf.Problem:

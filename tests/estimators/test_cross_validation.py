@@ -16,11 +16,10 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.estimators.alphas import SIDE_BY_SIDE, AlphaGrid
-from compfed.estimators.folds import parts_of
-from compfed.estimators.selection import best_and_within_error, selecting
+from compfed.estimators.programs.cv import best_and_within_error, parts_of, selecting
+from compfed.estimators.programs.path import SIDE_BY_SIDE, AlphaGrid
 from compfed.federation import converse
-from compfed.federation.in_process import sites_of
+from compfed.federation.site.in_process import sites_of
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
 ALPHAS = np.geomspace(0.2, 0.002, 6)

@@ -15,7 +15,7 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, MultiTas
 
 import compfed as cf
 from compfed.data import bundled, partition
-from compfed.estimators.logistic import sparsest
+from compfed.estimators.classification import sparsest
 
 needs_data = pytest.mark.skipif(not SHARED.exists(), reason="the real data of the shared folder is not here")
 EXACT = {"tol": 1e-14, "max_iter": 1_000_000}

@@ -17,11 +17,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
-from compfed.engines.reference_engine import task_of
-from compfed.engines.runners import look_question, looked
-from compfed.estimators.duality import duality_gap
+from compfed.estimators.programs.certificate import duality_gap
 from compfed.federation import InProcess, ask, converse
-from compfed.federation.view import Frame
+from compfed.federation.server.rounds import look_question, looked
+from compfed.federation.spec import Frame
+from compfed.simulation.plain import task_of
 
 ROWS, WIDTH = 60, 6
 

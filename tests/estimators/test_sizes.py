@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 
 import compfed as cf
-from compfed.federation import site
-from compfed.federation.in_process import InProcess
-from compfed.problem import curvature
-from compfed.problem.curvature import largest_eigenvalue
+from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.site import site
+from compfed.losses import lipschitz as curvature
+from compfed.losses.lipschitz import largest_eigenvalue
 
 
 def peak(work) -> int:

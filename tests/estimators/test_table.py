@@ -18,8 +18,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
 
 import compfed as cf
-from compfed.estimators.arguments import INSTEAD
-from compfed.tools.progress import progress_bar
+from compfed._utils.progress import progress_bar
+from compfed.estimators.base import INSTEAD
 
 masked: Any = np.ma.masked_array
 RNG = np.random.default_rng(0)
@@ -394,7 +394,7 @@ def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
 
 
 def test_on_a_terminal_it_is_a_bar(monkeypatch):
-    monkeypatch.setattr("compfed.tools.progress.time", SimpleNamespace(monotonic=lambda: 7.0))  # no time passes
+    monkeypatch.setattr("compfed._utils.progress.time", SimpleNamespace(monotonic=lambda: 7.0))  # no time passes
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

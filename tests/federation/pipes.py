@@ -8,8 +8,8 @@ from typing import Any
 
 from compfed.errors import InputError
 from compfed.federation import Question
-from compfed.federation.messages import from_bytes, pack, to_bytes, unpack
-from compfed.federation.site import Site
+from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
+from compfed.federation.site.site import Site
 
 
 def _serve(pipe: Any, make_site: Callable[[int], Site], index: int, accepts: Sequence[str]) -> None:

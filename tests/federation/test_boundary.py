@@ -11,7 +11,7 @@ import pytest
 from federation.pipes import Piped
 
 import compfed as cf
-from compfed.engines.reference_engine import task_of
+from compfed._utils.records import nonnegative, record
 from compfed.federation import (
     QUESTIONS,
     Curvature,
@@ -24,9 +24,9 @@ from compfed.federation import (
     ask,
     converse,
 )
-from compfed.federation.server import ServerLoop
-from compfed.federation.view import Job, View
-from compfed.tools.records import nonnegative, record
+from compfed.federation.server.rounds import ServerLoop
+from compfed.federation.spec import Job, View
+from compfed.simulation.plain import task_of
 
 ROWS, WIDTH = (24, 18), 5
 MARK = 7.25e7  # in some rows of each site, and in no sum of theirs

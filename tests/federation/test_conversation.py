@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines.simulated_federation import Simulated
 from compfed.federation import (
     Communication,
     Curvature,
@@ -22,8 +21,9 @@ from compfed.federation import (
     converse,
     in_parallel,
 )
-from compfed.federation.conversation import Spent, only
-from compfed.federation.view import Share, View
+from compfed.federation.server.program import Spent, only
+from compfed.federation.spec import Share, View
+from compfed.simulation.federation import Simulated
 
 
 @dataclass(frozen=True, eq=False)

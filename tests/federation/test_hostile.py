@@ -30,9 +30,9 @@ from compfed.federation import (
     Steepness,
     ValueAndGradient,
 )
-from compfed.federation.answers import fault
-from compfed.federation.messages import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
-from compfed.federation.view import Fold, Frame, Job, Share, View, WholeSite
+from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
+from compfed.federation.server.replies import fault
+from compfed.federation.spec import Fold, Frame, Job, Share, View, WholeSite
 
 SECONDS, BYTES = 1.0, 200e6
 D = 5
@@ -99,12 +99,12 @@ JUNK: list[Any] = [
     {"float": "0x1p5000"}, {"float": "nan"}, {"float": "inf"}, {"float": "-inf"}, {"float": "1.5"}, {"float": 3},
     {"array": 0}, {"array": 1}, {"array": -1}, {"array": 10**9}, {"array": "0"}, {"tuple": []}, {"tuple": "abc"},
     {"dict": {}}, {"dict": {"a" * 300: 1}}, {"told": "0" * 64}, {"told": 3}, {"record": "os:system", "fields": {}},
-    {"record": "compfed.federation.messages:json.JSONDecoder", "fields": {}},
-    {"record": "compfed.federation.questions:Refused", "fields": {"reason": "a" * 2000}},
-    {"record": "compfed.federation.questions:Refused", "fields": {"reason": None}},
-    {"record": "compfed.federation.questions:Moments", "fields": {"part": None}},
-    {"record": "compfed.problem.losses.many_outputs:Softmax", "fields": {"outputs": 10**9, "ridge": 0}},
-    {"record": "compfed.problem.regularisers.separable:L1", "fields": {"lam": 1}},
+    {"record": "compfed.federation.codec:json.JSONDecoder", "fields": {}},
+    {"record": "compfed.federation.queries:Refused", "fields": {"reason": "a" * 2000}},
+    {"record": "compfed.federation.queries:Refused", "fields": {"reason": None}},
+    {"record": "compfed.federation.queries:Moments", "fields": {"part": None}},
+    {"record": "compfed.losses.linear:Softmax", "fields": {"outputs": 10**9, "ridge": 0}},
+    {"record": "compfed.regularisers.separable:L1", "fields": {"lam": 1}},
     {"record": "compfed.algorithms.decoupled_prox:DecoupledProx",
      "fields": {"eta": 1, "eta_g": 1, "tau": 2 * 10**9, "upload": "auto"}},
     {"model": "os:system", "params": {"dict": {}}}, {"tuple": [{"float": "0x0.0p+0"}] * 2_000},

@@ -13,7 +13,7 @@ from federation.wired import sites_of, table
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.algorithms.bounds import Bounds
+from compfed.algorithms.base import Bounds
 from compfed.federation import (
     Curvature,
     Describe,
@@ -29,7 +29,7 @@ from compfed.federation import (
     ValueAndGradient,
     ask,
 )
-from compfed.federation.view import Fold, Frame, Job, Listed, Share, View, WholeSite
+from compfed.federation.spec import Fold, Frame, Job, Listed, Share, View, WholeSite
 
 D = 5  # four columns and an intercept
 FRAME = Frame(np.zeros(4), np.ones(4), intercept=True)

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import compfed as cf
+from compfed._utils.records import describe
 from compfed.algorithms import ALGORITHMS
-from compfed.algorithms.bounds import Bounds
+from compfed.algorithms.base import Bounds
 from compfed.federation import QUESTIONS, Curvature, Describe, Moments, Refused, Steepness, ValueAndGradient
-from compfed.federation.messages import (
+from compfed.federation.codec import (
     MAX_ARRAYS,
     MAX_RECORDS,
     REPLY_RECORDS,
@@ -34,9 +35,8 @@ from compfed.federation.messages import (
     unnamed,
     unpack,
 )
-from compfed.federation.view import Fold, Frame, Job, View
-from compfed.problem.regularisers import GroupL2, L2Ball, OnBlock, SumOf
-from compfed.tools.records import describe
+from compfed.federation.spec import Fold, Frame, Job, View
+from compfed.regularisers import GroupL2, L2Ball, OnBlock, SumOf
 
 BOUNDS = Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=6)
 
@@ -112,9 +112,9 @@ def test_a_function_of_ones_own_is_named_and_must_be_accepted():
         {"record": "subprocess:Popen", "fields": {"args": "ls"}},
         {"record": "compfed.trace:Trace", "fields": {}},  # of ours, and nothing that travels
         {"record": "compfed.algorithms:find", "fields": {}},  # a function is no record
-        {"record": "compfed.problem.losses:Squared", "fields": {"ridge": 0.0, "more": 1}},
+        {"record": "compfed.losses:Squared", "fields": {"ridge": 0.0, "more": 1}},
         {
-            "record": "compfed.problem.losses:Squared",
+            "record": "compfed.losses:Squared",
             "fields": {"ridge": {"float": "-0x1p0"}},
         },  # refused by its own check
         {"model": "os:system", "params": {"dict": {}}},
@@ -310,7 +310,7 @@ def nested(depth: int) -> Any:
     return 1 if depth == 0 else {"tuple": [nested(depth - 1)]}
 
 
-SQUARED = "compfed.problem.losses.one_output:Squared"
+SQUARED = "compfed.losses.linear:Squared"
 BAD_HEADS: dict[str, Any] = {
     "a bare list": [1],
     "a bare float": 1.5,
@@ -339,10 +339,10 @@ BAD_HEADS: dict[str, Any] = {
     "a field that is a tuple": {"record": SQUARED, "fields": {"ridge": {"tuple": ["a"]}}},
     "a model without a function": {"model": 3, "params": None},
     "a regulariser of nothing": {
-        "record": "compfed.problem.regularisers.algebra:Shifted", "fields": {"g": None, "offset": 1}
+        "record": "compfed.regularisers.algebra:Shifted", "fields": {"g": None, "offset": 1}
     },
-    "an object of another process": {"record": "compfed.problem.regularisers.adapter:Adapted", "fields": {"source": 1}},
-    "a tree of shapes": {"record": "compfed.algorithms.shapes:Shapes", "fields": {"down": 1, "up": 1}},
+    "an object of another process": {"record": "compfed.regularisers.adapter:Adapted", "fields": {"source": 1}},
+    "a tree of shapes": {"record": "compfed.algorithms.contract:Shapes", "fields": {"down": 1, "up": 1}},
 }  # fmt: skip
 
 
@@ -376,7 +376,7 @@ PLACES = (
     "compfed.problem.",
     "compfed.algorithms.",
     "compfed.studies.ablation",
-    "compfed.tools.",
+    "compfed._utils.",
 )
 
 
@@ -436,7 +436,7 @@ def test_a_server_reads_replies_only():
 
 
 def test_exactly_the_accepted_names_are_imported():
-    for name in ("os:system", "compfed.federation.messages:os.system", "json:JSONDecoder.decode"):
+    for name in ("os:system", "compfed.federation.codec:os.system", "json:JSONDecoder.decode"):
         with pytest.raises(cf.InputError, match="is not of compfed"):
             unpack(Packed({"record": name, "fields": {}}, []), accepts={"json:JSONDecoder"})
     with pytest.raises(cf.InputError, match="is no record"):

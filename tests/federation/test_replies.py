@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.algorithms.bounds import Bounds
+from compfed.algorithms.base import Bounds
 from compfed.federation import (
     Curvature,
     Describe,
@@ -29,10 +29,9 @@ from compfed.federation import (
     ValueAndGradient,
     describe,
 )
-from compfed.federation.answers import fault
-from compfed.federation.server import ServerLoop
-from compfed.federation.task import Task
-from compfed.federation.view import Fold, Frame, Job, View, WholeSite
+from compfed.federation.server.replies import fault
+from compfed.federation.server.rounds import ServerLoop
+from compfed.federation.spec import Fold, Frame, Job, Task, View, WholeSite
 
 FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedLasso(0.1)),

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from compfed.data import Sites, from_arrays
 from compfed.federation import InProcess, Moments, ask
-from compfed.federation.scaling import Scaling, standardisation
+from compfed.federation.server.moments import Scaling, standardisation
 
 SIZES = [40, 3, 11]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from compfed.federation import Question, Site
-from compfed.federation.answers import fault
+from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.limits import QueryLimits
-from compfed.federation.messages import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
+from compfed.federation.server.replies import fault
 
 
 class Wired:

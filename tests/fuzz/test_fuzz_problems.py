@@ -15,8 +15,8 @@ from strategies import EXPONENTS, SEEDS, mostly, odd, spoiled
 
 import compfed as cf
 from compfed import regularisers as reg
+from compfed._utils.precision import precision
 from compfed.cli import main
-from compfed.tools.precision import precision
 
 LONG: Any = np.longdouble
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from compfed import cli
-from compfed.federation.site import Site
+from compfed.federation.site.site import Site
 from compfed.network import flower, keys
 from compfed.network.envelope import read_header, read_reply, reply_bytes
 from compfed.network.site.service import SiteService

@@ -41,9 +41,9 @@ from network.faults import (
     wait_for,
 )
 
+from compfed._utils.text import markdown_table, text_table
 from compfed.data import bundled
 from compfed.federation import InProcess
-from compfed.tools.text import markdown_table, text_table
 
 WHOLE = bool(os.environ.get("COMPFED_FAULTS"))
 CUT_SECONDS = 60.0

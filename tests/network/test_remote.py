@@ -20,10 +20,8 @@ from problems import logistic
 from sklearn.metrics import r2_score
 
 import compfed as cf
+from compfed._utils.records import nonnegative, record
 from compfed.algorithms import ALGORITHMS
-from compfed.engines import reference
-from compfed.engines.reference_engine import task_of
-from compfed.engines.request import checked
 from compfed.federation import (
     Curvature,
     Describe,
@@ -37,16 +35,18 @@ from compfed.federation import (
     ask,
     converse,
 )  # fmt: skip
-from compfed.federation.messages import pack, to_bytes
-from compfed.federation.server import NotFinite, ServerLoop
-from compfed.federation.view import Job, Share, View
+from compfed.federation.codec import pack, to_bytes
+from compfed.federation.server.rounds import NotFinite, ServerLoop
+from compfed.federation.spec import Job, Share, View
 from compfed.network import NoReply, keys
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
-from compfed.solvers.steps import suggest
-from compfed.tools.records import nonnegative, record
+from compfed.simulation import reference
+from compfed.simulation.plain import task_of
+from compfed.simulation.run_spec import checked
+from compfed.solve import suggest
 
 ROUNDS = 5
 VIEW = View(cf.losses.Squared())

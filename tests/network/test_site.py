@@ -18,16 +18,16 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import furnish, key_of, remote
 
 import compfed as cf
+from compfed._utils import files as durable
 from compfed.federation import Curvature, Describe, InProcess, Moments, Refused, Round, ValueAndGradient, ask
-from compfed.federation.messages import digest, pack, to_bytes
-from compfed.federation.view import Job, View
+from compfed.federation.codec import digest, pack, to_bytes
+from compfed.federation.spec import Job, View
 from compfed.network import keys
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.site import service as service_module
 from compfed.network.site.service import SiteService
 from compfed.network.site.settings import SiteSettings
 from compfed.network.site.state import RunFiles
-from compfed.tools import durable
 
 D = 3
 VIEW = View(cf.losses.Squared())
@@ -222,13 +222,13 @@ def _with_head(old: str, new: str) -> bytes:
 
 def test_classes_that_are_not_of_compfed_are_refused(tmp_path):
     path = site(tmp_path)
-    ours = "compfed.federation.questions:Moments"
+    ours = "compfed.federation.queries:Moments"
     for other in ("builtins:eval", "os:system", "compfed.network.site.service:SiteService", "subprocess:Popen"):
         body = {"tuple": [{"tuple": []}, {"tuple": [{"record": other, "fields": {}}]}]}
         data = _raw(Header("run", 1, 0, 0, NAMES, "0" * 64), body)
         assert f"a message names {other}, which is not of compfed" in reason(path, data)
-    data = _with_head(ours, "compfed.federation.questions:Momentz")
-    assert "compfed.federation.questions:Momentz, which is not of compfed" in reason(path, data)
+    data = _with_head(ours, "compfed.federation.queries:Momentz")
+    assert "compfed.federation.queries:Momentz, which is not of compfed" in reason(path, data)
 
 
 def _raw(header: Header, body: Any) -> bytes:

@@ -22,14 +22,14 @@ from network.memory_link import furnish, remote, wipe
 from problems import logistic
 
 import compfed as cf
-from compfed.engines.reference_engine import task_of
 from compfed.federation import Describe, InProcess, Moments, ask, converse
-from compfed.federation.server import ServerLoop
-from compfed.federation.view import Job, View
+from compfed.federation.server.rounds import ServerLoop
+from compfed.federation.spec import Job, View
 from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.envelope import read_header
 from compfed.network.server.remote import TableChanged
 from compfed.network.server.write_ahead_log import NAME, WriteAheadLog
+from compfed.simulation.plain import task_of
 
 later = pytest.mark.thorough  # run by `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")

@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC
 
 import compfed as cf
 from compfed.errors import InputError
-from compfed.problem.losses import (
+from compfed.losses import (
     Huber,
     Logistic,
     MultiSquared,

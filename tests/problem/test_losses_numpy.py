@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from compfed.errors import InputError
-from compfed.problem import curvature
-from compfed.problem.losses import (
+from compfed.losses import (
     Huber,
     Logistic,
     MultiSquared,
@@ -25,6 +24,7 @@ from compfed.problem.losses import (
     arrays,
     from_function,
 )
+from compfed.losses import lipschitz as curvature
 
 ROWS, WIDTH = 23, 5
 RNG = np.random.default_rng(0)

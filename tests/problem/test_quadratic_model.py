@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compfed._utils.compilation import hosted, on_host
 from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
 from compfed.problem.quadratic_model import _pulled, _Search, minimiser, solved
-from compfed.problem.regularisers import (
+from compfed.problem.triangle import square, upper
+from compfed.problem.working_set import ranked, working_set
+from compfed.regularisers import (
     L1,
     Box,
     ElasticNet,
@@ -31,11 +34,8 @@ from compfed.problem.regularisers import (
     TotalVariation1D,
     Zero,
 )
-from compfed.problem.regularisers.form import Form, form_of, plain
-from compfed.problem.regularisers.turned import turned
-from compfed.problem.triangle import square, upper
-from compfed.problem.working_set import ranked, working_set
-from compfed.tools.host import hosted, on_host
+from compfed.regularisers.coordinate_form import Form, form_of, plain
+from compfed.regularisers.matrices import turned
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -15,9 +15,9 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 import compfed as cf
-from compfed.problem import curvature
+from compfed.losses import lipschitz as curvature
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.tools.randomness import sample_rows
+from compfed.sampling import sample_rows
 
 D, RIDGE, LAM = 3, 0.1, 0.02
 BIG = [3, 9, 40, 25, 5]  # some of them are padded to the size of others

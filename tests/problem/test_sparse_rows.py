@@ -7,13 +7,14 @@ import pytest
 import scipy.sparse as sp
 
 import compfed as cf
+from compfed._utils import validation as memory
 from compfed.estimators import table
 from compfed.federation import InProcess, Moments, ask
-from compfed.federation.site import Site
-from compfed.federation.view import Frame
-from compfed.problem import curvature, sparse_rows
-from compfed.problem.curvature import largest_eigenvalue, largest_eigenvalues
-from compfed.tools import memory
+from compfed.federation.site.site import Site
+from compfed.federation.spec import Frame
+from compfed.losses import lipschitz as curvature
+from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
+from compfed.problem import sparse_rows
 
 N, D = 40, 13
 

@@ -16,9 +16,9 @@ import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx, ProximalBFGS, ProximalNewton
 from compfed.estimators.path import path_over
 from compfed.federation import InProcess, Refusals, SiteRefusal
-from compfed.solvers.by_questions import NO_MINIMISER
-from compfed.solvers.choice_of_method import BANDWIDTH, ROUNDS, automatic
-from compfed.solvers.steps import suggest
+from compfed.solve import suggest
+from compfed.solvers.method_choice import BANDWIDTH, ROUNDS, automatic
+from compfed.solvers.second_order import NO_MINIMISER
 
 SMALL = logistic()
 FIRST_ORDER = (AcceleratedDecoupledProx, FISTA)

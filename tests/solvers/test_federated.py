@@ -20,13 +20,13 @@ from compfed.algorithms import (
     ProximalGradient,
     ProximalNewton,
 )
-from compfed.engines.reference_engine import task_of
-from compfed.engines.runners import Answered, Order, Segment, looked
 from compfed.federation import InProcess, converse
-from compfed.solvers.choice_of_method import of_first_order
-from compfed.solvers.federated import minimising
+from compfed.federation.server.rounds import Answered, Order, Segment, looked
+from compfed.simulation.plain import task_of
+from compfed.solve import bounds, suggest
+from compfed.solvers.auto import minimising
+from compfed.solvers.method_choice import of_first_order
 from compfed.solvers.search import Search, Start
-from compfed.solvers.steps import bounds, suggest
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
@@ -479,7 +479,7 @@ def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(mo
 
         return SimpleNamespace(advance=advance)
 
-    monkeypatch.setattr("compfed.solvers.by_rounds.runner", runner)
+    monkeypatch.setattr("compfed.solvers.first_order.runner", runner)
     start = Start(np.zeros(D), np.ones(5), scale=1.0)
     task = task_of(PROBLEM)
     with pytest.warns(cf.StepSizeWarning, match="blew up" if blew_up else "500 rounds brought the objective no lower"):

@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.data.holdout import held_out
+from compfed.data.splits import held_out
 from compfed.errors import InputError, MissingExtra
 from compfed.studies.local_federated_pooled import Comparison, compare_local_federated_pooled
 from compfed.studies.local_federated_pooled.fits import plain

@@ -14,9 +14,9 @@ import pytest
 from places import ROOT
 
 import compfed as cf
+from compfed._utils.text import markdown_table
 from compfed.algorithms import ALGORITHMS
 from compfed.studies.method_table import HEADER, entries, references
-from compfed.tools.text import markdown_table
 
 
 def test_verified_json_is_what_the_marks_say():

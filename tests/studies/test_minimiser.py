@@ -9,8 +9,8 @@ from samples import WEIGHTS
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.problem.regularisers import Zero
-from compfed.solvers.steps import suggest
+from compfed.regularisers import Zero
+from compfed.solve import suggest
 from compfed.studies.paper.setting import paper_problem
 
 

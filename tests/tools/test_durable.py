@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from compfed.tools import durable
+from compfed._utils import files as durable
 
 
 def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
@@ -19,7 +19,7 @@ def test_a_line_that_does_not_fit_leaves_nothing(tmp_path):
     script = (
         "import json, resource, signal, sys\n"
         "from pathlib import Path\n"
-        "from compfed.tools import durable\n"
+        "from compfed._utils import durable\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
         "durable.append(Path(sys.argv[1]), {'a': 1})\n"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.engines.reference_engine import reference
+from compfed.simulation.plain import reference
 
 SETTINGS = {
     "jax_default_prng_impl": "rbg",

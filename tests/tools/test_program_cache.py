@@ -11,12 +11,12 @@ from pathlib import Path
 import jax
 import pytest
 
-from compfed.tools import program_cache
+from compfed._utils import compilation as program_cache
 
 SMALL_RUN = """
 import numpy as np
 import compfed as cf
-from compfed.tools import program_cache
+from compfed._utils import compilation as program_cache
 program_cache.LEAST_SECONDS = 0.0
 sites = cf.data.from_arrays(np.ones((2, 4, 3)), np.arange(8.0).reshape(2, 4))
 problem = cf.Problem(cf.losses.Squared(ridge=1.0), cf.regularisers.L1(0.1), sites)

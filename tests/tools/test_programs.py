@@ -8,7 +8,8 @@ import jax
 import pytest
 
 import compfed as cf
-from compfed.tools import precision, programs
+from compfed._utils import compilation as programs
+from compfed._utils import precision
 
 
 def alive() -> int:

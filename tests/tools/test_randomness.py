@@ -13,8 +13,8 @@ from problems import logistic
 from scipy import stats
 
 import compfed as cf
-from compfed.tools import randomness
-from compfed.tools.randomness import client_key, participation_scores, run_key, sample_rows
+from compfed import sampling as randomness
+from compfed.sampling import client_key, participation_scores, run_key, sample_rows
 
 # Fixed seeds: a p-value below this is not bad luck that may come back, it is a change to look at.
 LEAST_P = 1e-4

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from samples import WEIGHTS, samples
 
-from compfed.tools.randomness import participation_ranks, run_key
-from compfed.tools.sampling import SCHEMES, averaging, drawn, odds, participants, scheme_in_use
+from compfed.sampling import SCHEMES, averaging, drawn, odds, participants, participation_ranks, run_key, scheme_in_use
 
 U = np.random.default_rng(0).standard_normal((len(WEIGHTS), 3))  # what clients would answer
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compfed.tools.text import is_printable, printable
+from compfed._utils.text import is_printable, printable
 
 
 def controls(text: str) -> list[str]:

@@ -30,9 +30,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Reference
 from compfed.algorithms.fista import Restart
-from compfed.tools.records import choice, count, positive, record
 
 
 class Momentum(NamedTuple):

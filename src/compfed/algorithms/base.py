@@ -8,7 +8,7 @@ what they remember; it does no mathematics. One round is
     s = server(g, s, mean, share)            mean of the u_i, weighted; share of the weights that took part
 
 S and C are what server and client remember; D and U are what travels. With all clients mean = sum_i p_i u_i and share = 1.
-How a sample S of k of the n clients stands for all is one of three schemes (`compfed.tools.sampling`):
+How a sample S of k of the n clients stands for all is one of three schemes (`compfed.sampling`):
 
     "proportional"   mean = sum_S (p_i / pi_i) u_i, pi_i ~ p_i the chance to be drawn    share = sum_S p_i     unbiased
     "uniform"        mean = (n/k) sum_S p_i u_i                                          share = k/n           unbiased
@@ -23,6 +23,8 @@ For methods that need more:
   clients in every round that message is sent anyway; with sampling it is counted on its own.
 - `exchanges`: a round of several exchanges lists them, each with `down`, `client` and `server` (Mime).
 - A part of a message with a method `dense(d)` enters the mean in that form (`Sparse`). What is counted is the message.
+
+What a rule for step sizes may know of a problem: a few Lipschitz bounds, and the number of local steps.
 """
 
 from __future__ import annotations
@@ -32,15 +34,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, P
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
-from compfed.algorithms.bounds import Bounds
 from compfed.errors import InputError
-from compfed.problem.regularisers import Regulariser, Zero
-from compfed.tools.sampling import Scheme
+from compfed.regularisers import Regulariser, Zero
+from compfed.sampling import Scheme
 
 if TYPE_CHECKING:
     from compfed.problem.local_loss import LocalLoss
+
 
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
@@ -97,7 +100,7 @@ class Exchange(Protocol):
 
 
 class Algorithm(Generic[S, C, D, U]):
-    """One federated method. Subclasses are records (see `compfed.tools.records`) and define the five methods below."""
+    """One federated method. Subclasses are records (see `compfed._utils.records`) and define the five methods below."""
 
     reference: ClassVar[Reference | None] = None
     # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
@@ -221,3 +224,36 @@ def dense(message: Any, d: int) -> Any:
         return hasattr(part, "dense")
 
     return jax.tree.map(lambda part: part.dense(d) if knows(part) else part, message, is_leaf=knows)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """L bounds the curvature of f, L_max that of the worst f_i, mu is the ridge of every f_i.
+
+    For the methods whose local work is a gradient step corrected for drift, the length of a whole round matters as well
+    as that of a step: `corrected` is the smaller of 1/L_max and 4/(L_max tau), found stable on every problem tried.
+    Methods that solve a local proximal problem take its parameter a few times 1/L_max, and the inner step that allows.
+    """
+
+    L: float
+    L_max: float
+    mu: float
+    tau: int
+    d: int
+
+    @classmethod
+    def of(cls, L: np.ndarray, weights: np.ndarray, mu: float, tau: int, d: int) -> Bounds:
+        """From the L_i of the sites: sum_i p_i L_i bounds L, and is what a server can know of it."""
+        return cls(L=float(weights @ L), L_max=float(np.max(L)), mu=mu, tau=tau, d=d)
+
+    def corrected(self, scale: float) -> float:
+        """The local step of a drift-corrected method."""
+        return scale * min(1.0, 4.0 / self.tau) / self.L_max
+
+    def prox_parameter(self, scale: float) -> float:
+        """lam of a local proximal problem f_i + ||. - v||^2 / (2 lam)."""
+        return 8.0 * scale / self.L_max
+
+    def inner_step(self, scale: float) -> float:
+        """The gradient step that such a problem allows."""
+        return 1.0 / (self.L_max + 1.0 / self.prox_parameter(scale))

@@ -32,9 +32,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Reference, Sparse
 from compfed.errors import InputError
-from compfed.tools.records import choice, count, positive, record
 
 
 class Server(NamedTuple):

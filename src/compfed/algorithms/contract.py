@@ -1,4 +1,6 @@
-"""The contract, checked: one round on shapes alone, before the first real one.
+"""The messages of a round, by their shapes: what travels, without running anything.
+
+The contract, checked: one round on shapes alone, before the first real one.
 
 Nothing is computed: every stage is traced once with a loss and a regulariser that know shapes only. What a stage
 returns must have the number of values, the fields, the shapes and the dtypes that the next one relies on. Without this
@@ -8,18 +10,75 @@ a mistake in a method of one's own would surface as an error deep inside JAX, or
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm, dense
-from compfed.algorithms.shapes import FlatLoss
 from compfed.errors import InputError
-from compfed.problem.regularisers.form import form_of
-from compfed.tools.precision import precision
+from compfed.regularisers import Regulariser
+from compfed.regularisers.coordinate_form import form_of
+
+
+class Shapes(NamedTuple):
+    """Trees of shapes and dtypes of one exchange."""
+
+    down: Any
+    up: Any
+
+
+class FlatLoss:
+    """A loss that is zero everywhere: enough to trace what an algorithm does with a gradient."""
+
+    def value(self, x: Array) -> Array:
+        return jnp.zeros((), x.dtype)
+
+    def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x)
+
+    def full_grad(self, x: Array) -> Array:
+        return jnp.zeros_like(x)
+
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        size = len(x) if W is None else len(W)
+        return jnp.zeros((size, size), x.dtype)
+
+    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self.hessian(x, W)
+
+
+_known: dict[Any, list[Shapes]] = {}
+KEPT = 1024  # cases; a server that is not trusted chooses them at a site
+
+
+def message_shapes(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> list[Shapes]:
+    """The messages of every exchange of a round, for a model of d coefficients."""
+    dtype = np.dtype(dtype)
+    case = (jax.tree.structure(algorithm), jax.tree.structure(g), d, dtype)
+    if case not in _known:
+        if len(_known) >= KEPT:
+            _known.clear()
+        with precision(dtype):
+            _known[case] = jax.eval_shape(lambda x0: _exchanged(algorithm, g, x0), jax.ShapeDtypeStruct((d,), dtype))
+    return _known[case]
+
+
+def _exchanged(algorithm: Algorithm, g: Regulariser, x0: Array) -> list[Shapes]:
+    share, key = jnp.ones((), x0.dtype), jax.random.key(0)
+    s, c = algorithm.init(x0)
+    found = []
+    for exchange in algorithm.exchanges:
+        down = exchange.down(g, s)
+        up, c, _ = exchange.client(FlatLoss(), g, down, c, key)  # pyright: ignore[reportArgumentType]  # stands in
+        found.append(Shapes(down, up))
+        if exchange is not algorithm:
+            s = exchange.server(g, s, up, share)
+    return found
+
 
 # What each stage is given and returns; every refusal ends with it.
 STAGES = {
@@ -45,7 +104,7 @@ def check_contract(algorithm: Algorithm, d: int, dtype: Any, g: Any = None) -> N
     if jax.tree_util.all_leaves([algorithm]):
         raise InputError(
             f"{name} is not a record, so its numbers are invisible to the engines. Put @record above the class "
-            "(from compfed.tools.records import record) and make its fields with positive(), count(), ..."
+            "(from compfed._utils.records import record) and make its fields with positive(), count(), ..."
         )
     leaves, structure = jax.tree.flatten(algorithm)
     case = (structure, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves), d, np.dtype(dtype))

@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import count, part, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import count, part, positive, record
 
 
 @record

@@ -23,8 +23,8 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
+from compfed._utils.records import count, nonnegative, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import count, nonnegative, positive, record
 
 
 class Global(NamedTuple):

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import part, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import part, positive, record
 
 
 def _next(t):

@@ -26,8 +26,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import count, nonnegative, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import count, nonnegative, positive, record
 
 
 class Server(NamedTuple):

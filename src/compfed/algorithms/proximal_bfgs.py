@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from jax import Array
 
+from compfed._utils.array_namespace import namespace
+from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.problem.losses.arrays import namespace
 from compfed.problem.model_step import FAR, descends, either, in_metric, value_of
-from compfed.tools.records import count, positive, record
 
 
 class Point(NamedTuple):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from jax import Array
 
+from compfed._utils.records import positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import positive, record
 
 
 class Global(NamedTuple):

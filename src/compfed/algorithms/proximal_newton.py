@@ -24,12 +24,12 @@ from typing import NamedTuple
 import numpy as np
 from jax import Array
 
+from compfed._utils.array_namespace import is_jax, namespace
+from compfed._utils.records import count, optional, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.problem.losses.arrays import is_jax, namespace
 from compfed.problem.model_step import FAR, descends, either, foreseen, next_working_set, on_working_set, value_of
-from compfed.problem.regularisers.form import form_of
 from compfed.problem.triangle import square, upper
-from compfed.tools.records import count, optional, record
+from compfed.regularisers.coordinate_form import form_of
 
 WIDTH = 512  # numbers sent grow with its square: a megabyte
 

@@ -32,10 +32,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import count, optional, part, positive, record, seed
 from compfed.algorithms.base import Algorithm, Reference
 from compfed.errors import InputError
-from compfed.tools.randomness import run_key, shared_key
-from compfed.tools.records import count, optional, part, positive, record, seed
+from compfed.sampling import run_key, shared_key
 
 
 @record

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from compfed._utils.text import shapes_shown
+from compfed._utils.validation import one_of, truth
 from compfed.data import partition
 from compfed.data.sites import Sites, from_table
 from compfed.errors import InputError
-from compfed.tools.checks import one_of, truth
-from compfed.tools.text import shapes_shown
 
 
 @dataclass(frozen=True)

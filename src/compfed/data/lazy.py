@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
+from compfed._utils.arrays import owned
+from compfed._utils.validation import a_function, numbers, unmasked
 from compfed.data.sites import Sites, from_arrays, mark_weights, unwrapped
 from compfed.errors import InputError
-from compfed.tools.arrays import owned
-from compfed.tools.checks import a_function, numbers, unmasked
 
 RowsOf = Callable[[int], tuple[Any, Any]]
 MOST = 2**31 - 1  # clients, and rows of one: both are counted in 32 bits

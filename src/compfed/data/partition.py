@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.reading import one_per_row
+from compfed._utils.validation import is_whole, nonnegative, positive, whole
+from compfed.data.validation import one_per_row
 from compfed.errors import InputError
-from compfed.tools.checks import is_whole, nonnegative, positive, whole
 
 
 def iid(rows: Any, sites: int, seed: int = 0) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""A federation is one feature matrix and one label vector per site."""
+"""A federation is one feature matrix and one label vector per site.
+
+What the sites on this machine look like: sizes, labels and how far they differ.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.reading import (
-    check_finite,
-    check_names,
-    check_same_order,
-    floats,
-    is_frame,
-    site_of_every_row,
-)
+from compfed._utils.arrays import in_blocks, joined, made_here, owned, rows_by
+from compfed._utils.text import some
+from compfed._utils.validation import LEAST, MOST, check_sizes, check_weights
+from compfed.data.validation import check_finite, check_names, check_same_order, floats, is_frame, site_of_every_row
 from compfed.errors import InputError
-from compfed.tools.arrays import made_here, owned
-from compfed.tools.blocks import in_blocks, joined
-from compfed.tools.grouping import rows_by
-from compfed.tools.sizes import LEAST, MOST, check_sizes, check_weights
-from compfed.tools.text import some
+from compfed.site_summary import Summary, facts_of, summarised
 
 
 def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -300,3 +295,32 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         row_weights=None if row_weights is None else [made_here(row_weights[r]) for r in rows],
         columns=columns,
     )
+
+
+def describe(sites: Sites) -> Summary:
+    """Sizes and labels per site, columns that do not vary, and how far the sites are from the pooled table.
+
+    Labels count as classes when there are at most 20 distinct ones, all whole numbers.
+
+    >>> from compfed.data import from_table
+    >>> X = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [4.0, 5.0]]
+    >>> print(describe(from_table(X, [0, 0, 0, 1], ["north", "north", "north", "south"])))
+    2 site(s), 4 rows, 2 features
+    <BLANKLINE>
+    site   rows   share     y=0     y=1  constant columns
+    -----  ----  ------  ------  ------  ----------------
+    north     3   75.0%  100.0%    0.0%                 1
+    south     1   25.0%    0.0%  100.0%                 2
+    all       4  100.0%   75.0%   25.0%                 1
+    <BLANKLINE>
+    sizes: largest / smallest = 3
+    labels: total variation of label shares, site against all: at most 0.75 (site south)
+    features: shift of a column's mean in pooled sd: at most 1.34 (column 0, site south)
+    constant everywhere: column(s) 1
+    """
+    if not isinstance(sites, Sites):
+        raise InputError(
+            f"describe takes a federation from compfed.data, such as from_table(X, y, sites); got {type(sites).__name__}."
+        )
+    facts = [facts_of(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
+    return summarised(sites.names, sites.columns, facts)

@@ -1,6 +1,7 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
-from compfed.estimators.cross_validation import (
+from compfed.estimators.classification import FederatedLogisticRegression
+from compfed.estimators.cv import (
     FederatedElasticNetCV,
     FederatedGroupLassoCV,
     FederatedHuberCV,
@@ -10,15 +11,14 @@ from compfed.estimators.cross_validation import (
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
 )
-from compfed.estimators.grouped import FederatedGroupLasso
+from compfed.estimators.groups import FederatedGroupLasso
 from compfed.estimators.linear import (
     FederatedElasticNet,
     FederatedHuber,
     FederatedLasso,
     FederatedPoissonRegressor,
 )
-from compfed.estimators.logistic import FederatedLogisticRegression
-from compfed.estimators.many_outcomes import FederatedMultiTaskLasso, FederatedNuclearRegressor
+from compfed.estimators.multi_output import FederatedMultiTaskLasso, FederatedNuclearRegressor
 from compfed.estimators.path import Path, regularisation_path
 
 __all__ = [

@@ -13,12 +13,12 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
-from compfed.data.reading import floats
+from compfed.data.validation import floats
 from compfed.errors import InputError
-from compfed.estimators.family import Family, Labels, elastic_net
-from compfed.estimators.model import FederatedModel, checked_ratio, estimator, first
-from compfed.problem.losses import Huber, Poisson, Squared
-from compfed.problem.regularisers import NonNegative, SumOf
+from compfed.estimators.base import FederatedModel, checked_ratio, estimator, first
+from compfed.estimators.programs.fit import Family, Labels, elastic_net
+from compfed.losses import Huber, Poisson, Squared
+from compfed.regularisers import NonNegative, SumOf
 
 
 class Regressor(RegressorMixin, FederatedModel):

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.estimators.alphas import AlphaGrid, following, warn_if_short
-from compfed.estimators.model import FederatedModel
-from compfed.estimators.pipeline import Prepared, prepared_of
+from compfed.estimators.base import FederatedModel
+from compfed.estimators.programs.fit import Prepared, prepared_of
+from compfed.estimators.programs.path import AlphaGrid, following, warn_if_short
 from compfed.estimators.table import NOT_SAID, warn_of_one_site
-from compfed.federation.communication import Communication
-from compfed.federation.conversation import Federation, Talk, converse
+from compfed.federation.accounting import Communication
+from compfed.federation.server.program import Federation, Talk, converse
 from compfed.solvers.search import Minimum
 
 

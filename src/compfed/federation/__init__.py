@@ -4,12 +4,9 @@ At the server: weights, regulariser, algorithm, model, trace. At a site: rows, l
 docs/architecture.md.
 """
 
-from compfed.federation.communication import Communication
-from compfed.federation.conversation import Federation, Request, Talk, ask, converse, in_parallel
-from compfed.federation.in_process import InProcess
+from compfed.federation.accounting import Communication
 from compfed.federation.limits import QueryLimits
-from compfed.federation.overview import describe
-from compfed.federation.questions import (
+from compfed.federation.queries import (
     QUESTIONS,
     Curvature,
     Describe,
@@ -23,8 +20,11 @@ from compfed.federation.questions import (
     Steepness,
     ValueAndGradient,
 )
-from compfed.federation.refusals import Refusals
-from compfed.federation.site import Site
+from compfed.federation.server.moments import describe
+from compfed.federation.server.program import Federation, Request, Talk, ask, converse, in_parallel
+from compfed.federation.site.disclosure import Refusals
+from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.site import Site
 
 __all__ = [
     "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "QueryLimits",

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compfed._utils.text import printable
+from compfed._utils.validation import is_whole
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.proximal_newton import WIDTH as NEWTON_WIDTH
 from compfed.algorithms.scaffnew import Random
 from compfed.errors import InputError
-from compfed.federation.questions import (
+from compfed.federation.queries import (
     Curvature,
     Describe,
     HeldOut,
@@ -28,12 +30,10 @@ from compfed.federation.questions import (
     Steepness,
     ValueAndGradient,
 )
-from compfed.federation.view import Fold, Frame, Job, Listed, Share, View, WholeSite
-from compfed.tools.checks import is_whole
-from compfed.tools.text import printable
+from compfed.federation.spec import Fold, Frame, Job, Listed, Share, View, WholeSite
 
 if TYPE_CHECKING:
-    from compfed.federation.site import Site
+    from compfed.federation.site.site import Site
 
 MAX_ROWS = 2**48
 MAX_WIDTH = 10_000_000

@@ -156,11 +156,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
+    from compfed._utils.text import printable, text_table
     from compfed.errors import InputError
     from compfed.network.display import happening
     from compfed.network.operator import is_alive, read_status, site_states
     from compfed.network.settings import FederationSettings
-    from compfed.tools.text import printable, text_table
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
     trouble = ""

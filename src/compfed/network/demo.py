@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import text_table
 from compfed.data import Sites, bundled
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators import FederatedLogisticRegression
@@ -28,7 +29,6 @@ from compfed.federation import InProcess
 from compfed.network import keys, operator
 from compfed.network.settings import FederationSettings, admit, new_federation
 from compfed.network.site.setup import init
-from compfed.tools.text import text_table
 
 NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from compfed._utils.text import printable, text_table
 from compfed.network.server.run_log import RunLog
-from compfed.tools.text import printable, text_table
 
 REFRESH = 0.5  # seconds between two looks, on a terminal
 SILENCE = 8.0  # seconds without a line after which a piped run says what it waits for

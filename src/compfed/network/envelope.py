@@ -1,6 +1,6 @@
 """What travels between the operator and a site: a message of queries one way, a signed reply the other.
 
-Both are bytes of the one codec (`compfed.federation.messages`), behind a line that names the protocol:
+Both are bytes of the one codec (`compfed.federation.codec`), behind a line that names the protocol:
 
     message   b"compfed query 3\n" + length of the header + header (run, number, after, place, names, queries) + queries
     reply     b"compfed reply 3\n" + length of the signature + signature + fields (run, number, site, kind, ...)
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.messages import REPLY_RECORDS, Told, from_bytes, pack, to_bytes, unpack
+from compfed.federation.codec import REPLY_RECORDS, Told, from_bytes, pack, to_bytes, unpack
 from compfed.network import keys
-from compfed.tools.text import printable
 
 PROTOCOL = 3
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()

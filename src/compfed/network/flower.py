@@ -87,8 +87,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.version import package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.tools.text import printable
 
 TESTED = ("1.41", "1.42")  # `flwr>=1.41,<1.43` in pyproject.toml; tests/network/test_flower.py runs with each of them
 if not package_version.startswith(tuple(f"{version}." for version in TESTED)):

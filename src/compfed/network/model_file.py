@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import compfed
+from compfed._utils import files as durable
 from compfed.errors import InputError
-from compfed.tools import durable
 
 NAME = "model.safetensors"
 DTYPES = {

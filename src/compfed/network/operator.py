@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from compfed._utils import files as durable
 from compfed.errors import InputError
 from compfed.network.display import Display
 from compfed.network.flower import LinkError, Operator
@@ -21,7 +22,6 @@ from compfed.network.model_file import save_model
 from compfed.network.server.link import FlowerLink
 from compfed.network.server.remote import RemoteFederation
 from compfed.network.settings import FederationSettings
-from compfed.tools import durable
 
 
 def connect(

@@ -13,12 +13,12 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 import compfed
+from compfed._utils import files as durable
+from compfed._utils.validation import positive, whole
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.server.retry import RetryPolicy
 from compfed.network.settings_file import check_table, check_text, parse_address, read_toml
-from compfed.tools import durable
-from compfed.tools.checks import positive, whole
 
 TEMPLATE = """\
 # A federation, for its operator. Every site has a site.toml of its own, which stays there.

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed.problem.losses import Loss
-from compfed.problem.losses.arrays import namespace
-from compfed.tools.randomness import sample_rows
-from compfed.tools.text import shapes_shown
+from compfed._utils.array_namespace import namespace
+from compfed._utils.text import shapes_shown
+from compfed.losses import Loss
+from compfed.sampling import sample_rows
 
 
 class LocalLoss(Protocol):

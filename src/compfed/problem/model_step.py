@@ -15,17 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse.linalg import eigsh
 
+from compfed._utils.array_namespace import Numbers, is_jax, namespace
+from compfed._utils.compilation import compiled, hosted
+from compfed._utils.precision import precision
+from compfed.losses.lipschitz import GRAM_WIDTH
 from compfed.problem.bfgs_matrix import Compact
-from compfed.problem.curvature import GRAM_WIDTH
-from compfed.problem.losses.arrays import Numbers, is_jax, namespace
 from compfed.problem.quadratic_model import minimiser
-from compfed.problem.regularisers import Regulariser
-from compfed.problem.regularisers.form import Form, form_of
-from compfed.problem.regularisers.turned import turned
 from compfed.problem.working_set import ranked, working_set
-from compfed.tools.host import hosted
-from compfed.tools.precision import precision
-from compfed.tools.programs import compiled
+from compfed.regularisers import Regulariser
+from compfed.regularisers.coordinate_form import Form, form_of
+from compfed.regularisers.matrices import turned
 
 PROX_STEPS = 20_000  # of FISTA, at most
 INEXACT = 1e-4  # of the first step, where the matrix is a guess and its minimiser need not be known to the last digit

@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.precision import checked_dtype, precision
+from compfed._utils.validation import positive
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
-from compfed.problem.curvature import largest_eigenvalue, largest_eigenvalues
-from compfed.problem.gradient_mapping import usable
-from compfed.problem.losses import Loss
-from compfed.problem.measures import client_gradients, curvatures, gradients, objectives_and_mappings
-from compfed.problem.padded_rows import store
-from compfed.problem.regularisers import Regulariser, from_object
-from compfed.problem.statement import Statement, check_fits
-from compfed.tools.checks import positive
-from compfed.tools.precision import checked_dtype, precision
+from compfed.losses import Loss
+from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
+from compfed.problem.evaluation import client_gradients, curvatures, gradients, objectives_and_mappings
+from compfed.problem.local_dataset import store
+from compfed.problem_spec import Statement, check_fits, usable
+from compfed.regularisers import Regulariser, from_object
 from compfed.trace import Members
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed.tools.memory import check_written_out
-from compfed.tools.text import shapes_shown
+from compfed._utils.text import shapes_shown
+from compfed._utils.validation import check_written_out
 
 SMALL = 2**26  # bytes up to which rows are written out at once: products are faster then
 SPARSE_METHODS = (

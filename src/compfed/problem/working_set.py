@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from compfed.problem.regularisers.form import Form
+from compfed.regularisers.coordinate_form import Form
 
 
 def settled(form: Form, x: np.ndarray) -> np.ndarray:

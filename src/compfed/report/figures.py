@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.files import whole_file
 from compfed.errors import MissingExtra
-from compfed.tools.files import whole_file
 from compfed.trace import Trace
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import shortened
 from compfed.report.figures import COLOURS, blank, plain, styled
-from compfed.tools.text import shortened
 
 GREY, ORANGE, BLUE, BLACK = "#7A7A7A", COLOURS[4], COLOURS[0], COLOURS[6]
 JOINT = (ORANGE, BLUE, BLACK)  # of the three models over all sites, which come after the local ones

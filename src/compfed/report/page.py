@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from compfed.tools.files import write_text
-from compfed.tools.text import short
+from compfed._utils.files import write_text
+from compfed._utils.text import short
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --good: #00794f; --bad: #c0392b; }

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import shortened
 from compfed.errors import InputError
 from compfed.report.figures import COLOURS, DASHES, blank, plain, styled
-from compfed.tools.text import shortened
 
 NAMED = 10  # coefficients with a colour and a name, the largest on the path; all others are grey
 COUNTS = 7  # places along the path where the number of non-zero coefficients is given

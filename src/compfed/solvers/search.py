@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import shortened
 from compfed.algorithms import Algorithm
-from compfed.algorithms.bounds import Bounds
-from compfed.engines.recorder import Progress
-from compfed.engines.runners import Answered
+from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
-from compfed.federation.communication import Communication
-from compfed.federation.task import Task
-from compfed.solvers.by_questions import Reached, Seen
-from compfed.solvers.stopping import Certificate
-from compfed.tools.text import shortened
+from compfed.federation.accounting import Communication
+from compfed.federation.server.rounds import Answered
+from compfed.federation.spec import Task
+from compfed.monitor import Progress
+from compfed.solvers.certificate import Certificate
+from compfed.solvers.second_order import Reached, Seen
 from compfed.trace import Trace
 
 FIRST_ORDER = "first-order"  # the better of the first-order methods

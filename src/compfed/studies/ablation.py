@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Reference
-from compfed.tools.records import choice, count, positive, record
 
 
 class Global(NamedTuple):

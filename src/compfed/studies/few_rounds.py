@@ -20,28 +20,27 @@ from typing import Any, TextIO
 import numpy as np
 
 import compfed.algorithms as alg
+from compfed._utils.files import check_writable, write_text
+from compfed._utils.progress import Steps
+from compfed._utils.text import number_table
+from compfed._utils.validation import whole
 from compfed.data import from_table
 from compfed.data.bundled import breast_cancer
-from compfed.engines import simulate
-from compfed.engines.reference_engine import task_of
-from compfed.federation.conversation import converse
-from compfed.federation.in_process import InProcess
-from compfed.federation.messages import payload
-from compfed.federation.questions import Question, ValueAndGradient
-from compfed.problem.losses import Logistic
+from compfed.federation.codec import payload
+from compfed.federation.queries import Question, ValueAndGradient
+from compfed.federation.server.program import converse
+from compfed.federation.site.in_process import InProcess
+from compfed.losses import Logistic
 from compfed.problem.problem import Problem
-from compfed.problem.regularisers import L1, OnBlock, Zero
+from compfed.regularisers import L1, OnBlock, Zero
 from compfed.report.figures import Line, Panel, draw_rows, pyplot
-from compfed.solvers.federated import starting
-from compfed.solvers.in_this_process import minimise
+from compfed.simulation import simulate
+from compfed.simulation.plain import task_of
+from compfed.solve import minimise, suggest
+from compfed.solvers.auto import starting
 from compfed.solvers.search import Search
-from compfed.solvers.steps import suggest
 from compfed.studies.methods_compared import costs_to
 from compfed.studies.paper.setting import paper_problem
-from compfed.tools.checks import whole
-from compfed.tools.files import check_writable, write_text
-from compfed.tools.progress import Steps
-from compfed.tools.text import number_table
 from compfed.trace import Trace
 
 METHODS = (alg.ProximalNewton, alg.ProximalBFGS, alg.AcceleratedDecoupledProx, alg.FISTA, alg.DecoupledProx)

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import number_table
 from compfed.errors import InputError
-from compfed.estimators.model import FederatedModel
-from compfed.estimators.pipeline import Fitted, Plan, fitting
-from compfed.federation.communication import Communication
-from compfed.federation.conversation import Federation, OneSite, Request, Talk, converse, in_parallel, only
-from compfed.federation.questions import HeldOut
-from compfed.federation.view import Share
-from compfed.tools.text import number_table
+from compfed.estimators.base import FederatedModel
+from compfed.estimators.programs.fit import Fitted, Plan, fitting
+from compfed.federation.accounting import Communication
+from compfed.federation.queries import HeldOut
+from compfed.federation.server.program import Federation, OneSite, Request, Talk, converse, in_parallel, only
+from compfed.federation.spec import Share
 
 AVERAGE, FEDERATED = "average of local", "federated"
 

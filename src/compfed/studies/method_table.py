@@ -1,6 +1,6 @@
 """The table of algorithms: what each one is, what it costs, and what verifies it. Computed, not typed.
 
-Costs are counted on a round (`compfed.engines.costs`), the paper and what is claimed stand in the class of the method,
+Costs are counted on a round (`compfed.monitor`), the paper and what is claimed stand in the class of the method,
 and `verified.json` is generated from the marks on the tests (`python tests/marks.py`).
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from compfed.algorithms import Algorithm, known
 from compfed.data import from_arrays
-from compfed.engines.costs import Cost, cost_of_a_round
-from compfed.problem.losses import Squared
+from compfed.losses import Squared
+from compfed.monitor import Cost, cost_of_a_round
 from compfed.problem.problem import Problem
-from compfed.problem.regularisers import Zero
-from compfed.solvers.steps import suggest
+from compfed.regularisers import Zero
+from compfed.solve import suggest
 
 TAU = 5
 HEADER = (

@@ -16,20 +16,19 @@ from typing import Any, TextIO
 import numpy as np
 
 import compfed.algorithms as alg
-from compfed.engines import grid
-from compfed.engines.costs import cost_of_a_round
-from compfed.engines.request import checked_sampling
+from compfed._utils.files import check_writable, write_text
+from compfed._utils.progress import Steps
+from compfed._utils.text import text_table
+from compfed._utils.validation import whole
 from compfed.errors import InputError
+from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
-from compfed.problem.regularisers import Zero
+from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, draw, pyplot
-from compfed.solvers.pooled import solve
-from compfed.solvers.steps import suggest
-from compfed.tools.checks import whole
-from compfed.tools.files import check_writable, write_text
-from compfed.tools.progress import Steps
-from compfed.tools.sampling import Scheme
-from compfed.tools.text import text_table
+from compfed.sampling import Scheme
+from compfed.simulation import grid
+from compfed.simulation.run_spec import checked_sampling
+from compfed.solve import solve, suggest
 from compfed.trace import Trace
 
 ACCURACIES = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8)

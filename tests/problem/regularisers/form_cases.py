@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from regulariser_cases import Plain, Traced
 
-from compfed.problem.regularisers import (
+from compfed.regularisers import (
     L1,
     MCP,
     SCAD,

@@ -12,7 +12,7 @@ import numpy as np
 from problems import soft
 from scipy.optimize import lsq_linear
 
-from compfed.problem.regularisers import (
+from compfed.regularisers import (
     L1,
     MCP,
     SCAD,

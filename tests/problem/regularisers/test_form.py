@@ -14,8 +14,8 @@ from form_cases import CASES, GROUPS, LOWER, OFFSET, UPPER, WEIGHTS, WITHOUT, D
 
 from compfed.errors import InputError
 from compfed.problem import regularisers
-from compfed.problem.regularisers import L1, Blocks, GroupL2, OnBlock, Ridge, Shifted, SparseGroup, Zero
-from compfed.problem.regularisers.form import Form, form_of
+from compfed.regularisers import L1, Blocks, GroupL2, OnBlock, Ridge, Shifted, SparseGroup, Zero
+from compfed.regularisers.coordinate_form import Form, form_of
 
 STEPS = np.array([1e-3, 0.05, 0.1, 0.4, 0.7, 1.5, 3.0])  # D of them: also one for each coefficient
 

@@ -37,7 +37,7 @@ from regulariser_cases import (
 
 from compfed.errors import InputError
 from compfed.problem import regularisers
-from compfed.problem.regularisers import (
+from compfed.regularisers import (
     L1,
     MCP,
     SCAD,

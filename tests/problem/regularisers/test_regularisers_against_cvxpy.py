@@ -30,7 +30,7 @@ from regulariser_cases import (
 )
 from scipy.optimize import brentq
 
-from compfed.problem.regularisers import (
+from compfed.regularisers import (
     L1,
     MCP,
     SCAD,
@@ -49,7 +49,7 @@ from compfed.problem.regularisers import (
     TotalVariation1D,
     Zero,
 )
-from compfed.problem.regularisers.sums import RULES, core
+from compfed.regularisers.sums import RULES, core
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

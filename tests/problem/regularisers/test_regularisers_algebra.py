@@ -14,8 +14,9 @@ from regulariser_cases import CASES, FALLING, GROUPS, WEIGHTS, D, Plain, Traced,
 from scipy.optimize import brentq
 
 import compfed as cf
+from compfed._utils.records import describe, leaf_names, with_leaf
 from compfed.errors import InputError
-from compfed.problem.regularisers import (
+from compfed.regularisers import (
     L1,
     MCP,
     SCAD,
@@ -42,7 +43,6 @@ from compfed.problem.regularisers import (
     from_object,
     largest_step,
 )
-from compfed.tools.records import describe, leaf_names, with_leaf
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

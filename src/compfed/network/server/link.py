@@ -8,8 +8,8 @@ from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from compfed._utils import files as durable
 from compfed.network.flower import LinkError, NodeState, Operator, Reply
-from compfed.tools import durable
 
 
 class Link(Protocol):

@@ -19,11 +19,12 @@ from typing import Any
 import jax
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.answers import fault
+from compfed.federation.codec import digest, payload
 from compfed.federation.limits import MAX_REASON
-from compfed.federation.messages import digest, payload
-from compfed.federation.questions import Describe, Question, Refused, Result, Round
+from compfed.federation.queries import Describe, Question, Refused, Result, Round
+from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import FRAMING, LARGEST, LinkError
 from compfed.network.keys import fingerprint
@@ -31,7 +32,6 @@ from compfed.network.server.link import Link
 from compfed.network.server.retry import RetryPolicy
 from compfed.network.server.run_log import RunLog
 from compfed.network.server.write_ahead_log import Replies, WriteAheadLog
-from compfed.tools.text import printable
 
 CHECK_CONNECTED = 2.0  # seconds between two looks at who is connected, while replies are missing
 UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compfed.tools import durable
-from compfed.tools.text import printable
+from compfed._utils import files as durable
+from compfed._utils.text import printable
 
 LINES_KEPT = 1000
 

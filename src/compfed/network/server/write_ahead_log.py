@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compfed._utils import files as durable
 from compfed.errors import InputError
-from compfed.federation.messages import from_bytes, pack, to_bytes, unpack
-from compfed.tools import durable
+from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
 
 Replies = dict[int, tuple[Any, ...]]
 NAME = "write_ahead.log"

@@ -18,13 +18,13 @@ from typing import Any
 
 import jax
 
-from compfed.data.site_file import UnfitRows
+from compfed._utils import files as durable
+from compfed.data.readers import UnfitRows
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.flower import FleetConnection, LinkError, Rejected
 from compfed.network.site.service import SiteService
 from compfed.network.site.settings import QUERY_NAMES, SiteSettings
-from compfed.tools import durable
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect

@@ -13,18 +13,18 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from compfed.data.site_file import UnfitRows
+from compfed._utils import files as durable
+from compfed._utils.text import printable
+from compfed.data.readers import UnfitRows
 from compfed.errors import InputError
-from compfed.federation.answers import fault
-from compfed.federation.messages import NotTold
-from compfed.federation.questions import Refused
-from compfed.federation.site import Site
+from compfed.federation.codec import NotTold
+from compfed.federation.queries import Refused
+from compfed.federation.server.replies import fault
+from compfed.federation.site.site import Site
 from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
 from compfed.network.flower import FRAMING, LARGEST
 from compfed.network.site.settings import SiteSettings
 from compfed.network.site.state import Answered, RunFiles, client_states, restore
-from compfed.tools import durable
-from compfed.tools.text import printable
 
 LOG, OVERDUE = "log.jsonl", "overdue.json"
 LONGEST_LOG = 2**26  # bytes; then a new log is begun

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from compfed.data.site_file import UnfitRows, read_site
+from compfed._utils.validation import nonnegative, positive, whole
+from compfed.data.readers import UnfitRows, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
-from compfed.federation.questions import QUESTIONS
-from compfed.federation.refusals import Refusals
-from compfed.federation.site import Site
+from compfed.federation.queries import QUESTIONS
+from compfed.federation.site.disclosure import Refusals
+from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.settings_file import check_table, check_text, parse_address, read_toml
-from compfed.tools.checks import nonnegative, positive, whole
 
 QUERY_NAMES = [query.__name__ for query in QUESTIONS]
 TEMPLATE = """\

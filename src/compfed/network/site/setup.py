@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from cryptography import x509
 
+from compfed._utils.text import some
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.settings_file import parse_address
 from compfed.network.site.node import what_leaves
 from compfed.network.site.settings import TEMPLATE, SiteSettings
-from compfed.tools.text import some
 
 
 def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]:

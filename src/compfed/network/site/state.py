@@ -22,13 +22,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from compfed._utils import files as durable
+from compfed._utils.precision import precision
 from compfed.errors import InputError
-from compfed.federation.messages import digest, from_bytes, named, pack, to_bytes, unnamed, unpack
-from compfed.federation.questions import Question, Result, Round
-from compfed.federation.site import JOBS_KEPT, Site
-from compfed.federation.view import Job
-from compfed.tools import durable
-from compfed.tools.precision import precision
+from compfed.federation.codec import digest, from_bytes, named, pack, to_bytes, unnamed, unpack
+from compfed.federation.queries import Question, Result, Round
+from compfed.federation.site.site import JOBS_KEPT, Site
+from compfed.federation.spec import Job
 
 REPLIES_KEPT = 2
 RUNS_KEPT = 20

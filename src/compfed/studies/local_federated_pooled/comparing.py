@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 
-from compfed.data.holdout import held_out
-from compfed.data.reading import floats, site_of_every_row
+from compfed._utils.validation import unmasked
+from compfed.data.splits import held_out
+from compfed.data.validation import floats, site_of_every_row
 from compfed.errors import InputError
-from compfed.estimators.given_folds import speaks_of_rows
-from compfed.estimators.model import FederatedModel
+from compfed.estimators.base import FederatedModel
+from compfed.estimators.table import speaks_of_rows
 from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, Table, average, local_fits, plain
 from compfed.studies.local_federated_pooled.judged import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled
 from compfed.studies.local_federated_pooled.result import Comparison
-from compfed.tools.checks import unmasked
 
 
 def compare_local_federated_pooled(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 
+from compfed._utils.text import shapes_shown
 from compfed.errors import InputError
-from compfed.tools.text import shapes_shown
 
 AVERAGE, FEDERATED, POOLED = "average of local", "federated", "pooled"
 

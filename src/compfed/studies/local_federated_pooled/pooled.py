@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, MultiTaskLasso, PoissonRegressor
 
+from compfed._utils.text import shapes_shown
 from compfed.estimators import (
     FederatedElasticNet,
     FederatedLasso,
@@ -24,10 +25,9 @@ from compfed.estimators import (
     FederatedMultiTaskLasso,
     FederatedPoissonRegressor,
 )
-from compfed.estimators.pipeline import Prepared, prepared_of
-from compfed.federation.conversation import converse
-from compfed.solvers.pooled import solve
-from compfed.tools.text import shapes_shown
+from compfed.estimators.programs.fit import Prepared, prepared_of
+from compfed.federation.server.program import converse
+from compfed.solve import solve
 
 GOOD = 1e-8  # gradient mapping, as a share of the gradient without features, of an answer to be trusted
 DUST = 1e-12  # of the largest coefficient: zero but for rounding

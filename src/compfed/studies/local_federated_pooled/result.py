@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.files import check_writable, whole_file, write_text
 from compfed.errors import MissingExtra
 from compfed.report.figures import write
 from compfed.report.local_federated_pooled import comparison_figure
 from compfed.studies.local_federated_pooled.text import text
-from compfed.tools.files import check_writable, whole_file, write_text
 
 
 @dataclass(frozen=True)

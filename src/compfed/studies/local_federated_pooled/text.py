@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compfed.tools.text import number_table, shortened
+from compfed._utils.text import number_table, shortened
 
 if TYPE_CHECKING:
     from compfed.studies.local_federated_pooled.result import Comparison

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 import compfed.algorithms as alg
 from compfed.data import from_arrays
-from compfed.engines import simulate
-from compfed.engines.recorder import Progress
+from compfed.monitor import Progress
 from compfed.problem import regularisers
 from compfed.problem.problem import Problem
-from compfed.solvers.pooled import Solution, solve
+from compfed.simulation import simulate
+from compfed.solve import Solution, solve
 from compfed.studies.ablation import AblatedProx
 from compfed.studies.paper.keys import (
     FAST_FEDDA,

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from compfed._utils.files import write_text
+from compfed._utils.text import versions
 from compfed.errors import InputError
 from compfed.studies.paper.keys import Group, Key, Traces
 from compfed.studies.paper.setting import Size
-from compfed.tools.files import write_text
-from compfed.tools.versions import versions
 from compfed.trace import Trace
 
 

@@ -9,6 +9,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TextIO
 
+from compfed._utils.files import check_writable, write_text
+from compfed._utils.progress import Steps
+from compfed._utils.text import short, text_table
 from compfed.errors import InputError
 from compfed.report.figures import pyplot
 from compfed.report.page import write_page
@@ -19,9 +22,6 @@ from compfed.studies.paper.finished import Finished
 from compfed.studies.paper.keys import ALGORITHM_1, Traces
 from compfed.studies.paper.runs import Experiment
 from compfed.studies.paper.setting import QUICK, Size
-from compfed.tools.files import check_writable, write_text
-from compfed.tools.progress import Steps
-from compfed.tools.text import short, text_table
 
 TITLE = "Composite federated learning with heterogeneous data, reproduced"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from compfed.engines import simulate
-from compfed.engines.recorder import Progress
+from compfed.monitor import Progress
+from compfed.simulation import simulate
 from compfed.studies.paper.keys import Key, Traces
 from compfed.trace import Trace
 

@@ -1,6 +1,6 @@
 """The paper's problem, and how large the reproduction is.
 
-The paper does not state the dimension, the label rule or the scaling of the rows; `compfed.data.generator` says what
+The paper does not state the dimension, the label rule or the scaling of the rows; `compfed.data.synthetic` says what
 was inferred and why.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from compfed.data import synthetic
+from compfed.losses import Logistic
 from compfed.problem import regularisers
-from compfed.problem.losses import Logistic
 from compfed.problem.problem import Problem
 
 RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3

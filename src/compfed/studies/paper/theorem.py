@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 import compfed.algorithms as alg
-from compfed.engines.recorder import Progress
+from compfed.losses import Logistic
+from compfed.monitor import Progress
 from compfed.problem import regularisers
-from compfed.problem.losses import Logistic
-from compfed.problem.measures import client_gradients
+from compfed.problem.evaluation import client_gradients
 from compfed.problem.problem import Problem
-from compfed.solvers.pooled import solve
+from compfed.solve import solve
 from compfed.studies.paper.keys import PAPERS_PROBLEM, RIDGE_1, RIDGE_1_BATCHES, Group, Key
 from compfed.studies.paper.runs import Experiment, Run, one_line, over_seeds
 from compfed.studies.paper.setting import Size, paper_problem

@@ -1,0 +1,237 @@
+"""Frozen records whose numbers are JAX leaves.
+
+A `record` is a frozen dataclass that is also a pytree. Fields made with `positive`, `nonnegative`, `number` or `seed` are
+leaves: changing them does not recompile, and a grid over them is one `vmap`. Fields made with `count`, `index`,
+`labels`, `choice` or `fixed` shape the program and are static. Each field says what it accepts, and the constructor
+checks it once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.tree_util import GetAttrKey
+
+from compfed._utils.validation import is_whole, numbers
+from compfed.errors import InputError
+
+T = TypeVar("T")
+_REQUIRED: Any = dataclasses.MISSING
+
+
+def _field(default: Any, check: Callable[[Any], tuple[Any, str | None]], static: bool) -> Any:
+    return dataclasses.field(default=default, metadata={"check": check, "static": static})
+
+
+def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[Any], tuple[Any, str | None]]:
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, Tracer):  # has no value yet
+            return value, None
+        try:
+            array = np.array(numbers(value, ""))  # a copy: what the caller does with his later is his business
+        except InputError:
+            return value, requirement
+        array.setflags(write=False)
+        return (float(array) if array.ndim == 0 else array), None if array.size and np.all(
+            accepts(array)
+        ) else requirement
+
+    return check
+
+
+def positive(default: Any = _REQUIRED) -> Any:
+    """A leaf: a finite number > 0."""
+    return _field(
+        default, _leaf("a finite number > 0", lambda v: (v.ndim == 0) & np.isfinite(v) & (v > 0)), static=False
+    )
+
+
+def nonnegative(default: Any = _REQUIRED, scalar: bool = False) -> Any:
+    """A leaf: a finite number >= 0 (or an array of them, unless it must be a scalar)."""
+    requirement = "a finite number >= 0" if scalar else "finite and >= 0"
+    return _field(
+        default, _leaf(requirement, lambda v: np.isfinite(v) & (v >= 0) & (v.ndim == 0 or not scalar)), static=False
+    )
+
+
+def number(default: Any = _REQUIRED) -> Any:
+    """A leaf: a number or an array, infinities allowed."""
+    return _field(default, _leaf("a number that is not NaN", lambda v: ~np.isnan(v)), static=False)
+
+
+def seed(default: Any = _REQUIRED) -> Any:
+    """A leaf: a whole number from 0 to 2**32 - 1, kept as such, since not every one of them is a float32."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, Tracer):
+            return value, None
+        whole = is_whole(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
+        fits = whole and 0 <= value < 2**32
+        return (np.uint32(value) if fits else value), None if fits else "a whole number from 0 to 2**32 - 1"
+
+    return _field(default, check, static=False)
+
+
+def optional(field: Any, default: Any = None) -> Any:
+    """The same field, which may be left out: None then stands for the default that the class documents."""
+    check = field.metadata["check"]
+    return _field(default, lambda value: (None, None) if value is None else check(value), field.metadata["static"])
+
+
+def _whole(least: int, default: Any) -> Any:
+    def check(value: Any) -> tuple[Any, str | None]:
+        fits = is_whole(value) and value >= least
+        return (int(value) if fits else value), None if fits else f"a whole number >= {least}"
+
+    return _field(default, check, static=True)
+
+
+def count(default: Any = _REQUIRED) -> Any:
+    """Static: a whole number >= 1."""
+    return _whole(1, default)
+
+
+def index(default: Any = _REQUIRED) -> Any:
+    """Static: a whole number >= 0."""
+    return _whole(0, default)
+
+
+def labels(default: Any = _REQUIRED) -> Any:
+    """Static: a sequence of whole numbers, kept as a tuple."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            return value, "a sequence of whole numbers, none of them masked"
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size:
+            return tuple(value.tolist()), None
+        listed = value.tolist() if isinstance(value, np.ndarray) else value
+        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_whole, listed))
+        return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
+
+    return _field(default, check, static=True)
+
+
+def choice(*options: str, default: Any = _REQUIRED) -> Any:
+    """Static: one of a few words."""
+
+    def check(value: Any) -> tuple[Any, str | None]:
+        return value, None if isinstance(value, str) and value in options else "one of " + ", ".join(map(repr, options))
+
+    return _field(default, check, static=True)
+
+
+def part(default: Any = _REQUIRED) -> Any:
+    """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records."""
+    return _field(default, lambda value: (value, None), static=False)
+
+
+def fixed(default: Any = _REQUIRED) -> Any:
+    """Static: an object that shapes the program and is compared by `==` and `hash` (a function, by identity)."""
+    return _field(default, lambda value: (value, None), static=True)
+
+
+def _check_fields(self: Any) -> None:
+    for f in dataclasses.fields(self):
+        value, requirement = f.metadata["check"](getattr(self, f.name))
+        if requirement is not None:
+            raise InputError(f"{type(self).__name__}({f.name}={value!r}): {f.name} must be {requirement}.")
+        object.__setattr__(self, f.name, value)
+    if hasattr(self, "check"):  # a condition between fields, where a record has one
+        self.check()
+
+
+def _without_checker(cls: str, f: dataclasses.Field) -> str:
+    default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
+    return (
+        f"{cls}.{f.name} does not say what it accepts: a field of a record is made with one of positive(), nonnegative(), "
+        f"number() (numbers that may change without compiling anew), count(), index(), labels(), choice(), fixed() (what "
+        f"shapes the program), part() (another record). Write {f.name}: ... = positive({default}), or another of these; "
+        f"for a fact about the class, leave the annotation out: {f.name} = ..."
+    )
+
+
+@dataclass_transform(
+    frozen_default=True,
+    field_specifiers=(positive, nonnegative, number, seed, optional, count, index, labels, choice, part, fixed),
+)
+def record(cls: type[T]) -> type[T]:
+    """Class decorator: a frozen dataclass, checked when built, registered as a pytree."""
+    cls.__post_init__ = _check_fields  # pyright: ignore[reportAttributeAccessIssue]  # added on purpose
+    frozen = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
+    for f in fields:
+        if "check" not in f.metadata:
+            raise InputError(_without_checker(cls.__name__, f))
+    leaves = [f.name for f in fields if not f.metadata["static"]]
+    static_names = [f.name for f in fields if f.metadata["static"]]
+
+    def flatten(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        keyed = [(GetAttrKey(name), getattr(self, name)) for name in leaves]
+        return keyed, tuple(getattr(self, name) for name in static_names)
+
+    def unflatten(static: tuple[Any, ...], values: Iterable[Any]) -> Any:
+        # JAX rebuilds trees with placeholders in the leaves (axes of vmap, None, ...): these must not be checked
+        new = object.__new__(frozen)
+        for name, value in zip([*leaves, *static_names], [*values, *static], strict=True):
+            object.__setattr__(new, name, value)
+        return new
+
+    jax.tree_util.register_pytree_with_keys(frozen, flatten, unflatten)
+    return frozen
+
+
+def is_record(cls: Any) -> bool:
+    """Whether a class was made with `record`, so that its constructor checks every field."""
+    return isinstance(cls, type) and dataclasses.is_dataclass(cls) and vars(cls).get("__post_init__") is _check_fields
+
+
+def describe(value: Any) -> Any:
+    """The record as plain data: {"name": class, field: value, ...}; used for provenance."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"name": type(value).__name__, **fields}
+    if isinstance(value, (np.ndarray, np.number, jax.Array)):
+        return np.asarray(value).tolist()
+    if isinstance(value, (tuple, list)):
+        if all(type(item) is int for item in value):  # labels of many coefficients
+            return list(value)
+        return [describe(item) for item in value]
+    plain = value is None or isinstance(value, (str, bool, int, float, dict))
+    return value if plain else getattr(value, "__name__", type(value).__name__)
+
+
+def leaf_names(value: Any) -> list[str]:
+    """Names of the numbers in a record, nested ones dotted: ["eta", "schedule.gamma", "parts.0.lam"]."""
+    if isinstance(value, tuple):
+        inside = [(str(i), item) for i, item in enumerate(value)]
+    elif not dataclasses.is_dataclass(value):
+        raise InputError(f"{type(value).__name__} is not a record, so it has no named numbers. Put @record above it.")
+    else:
+        inside = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if not f.metadata["static"]]
+    names = []
+    for name, inner in inside:
+        nested = dataclasses.is_dataclass(inner) or isinstance(inner, tuple)
+        names += [f"{name}.{sub}" for sub in leaf_names(inner)] if nested else [name]
+    return names
+
+
+def has_leaf(value: Any, name: str) -> bool:
+    return name in leaf_names(value)
+
+
+def with_leaf(value: Any, name: str, new: Any) -> Any:
+    """The record with one number changed; checked like any other."""
+    head, _, tail = name.partition(".")
+    if isinstance(value, tuple):
+        return tuple(with_leaf(item, tail, new) if i == int(head) else item for i, item in enumerate(value))
+    return dataclasses.replace(value, **{head: with_leaf(getattr(value, head), tail, new) if tail else new})
+
+
+def leaves_as_bytes(value: Any) -> tuple[bytes, ...]:
+    """The numbers of a record, to tell whether two of one structure are the same."""
+    return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(value))

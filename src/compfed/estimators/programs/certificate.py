@@ -1,0 +1,170 @@
+"""A bound on F(x) - F(x*) that needs no x*: the duality gap of a linear model with an l1 or elastic-net penalty.
+
+    min_x sum_l p_l loss(a_l^T x, y_l) + g(x)  =  max_theta - sum_l p_l loss*(theta_l, y_l) - g*(-A^T (p theta))
+
+theta is the slope of the loss at x, shifted so that the free intercept is optimal and stretched into the domain of g*.
+A slope at the end of the domain of loss* would be shifted out of it: a little of the slopes of the null model, which are
+far from the end and need no shift, keeps it inside. The gradient at x is A^T (p theta), so the server knows shift, mixture
+and stretch; one more question gives the sum of the conjugates there.
+
+Is the minimiser the only one? Decided at the server from what the last message of a second-order search brought.
+
+Let x minimise f + g, v = grad f(x), and H d = 0 for the Hessian H of f at x. Along d the loss is a line of slope <v, d>, so
+that x + s d minimises too, for small s > 0, exactly if g falls by as much as that line rises. Coefficient by coefficient this
+leaves to d
+
+    a number of any sign where x_j is not zero and has no ridge: l1 |x_j| is a line there;
+    a number of the sign of -v_j where x_j is zero and at its kink, |v_j| = l1_j (or at a bound, likewise);
+    nothing elsewhere,
+
+and for a group of coefficients one number along x_g, or along -v_g. Two columns that are the same, or one that is a sum of
+others, make such a d (R. J. Tibshirani, "The lasso problem and uniqueness", Electronic Journal of Statistics 2013).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+
+from compfed.federation.queries import ValueAndGradient
+from compfed.federation.server.program import Request, Talk
+from compfed.federation.spec import Frame, Task
+from compfed.losses import Softmax
+from compfed.problem_spec import at_point
+from compfed.regularisers import ElasticNet, OnBlock
+from compfed.regularisers.coordinate_form import Form, form_of
+from compfed.solvers.search import Minimum, Start
+
+
+def duality_gap(task: Task, frame: Frame, minimum: Minimum, null: Start | None = None) -> Talk[float | None]:
+    """F(x) minus a dual value, and what rounding may hide: F(x) - F(x*) is at most this. None where no dual point is at hand.
+
+    `null` is the model without features, and what the sites said of it.
+    """
+    g: Any = task.regulariser.g if isinstance(task.regulariser, OnBlock) else task.regulariser
+    loss: Any = task.loss
+    if not isinstance(g, ElasticNet) or not hasattr(loss, "conjugate") or minimum.at is None:
+        return None
+    gradient = minimum.at.gradient
+    shift = float(gradient[-1]) if frame.intercept else 0.0  # sum_l p_l theta_l
+    mix, at_null, v = 0.0, 0.0, gradient[: frame.penalised]  # columns are centred: the shift does not change it
+    if shift != 0 and null is not None and null.seen is not None:
+        at_null = float(null.x[-1])
+        mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
+        v = (1 - mix) * v + mix * null.seen.at.gradient[: frame.penalised]
+    l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
+    hard = l2 == 0  # where g* is an indicator
+    if (l1[hard] == 0).any():  # of zero alone: stretching finds no other dual point than zero
+        return None
+    excess = np.abs(v[hard]) > l1[hard]
+    stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
+    dual_point = np.array([[shift, stretch, mix, at_null]])
+    (answers,) = yield [Request((ValueAndGradient(task.view, minimum.x[None], dual_point),))]
+    said = [answer for (answer,) in answers]
+    value = float(task.weights @ [answer.value[0] for answer in said])
+    conjugate = float(task.weights @ [answer.conjugate[0] for answer in said])
+    over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
+    dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
+    primal = at_point(task.regulariser, minimum.x, value, gradient, 1.0).objective
+    size = minimum.at.terms * (1.0 + float(np.abs(minimum.x).sum()))  # of the terms of both, before they cancel
+    gap = max(primal - dual, 0.0) + 4 * np.finfo(float).eps * (abs(primal) + abs(dual) + size)
+    return float(gap) if np.isfinite(gap) else None
+
+
+KINK = 1e-8  # a zero whose slope is this near to its kink, relative to that, is at it
+FLAT = 20 * np.finfo(float).eps  # times their number: eigenvalues of H, relative to the largest, that are zero
+
+
+def exchangeable(task: Task, minimum: Minimum) -> np.ndarray | None:
+    """Positions of coefficients that another minimiser has otherwise; empty if there is no other, None if not known.
+
+    Not known: where the search did not arrive or asked for no curvature, where a coefficient at its kink was outside the
+    working set, for penalties without a form, and for the softmax, whose classes share a free constant anyhow.
+    """
+    form = form_of(task.regulariser, task.d)
+    seen = None if minimum.reached is None else minimum.reached.seen
+    if form is None or seen is None or seen.H is None or seen.W is None or isinstance(task.loss, Softmax):
+        return None
+    if not minimum.converged or _mixed(form):
+        return None
+    ways = _ways(form, minimum.x, seen.at.gradient, 10 * minimum.certificate.gradient_mapping)
+    W = np.asarray(seen.W)
+    place = np.full(task.d, -1)
+    place[W] = np.arange(len(W))
+    known = [way for way in ways if (place[way.members] >= 0).all()]
+    B = np.zeros((len(W), len(known)))
+    for k, way in enumerate(known):
+        B[place[way.members], k] = way.entries
+    d = _admitted(_null_space(B.T @ seen.H @ B), np.array([way.one_sided for way in known], bool))
+    if d is None:
+        return np.empty(0, int) if len(known) == len(ways) else None
+    moved = np.linalg.norm(B @ d, axis=1)
+    return np.sort(W[moved > 1e-6 * moved.max()])
+
+
+class Way(NamedTuple):
+    """A direction in which g may fall as fast as f rises: some coefficients, and by how much each."""
+
+    members: np.ndarray
+    entries: np.ndarray
+    one_sided: bool  # in this sense only, not in the opposite one
+
+
+def _mixed(form: Form) -> bool:
+    """Groups whose members have an l1 of their own as well."""
+    return bool((np.broadcast_to(form.l1, form.group.shape)[form.group >= 0] != 0).any())
+
+
+def _ways(form: Form, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way]:
+    l1, l2, kink, lower, upper = (np.broadcast_to(a, x.shape) for a in form[:5])
+    u, slack = x - kink, KINK * (l1 + np.abs(v)) + rounding
+    single = (form.group < 0) & (l2 == 0)
+    up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
+    down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
+    ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
+    pulls, order = np.atleast_1d(form.pull), np.argsort(form.group, kind="stable")
+    cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
+    inside = form.group >= 0
+    size, slope, curved = (
+        np.bincount(form.group[inside], a[inside], minlength=len(pulls)) for a in (np.abs(u), np.abs(v), l2)
+    )  # sums, which are zero where all is, and not below the norms: few of many groups are looked at more closely
+    for k in np.flatnonzero(
+        (curved == 0) & ((pulls <= rounding) | (size > 0) | (slope >= (1 - KINK) * pulls - rounding))
+    ):
+        pull, members = pulls[k], order[cuts[k] : cuts[k + 1]]
+        steep = np.linalg.norm(v[members])
+        if pull <= rounding:  # none that could be told from zero
+            ways += [Way(np.array([j]), np.ones(1), False) for j in members]
+        elif size[k] > 0:
+            ways.append(Way(members, u[members] / np.linalg.norm(u[members]), False))
+        elif steep > 0 and steep >= (1 - KINK) * pull - rounding:
+            ways.append(Way(members, -v[members] / steep, True))
+    return ways
+
+
+def _null_space(H: np.ndarray) -> np.ndarray:
+    """Columns that H, brought to a diagonal of ones, takes to zero."""
+    if not H.size:
+        return H
+    size = np.sqrt(np.maximum(np.diag(H), 0.0))
+    unit = np.where(size > FLAT * size.max(), size, 1.0)
+    values, vectors = np.linalg.eigh(H / np.outer(unit, unit))
+    return vectors[:, values <= FLAT * len(values) * max(values.max(), 0.0)] / unit[:, None]
+
+
+def _admitted(null: np.ndarray, one_sided: np.ndarray) -> np.ndarray | None:
+    """Columns of null vectors that are >= 0 where they must be; None if there is none but zero."""
+    if not null.size:
+        return None
+    bound = null[one_sided] / np.linalg.norm(null, axis=1).max()
+    if not len(bound):
+        return null
+    _, values, rows = np.linalg.svd(bound)
+    still = rows[np.count_nonzero(values > 1e-9) :]  # combinations that do not move what may move one way only
+    if len(still):
+        return null @ still.T
+    found = linprog(-bound.sum(axis=0), A_ub=-bound, b_ub=np.zeros(len(bound)), bounds=(-1.0, 1.0))
+    moves = found.success and -found.fun > 1e-5
+    return (null @ found.x)[:, None] if moves else None

@@ -1,0 +1,169 @@
+"""Choosing alpha by cross-validation, at the server. All folds and the path over all rows are one conversation.
+
+Each message carries the questions of all fits that are under way.
+
+Folds for cross-validation over sites: every site splits its own rows, or one whole site is left out.
+
+The server says which; the sites find their rows (`federation.view`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compfed._utils.validation import is_whole
+from compfed.errors import InputError
+from compfed.estimators.programs.fit import (
+    Fitted,
+    Gathered,
+    Plan,
+    Prepared,
+    certified,
+    gathering,
+    preparing,
+    site_weights,
+)
+from compfed.estimators.programs.path import AlphaGrid, following
+from compfed.federation.queries import HeldOut
+from compfed.federation.server.program import Federation, Request, Talk, in_parallel
+from compfed.federation.spec import Fold, Listed, Part, WholeSite
+from compfed.monitor import Progress
+from compfed.solvers.search import Minimum
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a cross-validation found."""
+
+    alphas: np.ndarray
+    losses: np.ndarray  # (alphas, splits)
+    chosen: int  # position of the alpha that was taken
+    best: int
+    within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
+    path: Sequence[Minimum]
+    paths: Sequence[Sequence[Minimum]]  # of the splits
+    parts: Sequence[Parts]
+    fitted: Fitted
+
+    @property
+    def fits(self) -> list[Minimum]:
+        return [m for path in [*self.paths, self.path] for m in path]
+
+
+def selecting(
+    federation: Federation, plan: Plan, grid: AlphaGrid, cv: Any, seed: int, rule: str, listed: int
+) -> Talk[Selection]:
+    """Fit every alpha to every split and to all rows, and choose."""
+    everything = yield from gathering(federation, plan)
+    classes = everything.labels.classes
+    rows = [a.rows for a in everything.described]
+    parts = parts_of(cv, seed, rows, plan.family.of_classes, listed)
+    if rule == "one_standard_error" and len(parts) < 2:
+        raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
+    gathered = yield from in_parallel([gathering(federation, plan, part(False)) for part in parts])
+    if classes is not None:
+        _check_classes(grid.name, federation.names, gathered, rows, classes)
+    prepared, *folds = yield from in_parallel(
+        [preparing(federation, plan, g, classes) for g in [everything, *gathered]]
+    )
+    alphas = grid.values(prepared)
+    prepared, *folds = _with_one_bar(plan.search.progress, [prepared, *folds])
+    talks: list[Talk[Any]] = [following(federation, prepared, alphas)]
+    talks += [_held_out(federation, fold, part, alphas) for fold, part in zip(folds, parts, strict=True)]
+    path, *judged = yield from in_parallel(talks)
+    losses = np.column_stack([loss for _, loss in judged])
+    best, within = best_and_within_error(losses)
+    chosen = best if rule == "best" or within is None else within
+    fitted = yield from certified(prepared, float(alphas[chosen]), path[chosen])
+    return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], parts, fitted)
+
+
+def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[Prepared]:
+    """The paths, which report to one bar how many alphas of all of them are done."""
+    if progress is None:
+        return list(paths)
+    done = [0] * len(paths)
+
+    def bar(k: int) -> Progress:
+        def show(here: int, total: int) -> None:
+            done[k] = here
+            progress(sum(done), len(paths) * total)
+
+        return show
+
+    return [
+        replace(path, plan=replace(path.plan, search=replace(path.plan.search, progress=bar(k))))
+        for k, path in enumerate(paths)
+    ]
+
+
+def _held_out(
+    federation: Federation, prepared: Prepared, part: Parts, alphas: np.ndarray
+) -> Talk[tuple[list[Minimum], np.ndarray]]:
+    """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
+    path = yield from following(federation, prepared, alphas)
+    models = np.array([m.x for m in path])
+    (answers,) = yield [Request((HeldOut(prepared.task.view, part(True), models),), models=len(models))]
+    said = [answer for (answer,) in answers]
+    p = site_weights([answer.weight for answer in said], prepared.plan.equal_sites)
+    return path, p @ np.array([answer.loss for answer in said])
+
+
+def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
+    """Of losses (alphas, splits): the least on average, and the first within one standard error of it."""
+    mean = losses.mean(axis=1)
+    best, splits = int(mean.argmin()), losses.shape[1]
+    if splits < 2:
+        return best, None
+    error = losses[best].std(ddof=1) / np.sqrt(splits)
+    return best, int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
+
+
+def _check_classes(
+    name: str, sites: Sequence[str], gathered: Sequence[Gathered], rows: Sequence[int], classes: np.ndarray
+) -> None:
+    """A class that no training row has would be given no chance, and its held-out rows an infinite loss."""
+    for split in gathered:
+        learnt = split.labels.classes
+        absent = classes if learnt is None else np.setdiff1d(classes, learnt)
+        if absent.size:
+            out = [site for site, a, m in zip(sites, split.described, rows, strict=True) if a.rows < m]
+            raise InputError(
+                f"{name}: one split has no row of class {absent[0]!s} to learn from; it holds out rows of: {', '.join(out)}. "
+                "Use fewer folds, another seed, folds inside the sites, or leave the class out."
+            )
+
+
+LEAVE_ONE_SITE_OUT = "leave-one-site-out"
+WHAT_CV_MAY_BE = (
+    f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
+    "takes: a splitter (its groups are the sites) or pairs (train, test)."
+)
+Parts = Callable[[bool], Part]  # the training rows of a split (False), or those it holds out (True)
+
+
+def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: int = 0) -> list[Parts]:
+    """The parts of every split, from what the sites said of their rows; `listed` splits are known to the sites."""
+    if listed:
+        return [lambda held_out, k=k: Listed(k, held_out) for k in range(listed)]
+    if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
+        if len(rows) < 2:
+            raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
+        return [lambda held_out, k=k: WholeSite(k, held_out) for k in range(len(rows))]
+    folds = int(cv) if is_whole(cv) else 0
+    if folds < 2:
+        hint = (
+            ""
+            if isinstance(cv, (str, int, float, bool))
+            else " Over a federation the sites split their own rows: give a number."
+        )
+        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}{hint}")
+    if sum(rows) < folds:
+        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(rows)}.")
+    # each site goes on where the last one stopped: no fold stays empty
+    first = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    return [lambda held_out, k=k: Fold(k, folds, seed, first, by_class, held_out) for k in range(folds)]

@@ -1,0 +1,341 @@
+"""From a federation to a fitted model, at the server: gather what the sites say, prepare the problem, solve, publish.
+
+Every step is a talk (`federation.conversation`): it asks, and reads no row. `fit` and a network run the same lines.
+
+What is fitted: which loss, which penalty, which intercept without features. The rest is the same for all estimators.
+
+A family knows no rows. It is told of the labels what the sites answered, and of the columns their common scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from compfed._utils.text import some
+from compfed._utils.validation import check_words
+from compfed.errors import InputError
+from compfed.estimators.programs.certificate import duality_gap, exchangeable
+from compfed.federation.queries import Describe, Moments, ValueAndGradient
+from compfed.federation.server.moments import pooled_mean, spread
+from compfed.federation.server.program import Federation, Request, Talk
+from compfed.federation.spec import Frame, Part, Task, View
+from compfed.losses import Loss
+from compfed.problem_spec import length
+from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
+from compfed.solvers.auto import minimising, starting
+from compfed.solvers.certificate import Certificate
+from compfed.solvers.search import Minimum, Search, Start
+
+NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fit, and how."""
+
+    family: Family
+    search: Search
+    fit_intercept: bool = True
+    standardize: bool = False
+    equal_sites: bool = False  # every site counts the same, rather than every row
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the sites said of themselves, of all their rows or of a part of them."""
+
+    part: Part | None
+    described: Sequence[Describe.Answer]
+    weights: np.ndarray  # p_i
+    labels: Labels
+    moments: Sequence[Moments.Answer]
+
+    @property
+    def width(self) -> int:
+        return self.described[0].width
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        return self.described[0].columns
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
+
+    plan: Plan
+    task: Task
+    frame: Frame
+    null: Start
+    gathered: Gathered
+
+    def at(self, alpha: float) -> Task:
+        """The problem with a penalty."""
+        return self.task.with_regulariser(self.regulariser(alpha))
+
+    def regulariser(self, alpha: float) -> Regulariser:
+        return _penalty(self.plan, self.frame, alpha)
+
+    @property
+    def null_gradient(self) -> np.ndarray:
+        assert self.null.seen is not None
+        return self.null.seen.at.gradient
+
+    def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of a flat model."""
+        return self.plan.family.published(*self.frame.coefficients(x))
+
+
+def _penalty(plan: Plan, frame: Frame, alpha: float) -> Regulariser:
+    scale = np.ones_like(frame.scale) if plan.standardize else frame.scale
+    penalty = plan.family.penalty(alpha, scale, frame.outputs)
+    return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+
+
+# --- gather ---
+
+
+def gathering(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Gathered]:
+    """One message: rows, columns and labels of every site, and means and spreads of its columns."""
+    (answers,) = yield [Request((Describe(plan.family.of_classes, part), Moments(part=part)))]
+    described = [described for described, _ in answers]
+    _check_columns(federation.names, described)
+    if plan.family.of_classes:
+        _check_kinds(federation.names, described)
+    weights = site_weights([a.weight for a in described], plan.equal_sites)
+    labels = _labels(described, weights, plan.family.of_classes)
+    return Gathered(part, described, weights, labels, [moments for _, moments in answers])
+
+
+def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
+    """p_i: a site's share of the (weighted) rows, or the same for every site that has any."""
+    total = np.asarray(totals, float)
+    if not total.any():
+        raise InputError("a fold holds out every row, or none; give other folds.")
+    return (total > 0) / (total > 0).sum() if equal else total / total.sum()
+
+
+def _check_columns(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
+    """All sites must speak of the same columns."""
+    first = described[0]
+    for name, answer in zip(names, described, strict=True):
+        if answer.width != first.width or answer.columns != first.columns:
+            raise InputError(
+                f"{_columns_apart(names[0], first, name, answer)} All sites need the same columns in the same order: over a "
+                "network, `features` in site.toml names them and their order."
+            )
+
+
+def _columns_apart(one: str, first: Describe.Answer, other: str, answer: Describe.Answer) -> str:
+    """Where the columns of two sites differ, by name."""
+    if first.columns is None or answer.columns is None:
+        return f"site {other!r} has {answer.width} columns, site {one!r} has {first.width} columns."
+    missing = [c for c in first.columns if c not in answer.columns]
+    extra = [c for c in answer.columns if c not in first.columns]
+    if missing or extra:
+        said = [f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has."] * bool(
+            missing
+        )
+        said += [f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not."] * bool(extra)
+        return " ".join(said)
+    at = next(j for j, (a, b) in enumerate(zip(first.columns, answer.columns, strict=True)) if a != b)
+    return f"column {at} is {answer.columns[at]!r} at site {other!r} and {first.columns[at]!r} at site {one!r}."
+
+
+def _check_kinds(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
+    """Classes are words at every site, or numbers at every site: as words, 1 and "1.0" would be two classes."""
+    words = [answer.classes.dtype.kind in "UO" for answer in described]
+    if any(words) and not all(words):
+        one, other = names[words.index(True)], names[words.index(False)]
+        raise InputError(
+            f"the classes are words at site {one!r} and numbers at site {other!r}; write them in the same way at every site."
+        )
+
+
+def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: bool) -> Labels:
+    if not of_classes:
+        shapes = {np.shape(a.label_mean) for a in described}
+        if len(shapes) > 1:
+            raise InputError(
+                f"the sites have labels of different shapes, {sorted(shapes)}; all need the same outcomes."
+            )
+        mean = p @ np.array([a.label_mean for a in described])
+        return Labels(None, None, np.atleast_1d(mean), one_column=np.ndim(mean) == 0)
+    classes = np.unique(np.concatenate([a.classes for a in described]))
+    check_words("labels are the classes of rows", classes)
+    shares = np.zeros(len(classes))
+    for weight, answer in zip(p, described, strict=True):
+        if answer.weight > 0:
+            shares[np.searchsorted(classes, answer.classes)] += weight * answer.class_weights / answer.weight
+    return Labels(classes, shares, None)
+
+
+# --- prepare ---
+
+
+def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: np.ndarray | None) -> Talk[Prepared]:
+    """The smooth part of the problem in well-conditioned coordinates. `classes` are those of all rows."""
+    plan = replace(plan, family=plan.family.with_columns(gathered.columns))
+    family, labels = plan.family, replace(gathered.labels, classes=classes)
+    loss = family.loss(labels)
+    outputs = loss.size(1)
+    if labels.mean is not None and len(labels.mean) != outputs:
+        raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
+    centre, scale = _scaling(plan, gathered)
+    frame = Frame(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
+    view = View(loss, frame, classes, gathered.part)
+    task = Task(
+        view=view,
+        regulariser=Zero(),
+        weights=gathered.weights,
+        names=federation.names,
+        numbers=tuple(range(len(federation.names))),
+        sizes=np.array([max(a.rows, 1) for a in gathered.described]),
+        width=gathered.width + int(plan.fit_intercept),
+    )
+    null = np.zeros(task.d)
+    if plan.fit_intercept:
+        best = family.null_intercept(labels)
+        null[frame.penalised :] = (yield from _searched_intercept(task, labels)) if best is None else best
+    start = yield from starting(task.with_regulariser(_penalty(plan, frame, 1.0)), plan.search, null)
+    return Prepared(plan, task, frame, start, gathered)
+
+
+def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
+    """(centre, scale) of every column; without an intercept columns are not centred."""
+    moments, p = gathered.moments, gathered.weights
+    centre = pooled_mean(moments, p) if plan.fit_intercept else np.zeros(gathered.width)
+    return centre, spread(moments, centre, p)
+
+
+def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:
+    """The intercept that minimises f without features: where its slope, which grows with it, is zero.
+
+    A message asks for the slope at many points: around the mean label at first, then between the two where it changes
+    sign, with the zero of the line between them. Slopes that are pieces of lines are done once both are on one piece.
+    """
+    assert labels.mean is not None
+    nothing = np.empty(0)
+    view = replace(task.view, frame=Frame(nothing, nothing, True), columns=nothing.astype(int))
+    mean = float(labels.mean[0])
+    far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
+    points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
+    for _ in range(NULL_SEARCH):
+        (answers,) = yield [Request((ValueAndGradient(view, points[:, None]),))]
+        slopes = task.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
+        terms = task.weights @ np.array([said.terms for (said,) in answers])
+        nearest = int(np.abs(slopes).argmin())
+        best = points[[nearest]]
+        if np.abs(slopes[nearest]) <= 1e-15 * terms[nearest] or slopes[0] > 0 or slopes[-1] < 0:
+            break
+        i = int(np.flatnonzero(slopes > 0)[0])
+        low, high = points[i - 1], points[i]
+        zero = low - slopes[i - 1] * (high - low) / (slopes[i] - slopes[i - 1])
+        points = np.unique([*np.linspace(low, high, 18), zero])
+        if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+            break
+    return best
+
+
+# --- solve ---
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model on the original scale, and how it was reached."""
+
+    prepared: Prepared
+    minimum: Minimum
+    gap: float | None
+    others: np.ndarray | None  # coefficients that another minimiser has otherwise; None if not known
+
+    @property
+    def certificate(self) -> Certificate:
+        """Of the model as it is published, with what is lost on the way from the coordinates it was worked out in."""
+        found, prepared = self.minimum.certificate, self.prepared
+        coef, intercept = prepared.frame.coefficients(self.minimum.x)
+        sizes = np.abs(prepared.frame.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
+        curved = prepared.task.loss.curvature
+        steep = float(prepared.task.weights @ prepared.null.L) if curved is None else float(curved)
+        lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
+        unique = None if self.others is None else not self.others.size
+        return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
+
+    @property
+    def undecided(self) -> list[str]:
+        """Names of the columns whose coefficients are one choice of many, and of the intercept."""
+        if self.others is None:
+            return []
+        frame, columns = self.prepared.frame, self.prepared.gathered.columns
+        features = np.unique(self.others[self.others < frame.penalised] // frame.outputs)
+        named = [f"column {j}" if columns is None else repr(columns[j]) for j in features.tolist()]
+        return named + ["the intercept"] * bool((self.others >= frame.penalised).any())
+
+
+def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
+    """Gather and prepare, with all rows or with some."""
+    gathered = yield from gathering(federation, plan, part)
+    return (yield from preparing(federation, plan, gathered, gathered.labels.classes))
+
+
+def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None = None) -> Talk[Fitted]:
+    """The whole of a fit, to all rows or to some."""
+    prepared = yield from prepared_of(federation, plan, part)
+    minimum = yield from minimising(federation, prepared.at(alpha), plan.search, prepared.null)
+    return (yield from certified(prepared, alpha, minimum))
+
+
+def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
+    """The minimum with its duality gap, where one is known."""
+    task = prepared.at(alpha)
+    gap = yield from duality_gap(task, prepared.frame, minimum, prepared.null)
+    return Fitted(prepared, minimum, gap, exchangeable(task, minimum))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of all sites together, as sums."""
+
+    classes: np.ndarray | None  # their names, where labels are names
+    shares: np.ndarray | None  # the weight of each class, summing to 1
+    mean: np.ndarray | None  # of numbers: one per outcome
+    one_column: bool = True  # was there one number per row, not a row of numbers?
+
+
+class Family:
+    """Subclasses are frozen dataclasses; `of_classes` says that labels are names, not numbers."""
+
+    of_classes: ClassVar[bool] = False
+
+    def with_columns(self, names: tuple[str, ...] | None) -> Family:
+        """The same, told how the columns are called."""
+        return self
+
+    def loss(self, labels: Labels) -> Loss:
+        raise NotImplementedError
+
+    def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
+        """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
+        raise NotImplementedError
+
+    def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
+        """The scale of each column that the penalty can live with (one per group, for a penalty of groups)."""
+        return scale
+
+    def null_intercept(self, labels: Labels) -> np.ndarray | None:
+        """The best intercepts without features; None where that takes a search."""
+        return labels.mean
+
+    def published(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ from (width, outputs) and (outputs,)."""
+        return coef[:, 0], float(intercept[0])
+
+
+def elastic_net(alpha: float, l1_ratio: float, scale: np.ndarray, outputs: int) -> ElasticNet:
+    """alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2) as a penalty of u = scale * w."""
+    s = np.repeat(scale, outputs)
+    return ElasticNet(l1=alpha * l1_ratio / s, l2=alpha * (1.0 - l1_ratio) / s**2)

@@ -1,0 +1,146 @@
+"""Many values of alpha: which ones, and the minimiser at each. At the server."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from compfed._utils.precision import precision
+from compfed._utils.validation import is_number, numbers, whole
+from compfed.errors import InputError
+from compfed.estimators.programs.fit import Prepared
+from compfed.federation.server.program import Federation, Talk, in_parallel
+from compfed.solvers.auto import asks_questions, minimising
+from compfed.solvers.first_order import minimising_all
+from compfed.solvers.search import Minimum, Search, Start
+
+STRIDES = (8, 1)  # every eighth alpha first, then the rest
+SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
+
+
+def alpha_max(name: str, prepared: Prepared) -> float:
+    """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
+    g: Any = prepared.regulariser(1.0)
+    with precision(np.dtype(float)):
+        found = float(g.critical(prepared.null_gradient))
+    if not np.isfinite(found):
+        raise InputError(
+            f"{name}: no alpha makes all coefficients zero, because the penalty of some has no kink "
+            "(l1_ratio=0, or a group of weight 0). Give alphas."
+        )
+    if found == 0:
+        raise InputError(
+            f"{name}: all coefficients are zero at every alpha: no feature helps to predict y, which may "
+            "be constant. Give alphas, or other data."
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class AlphaGrid:
+    """Given alphas from the largest down, or n_alphas from alpha_max to eps times that, even in the logarithm."""
+
+    name: str  # of who asks, for messages
+    alphas: Any
+    n_alphas: int
+    eps: float
+
+    def check(self) -> None:
+        """Refuse what cannot be used, before any work."""
+        if self.alphas is not None:
+            _checked_alphas(self.alphas)
+        whole(self.n_alphas, f"{self.name}: n_alphas", 1)
+        if not is_number(self.eps) or not 0 < float(self.eps) < 1:
+            raise InputError(f"{self.name}(eps={self.eps!r}): eps must be a number between 0 and 1.")
+
+    def values(self, prepared: Prepared) -> np.ndarray:
+        if self.alphas is not None:
+            return _checked_alphas(self.alphas)
+        largest = alpha_max(self.name, prepared)
+        return np.geomspace(largest, self.eps * largest, self.n_alphas)
+
+
+def _checked_alphas(alphas: Any) -> np.ndarray:
+    try:
+        values = numbers(alphas, "alphas")
+    except InputError:
+        values = np.empty(0)
+    if values.ndim != 1 or not values.size or not (np.isfinite(values).all() and (values >= 0).all()):
+        raise InputError(f"alphas={alphas!r} must be a list of finite numbers >= 0.")
+    return np.sort(values)[::-1]
+
+
+def following(federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> Talk[list[Minimum]]:
+    """The minimiser at each alpha; all that are under way share their messages."""
+    search = replace(prepared.plan.search, progress=None)
+    if asks_questions(prepared.at(float(alphas[0])), search):
+        return (yield from _coarse_to_fine(federation, prepared, alphas, search))
+    return (yield from _in_blocks(federation, prepared, alphas, search))
+
+
+def _coarse_to_fine(
+    federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
+) -> Talk[list[Minimum]]:
+    """Every few alphas at first, from the model without features; then those between, each from the nearest one found.
+
+    What the sites said of a model is true at every alpha: a search that starts there asks nothing before its first step,
+    and its working set begins with that model's.
+    """
+    found: dict[int, Minimum] = {}
+    for stride in STRIDES:
+        due = [k for k in range(0, len(alphas), stride) if k not in found]
+        starts = [_nearest(prepared.null, found, k) for k in due]
+        tasks = [prepared.at(float(alphas[k])) for k in due]
+        talks = [minimising(federation, t, search, s) for t, s in zip(tasks, starts, strict=True)]
+        found |= dict(zip(due, (yield from in_parallel(talks)), strict=True))
+        if prepared.plan.search.progress is not None:
+            prepared.plan.search.progress(len(found), len(alphas))
+    return [found[k] for k in range(len(alphas))]
+
+
+def _nearest(null: Start, found: Mapping[int, Minimum], k: int) -> Start:
+    """The null model, or the minimum at the nearest alpha, of two the larger one, whose model is the sparser."""
+    known = [j for j, minimum in found.items() if minimum.reached is not None]
+    if not known:
+        return null
+    nearest = found[min(known, key=lambda j: (abs(j - k), j))].reached
+    assert nearest is not None
+    return replace(null, x=nearest.seen.x, seen=nearest.seen, kept=nearest.kept)
+
+
+def _in_blocks(
+    federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
+) -> Talk[list[Minimum]]:
+    """Blocks of alphas side by side, each block from the end of the one before.
+
+    Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
+    one gradient per round.
+    """
+    start = prepared.null
+    search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm)
+    found: list[Minimum] = []
+    for first in range(0, len(alphas), SIDE_BY_SIDE):
+        tasks = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]
+        found += yield from minimising_all(federation, tasks, search, start)
+        start = replace(start, x=found[-1].x)
+        if prepared.plan.search.progress is not None:
+            prepared.plan.search.progress(len(found), len(alphas))
+    return found
+
+
+def warn_if_short(name: str, found: Sequence[Minimum], tol: float, max_rounds: int, stacklevel: int = 3) -> None:
+    """One warning for all minimisers that were not reached."""
+    short = [m.certificate.relative for m in found if not m.converged]
+    if short:
+        warnings.warn(
+            f"{name}: {len(short)} of {len(found)} fits stopped at max_rounds={max_rounds} or before, with a gradient "
+            f"mapping of up to {max(short):.1e} of its scale; tol is {tol:g}. Give more max_rounds, a larger tol, or "
+            "an exact algorithm.",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )

@@ -1,0 +1,35 @@
+"""The score of a fitted model on rows that stay at their sites, where sums are enough to know it. Two messages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compfed.errors import InputError
+from compfed.federation.queries import Describe, HeldOut
+from compfed.federation.server.program import Federation, Request, Talk
+from compfed.federation.spec import Frame, View, WholeSite
+from compfed.losses import Squared
+
+ALL_ROWS = WholeSite(-1, held_out=False)  # every site but one that does not exist
+
+
+def scoring(federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None) -> Talk[float]:
+    """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites."""
+    (answers,) = yield [Request((Describe(),))]
+    said = [answer for (answer,) in answers]
+    for name, answer in zip(federation.names, said, strict=True):
+        if answer.width != coef.size or (columns is not None and answer.columns not in (None, columns)):
+            raise InputError(
+                f"site {name!r} has other columns than those the model was fitted with; nothing was scored."
+            )
+        if np.ndim(answer.label_mean):
+            raise InputError(f"site {name!r} has {answer.label_mean.size} outcomes per row; the model has one.")
+    weights = np.array([answer.weight for answer in said])
+    mean = float(weights @ np.array([answer.label_mean for answer in said]) / weights.sum())
+    frame = Frame(np.zeros(coef.size), np.ones(coef.size), intercept=True)
+    models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
+    (answers,) = yield [Request((HeldOut(View(Squared(), frame), ALL_ROWS, models),), models=2)]
+    left, spread = weights @ np.array([answer.loss for (answer,) in answers])
+    if spread == 0.0:  # labels that are all the same: as sklearn.metrics.r2_score has it
+        return 1.0 if left == 0.0 else 0.0
+    return float(1.0 - left / spread)

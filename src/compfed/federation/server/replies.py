@@ -1,0 +1,320 @@
+"""Checks of replies: kind, fields, dtypes, shapes, and values that an honest site can give.
+
+Sites in this process cannot get this wrong. A site across a network may be another version, broken or hostile: its reply
+is checked before it enters any sum, so that the site which is at fault is the one that is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compfed._utils.text import is_printable, printable
+from compfed.algorithms.contract import message_shapes
+from compfed.errors import InputError
+from compfed.federation.codec import unnamed
+from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH
+from compfed.federation.queries import (
+    Curvature,
+    Describe,
+    HeldOut,
+    Moments,
+    Question,
+    Refused,
+    Result,
+    Round,
+    Steepness,
+    ValueAndGradient,
+)
+from compfed.federation.spec import View
+from compfed.losses import MultiSquared
+from compfed.site_summary import MOST_CLASSES, Facts
+
+DOUBLE = ("float64",)
+EITHER = ("float64", "float32")
+
+
+def fault(
+    questions: Sequence[Question], answers: Any, *, weighted: bool = False, width: int | None = None
+) -> str | None:
+    """What is wrong with the replies to a message, in a sentence for a person; None if nothing is.
+
+    Parameters
+    ----------
+    questions : the queries that were sent, which this side made and trusts.
+    answers : what was unpacked from the reply; anything at all.
+    weighted : whether rows may have weights; without them a weight is a number of rows.
+    width : columns of the site, where known from an earlier reply to `Describe`.
+
+    Never raises: a reply that makes a check fail is at fault.
+    """
+    try:
+        return _fault(questions, answers, weighted, width)
+    except Exception as problem:  # whatever a reply provokes is its fault
+        return f"the reply cannot be checked: {type(problem).__name__}"
+
+
+def _fault(questions: Sequence[Question], answers: Any, weighted: bool, width: int | None) -> str | None:
+    if type(answers) is not tuple or len(answers) != len(questions):
+        count = f"{len(answers)} replies" if type(answers) is tuple else f"a {type(answers).__name__}"
+        return f"{count} to {len(questions)} queries"
+    infinite: set[bytes] | None = None
+    for question, answer in zip(questions, answers, strict=True):
+        kind = type(question).__name__
+        try:
+            if type(answer) is Refused:
+                _reason(answer)
+                continue
+            if type(answer) is not type(question).Answer:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
+                return f"{kind} is answered with {printable(type(answer).__qualname__, 100)}"
+            if isinstance(answer, Describe.Answer):
+                width = _width(answer.width, width)
+            if isinstance(question, Curvature):
+                infinite = _infinite_points(questions, answers) if infinite is None else infinite
+                _triangle(question, answer, infinite)
+            else:
+                _check(question, answer, weighted, width)
+        except InputError as wrong:
+            return f"{kind}: {printable(str(wrong))}"
+    return None
+
+
+def _check(question: Question, answer: Any, weighted: bool, width: int | None) -> None:
+    match question:
+        case Describe():
+            _described(question, answer, weighted)
+        case Moments():
+            _moments(answer, width)
+        case Steepness():
+            _number("L", answer.L)
+        case ValueAndGradient():
+            _evaluated(question, answer)
+        case HeldOut():
+            _weight("weight", answer.weight, weighted)
+            _array("loss", answer.loss, (len(question.x),), _dtypes(question.view, DOUBLE))
+            _at_most_infinite("loss", answer.loss)
+        case Round():
+            job = question.job  # whether its numbers are finite is the server loop's to judge: a run may diverge
+            shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+            if type(answer.u) is not dict or not all(isinstance(a, np.ndarray) for a in answer.u.values()):
+                raise InputError("u is no table of arrays")
+            unnamed(answer.u, shapes[question.exchange].up)
+            _truth("finite", answer.finite)
+        case Result():
+            _truth("finite", answer.finite)
+
+
+# --- each kind of reply ---
+
+
+def _reason(answer: Refused) -> None:
+    if type(answer.reason) is not str or len(answer.reason) > MAX_REASON:
+        raise InputError(f"the reason of a refusal must be a text of at most {MAX_REASON} characters")
+
+
+def _described(question: Describe, answer: Describe.Answer, weighted: bool) -> None:
+    rows, least = answer.rows, 0 if question.part is not None else 1
+    _whole("rows", rows, least, MAX_ROWS)
+    _weight("weight", answer.weight, weighted)
+    if not weighted and answer.weight != float(rows):
+        raise InputError(f"weight is {answer.weight:g} for {rows} rows; without row weights it is their number")
+    if (answer.weight > 0) != (rows > 0):
+        raise InputError(f"weight is {answer.weight:g} for {rows} rows")
+    _columns(answer)
+    if question.classes:
+        _classes(answer)
+        _array("label_mean", answer.label_mean, (), DOUBLE)
+        if not np.isnan(answer.label_mean):
+            raise InputError("label_mean must be NaN where labels are classes")
+    else:
+        _array("classes", answer.classes, (0,), DOUBLE)
+        _array("class_weights", answer.class_weights, (0,), DOUBLE)
+        _vector("label_mean", answer.label_mean, (0, 1))
+    if (answer.facts is not None) != question.detail:
+        raise InputError("facts are there without being asked for, or missing")
+    if question.detail:
+        _facts(question, answer, weighted)
+
+
+def _width(value: Any, known: int | None) -> int:
+    _whole("width", value, 0, MAX_WIDTH + 1)  # a site without columns has an intercept to fit
+    if known is not None and value != known:
+        raise InputError(f"width is {value}; it was {known}")
+    return value
+
+
+def _columns(answer: Describe.Answer) -> None:
+    columns = answer.columns
+    if columns is None:
+        return
+    if type(columns) is not tuple or len(columns) != answer.width:
+        count = len(columns) if type(columns) is tuple else f"a {type(columns).__name__} of"
+        raise InputError(f"it names {count} columns; its width is {answer.width}")
+    for name in columns:
+        if type(name) is not str or not 1 <= len(name) <= MAX_NAME or not is_printable(name):
+            raise InputError(f"a column is named {_shown(name)}; a name has 1 to {MAX_NAME} printable characters")
+    if len(set(columns)) < len(columns):
+        raise InputError("it names a column twice")
+
+
+def _classes(answer: Describe.Answer) -> None:
+    classes, weights = answer.classes, answer.class_weights
+    _sorted_classes(classes, MAX_CLASSES, "biufU")
+    _array("class_weights", weights, classes.shape, DOUBLE)
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise InputError("class_weights must be finite and >= 0")
+    if not np.isclose(weights.sum(), answer.weight, rtol=1e-9, atol=0):
+        raise InputError(f"class_weights add up to {weights.sum():g}; weight is {answer.weight:g}")
+
+
+def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
+    if not isinstance(classes, np.ndarray) or classes.ndim != 1 or classes.dtype.kind not in kinds:
+        raise InputError("classes must be a list of words or numbers")
+    if classes.size > most:
+        raise InputError(f"it lists {classes.size} classes; at most {most} are taken")
+    if classes.dtype.kind == "f" and not (np.isfinite(classes).all() and (classes == np.rint(classes)).all()):
+        raise InputError("classes that are numbers must be whole")
+    if (classes[1:] <= classes[:-1]).any():
+        raise InputError("classes must be sorted, each once")
+    for word in classes.tolist() if classes.dtype.kind == "U" else ():
+        if len(word) > MAX_NAME or not is_printable(word):
+            raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
+
+
+def _facts(question: Describe, answer: Describe.Answer, weighted: bool) -> None:
+    facts = answer.facts
+    if type(facts) is not Facts:
+        raise InputError("facts are none")
+    _whole("facts.rows", facts.rows, 1, MAX_ROWS)
+    if facts.rows < answer.rows or (question.part is None and not weighted and facts.rows != answer.rows):
+        raise InputError(f"facts are about {facts.rows} rows; there are {answer.rows}")
+    for name in ("mean", "square"):
+        _array(f"facts.{name}", value := getattr(facts, name), (answer.width,), EITHER)
+        _finite(f"facts.{name}", value, least=0.0 if name == "square" else -np.inf)
+    _array("facts.varies", facts.varies, (answer.width,), ("bool",))
+    _sorted_classes(facts.classes, MOST_CLASSES, "biuf")
+    counts = facts.counts
+    _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
+    if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
+        raise InputError(f"facts.counts do not add up to {facts.rows} rows")
+    _vector("facts.label_mean", facts.label_mean, (1,))
+    _array("facts.label_square", facts.label_square, facts.label_mean.shape, DOUBLE)
+    _finite("facts.label_square", facts.label_square, least=0.0)
+
+
+def _moments(answer: Moments.Answer, width: int | None) -> None:
+    if not isinstance(answer.mean, np.ndarray) or answer.mean.ndim != 1 or answer.mean.size > MAX_WIDTH:
+        raise InputError("mean must be one number per column")
+    for name in ("mean", "rest", "square"):
+        _array(name, value := getattr(answer, name), (answer.mean.size if width is None else width,), DOUBLE)
+        _finite(name, value, least=0.0 if name == "square" else -np.inf)
+
+
+def _evaluated(question: ValueAndGradient, answer: ValueAndGradient.Answer) -> None:
+    models, d = np.shape(question.x)
+    dtypes = _dtypes(question.view, DOUBLE)
+    _array("value", answer.value, (models,), dtypes)
+    _array("gradient", answer.gradient, (models, d), dtypes)
+    _array("terms", answer.terms, (models,), dtypes)
+    _at_most_infinite("value", answer.value)
+    # far from the minimum a loss may be infinite, and the terms of its gradient cancel to no number
+    usual = np.isfinite(answer.value)
+    whole = bool(usual.all())
+    _finite("gradient", answer.gradient if whole else answer.gradient[usual])
+    _finite("terms", answer.terms if whole else answer.terms[usual], least=0.0)
+    if (answer.conjugate is None) != (question.dual is None):
+        raise InputError("a conjugate is there without being asked for, or missing")
+    if answer.conjugate is not None:
+        _array("conjugate", answer.conjugate, (models,), DOUBLE)
+        _at_most_infinite("conjugate", answer.conjugate)
+
+
+def _triangle(question: Curvature, answer: Any, infinite: set[bytes]) -> None:
+    loss, w = question.view.loss, len(question.W)
+    size = loss.model_numbers(w)
+    if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that W speaks of
+        features = len(np.unique(np.asarray(question.W) // loss.outputs))
+        size = features * (features + 1) // 2
+    _array("triangle", answer.triangle, (size,), _dtypes(question.view, DOUBLE))
+    if np.asarray(question.x, float).tobytes() not in infinite:
+        _finite("triangle", answer.triangle)
+
+
+def _infinite_points(questions: Sequence[Question], answers: Any) -> set[bytes]:
+    """The models at which the same message says that the loss is infinite: there its curvature is not a number either."""
+    points = set()
+    for question, answer in zip(questions, answers, strict=True):
+        if isinstance(question, ValueAndGradient) and type(answer) is ValueAndGradient.Answer:
+            x, value = np.asarray(question.x, float), answer.value
+            if isinstance(value, np.ndarray) and value.shape == x.shape[:1]:
+                points |= {x[k].tobytes() for k in np.flatnonzero(value == np.inf)}
+    return points
+
+
+# --- single values ---
+
+
+def _dtypes(view: View, double: tuple[str, ...]) -> tuple[str, ...]:
+    """The dtypes that replies about a view may have."""
+    return EITHER if view.dtype == "float32" else double
+
+
+def _array(name: str, value: Any, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+    """An array of exactly this shape and one of these dtypes: checked before its numbers are."""
+    if not isinstance(value, np.ndarray):
+        raise InputError(f"{name} is no array")
+    if value.dtype.name not in dtypes:
+        raise InputError(f"{name} is of {value.dtype.name}; expected {' or '.join(dtypes)}")
+    if value.shape != shape:
+        raise InputError(f"{name} has shape {value.shape}; expected {shape}")
+
+
+def _vector(name: str, value: Any, dimensions: tuple[int, ...]) -> None:
+    if not isinstance(value, np.ndarray) or value.ndim not in dimensions or value.size > MAX_OUTCOMES:
+        raise InputError(f"{name} must be one number per outcome, at most {MAX_OUTCOMES}")
+    _array(name, value, value.shape, DOUBLE)
+    _finite(name, value)
+
+
+def _finite(name: str, value: np.ndarray, least: float = -np.inf) -> None:
+    wrong = value.size - int(np.count_nonzero(np.isfinite(value)))
+    if wrong:
+        raise InputError(f"{name} has {wrong} number(s) that are NaN or infinite")
+    if least == 0.0 and (value < 0).any():
+        raise InputError(f"{name} has numbers below 0")
+
+
+def _at_most_infinite(name: str, value: np.ndarray) -> None:
+    """Finite, or plus infinity where a model is far out."""
+    if np.isnan(value).any() or (value == -np.inf).any():
+        raise InputError(f"{name} has numbers that are NaN or minus infinity")
+
+
+def _number(name: str, value: Any) -> None:
+    if type(value) is not float or not 0 <= value < np.inf:
+        raise InputError(f"{name} is {_shown(value)}; expected a finite number >= 0")
+
+
+def _weight(name: str, value: Any, weighted: bool) -> None:
+    _number(name, value)
+    if not weighted and not (value < MAX_ROWS and value == np.rint(value)):
+        raise InputError(f"{name} is {value:g}; without row weights it is a number of rows")
+
+
+def _whole(name: str, value: Any, least: int, below: int) -> None:
+    if type(value) is not int or not least <= value < below:
+        raise InputError(f"{name} is {_shown(value)}; expected a whole number from {least} to {below - 1}")
+
+
+def _truth(name: str, value: Any) -> None:
+    if type(value) is not bool:
+        raise InputError(f"{name} is {_shown(value)}; expected true or false")
+
+
+def _shown(value: Any) -> str:
+    """A value from outside in a few characters; of arrays and tables their type."""
+    if type(value) is str:
+        return repr(printable(value, 50))
+    return printable(repr(value), 50) if type(value) in (int, float, bool, type(None)) else f"a {type(value).__name__}"

@@ -1,0 +1,68 @@
+"""A federation whose sites are in this process: every message goes to them one by one.
+
+Over it the server loop is the `reference` engine. `engines.Simulated` is the same with its rounds compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from compfed.data import Sites
+from compfed.errors import InputError
+from compfed.federation.queries import Question
+from compfed.federation.site.disclosure import Refusals
+from compfed.federation.site.site import Site, room_for
+
+
+class InProcess:
+    """Sites in this process, asked one after another.
+
+    >>> import compfed as cf
+    >>> from compfed.federation import Describe, InProcess, ask
+    >>> federation = InProcess(cf.data.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]]))
+    >>> [answer.rows for (answer,) in ask(federation, Describe())]
+    [2, 1]
+    """
+
+    def __init__(self, sites: Sites | Sequence[Site], refuses: Refusals | None = None):
+        self.sites = _listed(sites, refuses)
+        self.told: set[str] = set()
+        if not self.sites:
+            raise InputError("a federation needs at least one site; got none.")
+        if len(set(self.names)) < len(self.names):
+            raise InputError(
+                f"two sites of a federation have the same name: {', '.join(self.names)}. Give each its own."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.sites)
+
+    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+        return {i: self.sites[i].answer(questions) for i, questions in messages.items()}
+
+
+def _listed(sites: Any, refuses: Refusals | None) -> list[Site]:
+    if isinstance(sites, Sequence) and all(hasattr(site, "answer") for site in sites):
+        return list(sites)
+    table: Any = sites
+    return sites_of(table, refuses)
+
+
+def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
+    """One `Site` for each of the sites of a table."""
+    if not isinstance(sites, Sites):
+        raise InputError(
+            f"sites must come from compfed.data (from_files, ...), or be a list of Site; got {type(sites).__name__}."
+        )
+    rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
+    weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
+    total = int(sites.sizes.sum())
+    return [
+        Site(
+            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, refuses=refuses,
+            limits=None, room=room_for(len(y) / total),
+        )
+        for i, (A, y, name, number) in enumerate(rows)
+    ]  # fmt: skip

@@ -1,0 +1,254 @@
+"""How a site is asked to look at its rows: with which loss, in which coordinates, and which of them count.
+
+A view is made by the server from sums; it holds no row. Sites keep the views and jobs they were told of, so that each
+travels once.
+
+A problem as the server knows it: everything but the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from scipy.sparse import issparse
+
+from compfed._utils.records import describe
+from compfed.losses import Loss
+from compfed.problem.sparse_rows import SparseRows
+from compfed.regularisers import Regulariser
+from compfed.trace import Members
+
+if TYPE_CHECKING:
+    from compfed.algorithms.base import Algorithm
+    from compfed.regularisers import Regulariser
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """The coordinates a linear model is worked out in: features centred and scaled, the intercept last.
+
+    With z = (a - centre) / scale and u = scale * w the prediction a^T w + b is z^T u + b', b' = b + centre^T w. Centring
+    and scaling change neither the problem nor its solution: a penalty on w becomes one on u / scale. They change how
+    fast it is solved, from hopeless to quick where features are in different units.
+    """
+
+    centre: np.ndarray  # (width,), zero without an intercept
+    scale: np.ndarray  # (width,)
+    intercept: bool
+    outputs: int = 1
+
+    @property
+    def penalised(self) -> int:
+        """Number of coefficients before the intercept."""
+        return self.centre.size * self.outputs
+
+    def features(self, A: Any) -> Any:
+        """Rows in these coordinates, with a last column of ones for the intercept. Sparse rows stay sparse."""
+        if issparse(A):
+            return SparseRows(A, self.centre, self.scale, self.intercept)
+        width = self.centre.size
+        Z = np.empty((len(A), width + int(self.intercept)))
+        np.subtract(A, self.centre, out=Z[:, :width])  # in place: rows may be many
+        Z[:, :width] /= self.scale
+        Z[:, width:] = 1.0
+        return Z
+
+    def model(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+        """The flat model of coefficients (width, outputs) and intercepts (outputs,)."""
+        u = coef * self.scale[:, None]
+        return np.concatenate([u.ravel(), intercept + self.centre @ coef]) if self.intercept else u.ravel()
+
+    def coefficients(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(coef, intercept) on the original scale of a flat model."""
+        coef = x[: self.penalised].reshape(-1, self.outputs) / self.scale[:, None] + 0.0  # no -0.0
+        return coef, (x[self.penalised :] - self.centre @ coef) if self.intercept else np.zeros(self.outputs)
+
+
+class RowsOfASite(Protocol):
+    """What a part may ask of a site to find its own rows."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def labels(self) -> np.ndarray: ...
+    @property
+    def splits(self) -> Any: ...
+
+
+class Part(Protocol):
+    """Some of the rows: those a fold trains with, or those it holds out."""
+
+    @property
+    def held_out(self) -> bool: ...
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        """Which of a site's rows these are."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Fold `number` of `folds`, dealt inside every site from (seed, site, row), class by class for a classifier.
+
+    Each site shuffles its rows with a draw of its own and deals them out, starting at fold `first[site]`: where the
+    site before it stopped, so that no fold stays empty.
+    """
+
+    number: int
+    folds: int
+    seed: int
+    first: np.ndarray
+    by_class: bool
+    held_out: bool
+
+    def dealt(self, site: RowsOfASite) -> np.ndarray:
+        """The fold of every row of a site."""
+        y = site.labels
+        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
+        if self.by_class:
+            order = order[np.argsort(y[order], kind="stable")]
+        fold = np.empty(len(y), int)
+        fold[order] = (self.first[site.index] + np.arange(len(y))) % self.folds
+        return fold
+
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        return (self.dealt(site) == self.number) == self.held_out
+
+
+@dataclass(frozen=True, eq=False)
+class WholeSite:
+    """Fold `number` is site `number`."""
+
+    number: int
+    held_out: bool
+
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        return np.full(len(site.labels), (site.index == self.number) == self.held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Split `number` of those that the sites were built with: for folds that speak of the rows of one table."""
+
+    number: int
+    held_out: bool
+
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        return site.splits[self.number][1 if self.held_out else 0]
+
+
+@dataclass(frozen=True, eq=False)
+class Share:
+    """A share of every site's rows, drawn inside it from (seed, site, row), class by class for a classifier.
+
+    Of two rows or more at least one is held out and one is kept; a single row is kept.
+    """
+
+    share: float
+    seed: int
+    by_class: bool
+    held_out: bool
+
+    def mask(self, site: RowsOfASite) -> np.ndarray:
+        y = site.labels
+        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
+        if self.by_class:
+            order = order[np.argsort(y[order], kind="stable")]
+        steps = np.floor(self.share * np.arange(len(y) + 1) + 0.5)  # every k-th row, so that each class gives its share
+        out = np.zeros(len(y), bool)
+        out[order] = np.diff(steps) > 0
+        if len(y) > 1 and (out.all() or not out.any()):
+            out[order[0]] = not out[order[0]]
+        return out == self.held_out if len(y) > 1 else np.full(len(y), not self.held_out)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """f_i as the server wants it: this loss, of these rows, in this frame."""
+
+    told_once: ClassVar[bool] = True
+
+    loss: Loss
+    frame: Frame | None = None
+    classes: np.ndarray | None = None  # a label is its position among these
+    part: Part | None = None
+    dtype: str = "float64"
+    columns: np.ndarray | None = None  # of the features only these; none at all for a model of an intercept alone
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run of an algorithm: what a site must know to take part in its rounds."""
+
+    told_once: ClassVar[bool] = True
+
+    number: int  # tells two runs of the same thing apart
+    algorithm: Algorithm
+    regulariser: Regulariser
+    view: View
+    x0: np.ndarray
+    seed: int
+    batch_size: int | None
+    capacity: int  # rows of the largest site: decides how mini-batches are drawn, everywhere alike
+    everyone: bool = True  # does every site take part in every round?
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """min_x sum_i p_i f_i(x) + g(x), where f_i is what site i makes of the view."""
+
+    view: View
+    regulariser: Regulariser
+    weights: np.ndarray  # p_i
+    names: tuple[str, ...]
+    numbers: tuple[int, ...]  # of the sites' random draws
+    sizes: np.ndarray  # rows at each site
+    width: int  # columns of a row as the view has it
+    source: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        return len(self.names)
+
+    @property
+    def d(self) -> int:
+        return self.loss.size(self.width)
+
+    @property
+    def loss(self) -> Loss:
+        return self.view.loss
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.view.dtype)
+
+    @property
+    def start(self) -> np.ndarray:
+        """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
+        return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
+
+    def with_regulariser(self, g: Regulariser) -> Task:
+        return replace(self, regulariser=g)
+
+    def members(self) -> Members:
+        """The sites, for whoever goes on from here."""
+        return Members(self.names, self.sizes, self.weights)
+
+    def describe(self) -> dict[str, Any]:
+        """The problem in a few plain values, for provenance."""
+        return {
+            "loss": describe(self.loss),
+            "regulariser": describe(self.regulariser),
+            "clients": self.n,
+            "samples": {
+                "total": int(self.sizes.sum()),
+                "smallest": int(self.sizes.min()),
+                "largest": int(self.sizes.max()),
+            },
+            "features": self.d,
+            "uniform_weights": bool(np.ptp(self.weights) == 0),
+            "source": self.source,
+        }

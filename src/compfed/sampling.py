@@ -1,0 +1,229 @@
+"""Who takes part in a round, and how the answers of a sample stand for those of all: three schemes, by name.
+
+k of n clients take part, S is who they are, p_i their weights and u_i their answers. The mean over all, sum_i p_i u_i,
+is estimated by
+
+- "proportional": client i is drawn with probability pi_i = min(1, c p_i), with c such that k are drawn, and the mean is
+  sum_S (p_i / pi_i) u_i: the plain mean of the draws where nobody is certain to be drawn. Unbiased. Its weights always
+  sum to 1, so no step is longer than with all clients, and it does not matter whether u_i is a model or a change of one.
+- "uniform": any k clients are equally likely and the mean is (n/k) sum_S p_i u_i. Unbiased. Its weights sum to 1 only on
+  average: a sample of large sites takes a step up to n max p_i times as long, and u_i has to be a change.
+- "ratio": any k clients are equally likely and the mean is sum_S p_i u_i / sum_S p_i. Its weights sum to 1, but small sites
+  count for more than their weight: biased, unless all u_i agree where the method comes to rest.
+
+With equal weights, and with all clients, the three are one and the same.
+
+All randomness of a run: a function of (seed, round, client), never of the order in which clients are visited.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+Scheme = Literal["proportional", "uniform", "ratio"]
+SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "ratio")
+_UNIT = (
+    2**32
+)  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
+MANY = 1024  # clients from which on a small sample is drawn without a number for each of them
+
+
+class Odds(NamedTuple):
+    """The scheme "proportional" for given weights; one entry per client."""
+
+    always: Any  # is in every sample
+    chance: Any  # of the others to be drawn, in units of 2^-32
+    weight: Any  # p_i / pi_i: of the answer in the mean
+
+
+def scheme_in_use(scheme: Scheme | None, weights: np.ndarray, k: int) -> Scheme:
+    """Where all schemes are the same one is as good as another: "ratio", which divides by what was drawn."""
+    return "ratio" if scheme is None or k == len(weights) or np.ptp(weights) == 0 else scheme
+
+
+def odds(weights: np.ndarray, k: int) -> Odds:
+    """pi_i = min(1, c p_i) with sum_i pi_i = k, to 2^-32."""
+    p = np.asarray(weights, float)
+    always = np.zeros(len(p), bool)
+    while True:  # who is certain leaves fewer draws for the others, which may make another one certain
+        rest, left = p[~always].sum(), k - int(always.sum())
+        pi = np.where(always, 0.0, left * p / rest)
+        certain = pi > 1.0 - 2.0 / _UNIT
+        if not certain.any():
+            break
+        always |= certain
+    ends = np.rint(np.cumsum(pi) * _UNIT).astype(np.int64)
+    ends[np.flatnonzero(~always)[-1] :] = left * _UNIT
+    chance = np.diff(ends, prepend=0).astype(np.uint32)
+    return Odds(always, chance, np.where(always, p, rest / max(left, 1)))
+
+
+def drawn(given: Odds, order: Array, start: Array) -> Array:
+    """Is each client drawn? Systematic sampling: exactly k are, each with its own probability, in any order.
+
+    The chances lie end to end in `order`; who has one of the points start, start + 1, start + 2, ... is drawn. Numbers are
+    whole and modulo 1 (2^32 units), so nothing is rounded.
+    """
+    chance = jnp.asarray(given.chance)[order]
+    before = jnp.cumsum(chance, dtype=jnp.uint32) - chance
+    return given.always | jnp.zeros(len(order), bool).at[order].set(start - before < chance)
+
+
+def few_of_many(n: int, k: int) -> bool:
+    """Are the k of n drawn by their ranks, at a cost that does not grow with n? Else every client draws a number."""
+    return n >= MANY and 64 * k <= n
+
+
+def participants(scheme: Scheme, given: Odds | None, run: Array, r: Array | int, clients: Array, k: int) -> Array:
+    """Positions of the k participants of round r in `clients`, in their order: a function of (seed, round, client)."""
+    if scheme != "proportional" and few_of_many(len(clients), k):
+        # a rank among the sorted numbers of the clients: another order of the sites draws the same ones
+        return jnp.sort(jnp.argsort(clients)[participation_ranks(run, r, len(clients), k)])
+    # a new order in every round, so that no two clients always or never meet; of equal scores the smaller number is first
+    order = jnp.lexsort((clients, participation_scores(run, r, clients)))
+    if scheme != "proportional":
+        return jnp.sort(order[:k])
+    assert given is not None
+    return jnp.nonzero(drawn(given, order, participation_start(run, r)), size=k)[0]
+
+
+def averaging(scheme: Scheme, given: Odds | None, p: Any, who: Any) -> tuple[Any, Any]:
+    """(weights of the participants' answers in the mean, share), p being all weights.
+
+    Under "uniform" and "ratio", share * mean = sum_S p_i u_i.
+    """
+    return averaging_of(scheme, None if given is None else given.weight[who], p[who], len(p))
+
+
+def averaging_of(scheme: Scheme, drawn_weight: Any, mine: Any, n: int) -> tuple[Any, Any]:
+    """The same from the participants' own weights: `mine` of p, `drawn_weight` of the odds."""
+    if scheme == "uniform":
+        return mine * (n / len(mine)), len(mine) / n
+    share = mine.sum()
+    if scheme == "proportional":
+        assert drawn_weight is not None
+        return drawn_weight, share
+    return mine / share, share
+
+
+# Separate streams, so that who takes part never depends on what the participants draw.
+_BATCHES, _PARTICIPATION, _SHARED, _START = 0, 1, 2, 3
+
+
+def run_key(seed: Array | int) -> Array:
+    """The root of a run's randomness."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+def client_key(run: Array, r: Array | int, client: Array | int) -> Array:
+    """The key of client `client` in round r: the same in every engine."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(run, _BATCHES), r), client)
+
+
+def shared_key(run: Array, r: Array | int) -> Array:
+    """The key of what all clients draw alike in round r."""
+    return jax.random.fold_in(jax.random.fold_in(run, _SHARED), r)
+
+
+def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:
+    """One uniform number per client; the k smallest take part in round r."""
+    key = jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r)
+    return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), dtype=jnp.float32))(clients)
+
+
+@partial(jax.jit, static_argnums=(2, 3))  # one program where the rounds are no program: its loops would compile anew
+def participation_ranks(run: Array, r: Array | int, n: int, k: int) -> Array:
+    """k of the ranks 0..n-1, which take part in round r, rising: work that does not grow with n where k is small."""
+    return jnp.sort(sample_rows(jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r), n, n, k))
+
+
+def participation_start(run: Array, r: Array | int) -> Array:
+    """Where systematic sampling starts in round r: one of 2^32 places, uniformly."""
+    return jax.random.bits(jax.random.fold_in(jax.random.fold_in(run, _START), r), dtype=jnp.uint32)
+
+
+def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Array:
+    """`size` distinct rows of 0..rows-1, uniformly: every subset has the same probability.
+
+    `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, whose work does
+    not depend on the number of rows; batches that are large both in themselves and relative to the rows take the
+    `size` smallest of one random number per row.
+    """
+    if size > 64 and size * size > 8 * capacity:
+        score = jax.random.uniform(key, (capacity,), dtype=jnp.float32)
+        # ties among 2^-23 grid points are broken by position: a bias below 1e-7 per row
+        return jax.lax.top_k(jnp.where(jnp.arange(capacity) < rows, -score, -2.0), size)[1]
+
+    # Floyd: step k draws t_k from 0..last_k and takes it, or last_k if t_k is taken already. A draw is taken if it was
+    # drawn before, or if it is the last_j of an earlier step j that fell back. The second kind is rare, so instead of
+    # `size` steps one after another: mark the first kind, then repeat for the second until nothing changes.
+    last = (rows - size + jnp.arange(size)).astype(jnp.int32)
+    draw = _integers(key, last + 1, capacity)
+
+    repeated = _equals_an_earlier(draw, draw)
+    if jax.default_backend() != "cpu":  # where loops cost more than the work in them
+        return jnp.where(_settled(repeated, draw - last[0]), last, draw)
+
+    # The rows themselves go through the loop: worked out after it, XLA would work them out again in every consumer.
+    def settle(state):
+        taken, row, _ = state
+        more = taken | _equals_an_earlier(row, jnp.where(taken, last, -1))
+        return more, jnp.where(more, last, row), (more != taken).any()
+
+    possible = repeated.any() & (draw >= last[0]).any()
+    start = repeated, jnp.where(repeated, last, draw), possible
+    return jax.lax.while_loop(lambda state: state[2], settle, start)[1]
+
+
+def _settled(taken: Array, earlier: Array) -> Array:
+    """The same without a loop. Draw k is the last_j of one step only, j = earlier_k, so it is taken if draw k or any draw
+    on the way j, earlier_j, ... was: twice as far on that way each time."""
+    size = len(taken)
+    step = jnp.arange(size)
+    to = jnp.where((earlier >= 0) & (earlier < step), earlier, step)  # itself: the end of the way
+    for _ in range(max(size - 1, 1).bit_length()):
+        at = to[:, None] == step[None, :]
+        taken, to = taken | (at & taken[None, :]).any(axis=1), jnp.where(at, to[None, :], 0).sum(axis=1)
+    return taken
+
+
+def _equals_an_earlier(value: Array, candidate: Array) -> Array:
+    """For each k: is value_k = candidate_j for some j < k?"""
+    size = len(value)
+    if jax.default_backend() != "cpu":
+        earlier = jnp.arange(size)[None, :] < jnp.arange(size)[:, None]
+        return (earlier & (value[:, None] == candidate[None, :])).any(axis=1)
+    padded = jnp.concatenate([jnp.full(size, -2, candidate.dtype), candidate])
+
+    def compare(shift, found):  # one flat comparison per distance: faster on a CPU than a square one
+        return found | (jax.lax.dynamic_slice(padded, (size - shift,), (size,)) == value)
+
+    few = size <= 32  # written out, they are one loop for XLA
+    return jax.lax.fori_loop(1, size, compare, jnp.zeros(size, bool), unroll=few or None)
+
+
+def _integers(key: Array, limit: Array, capacity: int) -> Array:
+    """One integer in 0..limit_j - 1 for each j, uniform up to 2^-16 relative.
+
+    JAX's own generator takes three passes of threefry here, which on a CPU cost more than the gradient of the batch.
+    The key is a threefry key already; two rounds of the MurmurHash3 finaliser spread it over the entries.
+    """
+    if capacity >= 2**16:  # the two-limb product below would overflow
+        return jax.random.randint(key, limit.shape, 0, limit, dtype=jnp.int32)
+    high, low = jax.random.key_data(key)
+    position = jnp.arange(len(limit), dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+    word = _mix(_mix(position ^ high) + low)
+    n = limit.astype(jnp.uint32)
+    return (((word >> 16) * n + (((word & 0xFFFF) * n) >> 16)) >> 16).astype(jnp.int32)  # floor(word * n / 2^32)
+
+
+def _mix(x: Array) -> Array:
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

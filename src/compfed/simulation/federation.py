@@ -1,0 +1,143 @@
+"""A federation in this process whose rounds are one compiled program; what `fit(X, y, sites=...)` runs on.
+
+Questions are answered site by site, as in `InProcess`. Rounds are not sent as messages: the program of `simulator` does
+them for all sites at once, and says what a network would have carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import jax
+import numpy as np
+
+from compfed._utils.arrays import made_here
+from compfed.algorithms.contract import message_shapes
+from compfed.data import Sites
+from compfed.errors import Divergence
+from compfed.federation.accounting import Communication, asked
+from compfed.federation.codec import digest, payload
+from compfed.federation.server.program import Spent, Talk
+from compfed.federation.server.rounds import Order, Segment, look_question, looked
+from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.site import Site
+from compfed.federation.spec import Task, View
+from compfed.monitor import Run
+from compfed.problem import Problem
+from compfed.regularisers import Zero
+from compfed.simulation.grid import side_by_side
+from compfed.simulation.simulate import simulated
+from compfed.simulation.xla import Stop
+from compfed.trace import Trace
+
+
+class Simulated(InProcess):
+    """Sites in this process, with rounds compiled into one program."""
+
+    def __init__(self, sites: Sites | Sequence[Site], problem: Problem | None = None):
+        super().__init__(sites)
+        self._laid_out: dict[str, Problem] = {}
+        self._given = problem  # its rows are laid out already
+
+    @classmethod
+    def of(cls, problem: Problem) -> Simulated:
+        """The federation of a problem that is in this process."""
+        return cls(problem.sites, problem)
+
+    def runner(self, order: Order) -> Compiled:
+        return Compiled(self, order)
+
+    def alone(self, site: int) -> Simulated:
+        """One of the sites, as if there were no other."""
+        one = Simulated([self.sites[site]])
+        one.told = self.told  # what it was told as one of many it knows
+        return one
+
+    def problem(self, task: Task) -> Problem:
+        """The rows of all sites as the task's view has them, laid out for the device."""
+        view = task.view
+        if self._given is not None and view.frame is None and view.part is None and view.classes is None:
+            return self._given.replace(regulariser=task.regulariser)
+        key = digest(view)
+        if key not in self._laid_out:
+            self._laid_out = {key: self._lay_out(view, task.weights)}  # one copy of the rows at a time
+        return self._laid_out[key].replace(regulariser=task.regulariser)
+
+    def _lay_out(self, view: View, weights: np.ndarray) -> Problem:
+        seen = [site.dense(view) for site in self.sites]
+        sites = Sites(
+            features=tuple(_kept(look.A, site) for look, site in zip(seen, self.sites, strict=True)),
+            labels=tuple(look.y for look in seen),
+            names=self.names,
+            ids=tuple(site.number for site in self.sites),
+            row_weights=tuple(look.q for look in seen),
+        )
+        return Problem(view.loss, Zero(), sites, weights, view.dtype)
+
+
+class Compiled:
+    """The runner of a simulated federation: one model, or several as one program."""
+
+    def __init__(self, federation: Simulated, order: Order):
+        self.federation, self.order = federation, order
+        self.jobs = [order.job(task) for task in order.tasks]
+        self.traces: list[Trace | None] = [None] * len(order.tasks)
+
+    def advance(self, rounds: int) -> Talk[list[Segment]]:
+        before = [0 if t is None else int(t["round"][-1]) for t in self.traces]
+        rows = [0 if t is None else len(t) for t in self.traces]
+        traces = self._run(rounds)
+        self.traces = list(traces)
+        cost = Communication()
+        for job, trace, r, seen in zip(self.jobs, traces, before, rows, strict=True):
+            cost = cost.beside(self._cost(job, trace, rounds, r, seen))
+        yield Spent(cost)
+        last = int(traces[0]["round"][-1]) == before[0] + rounds
+        (answers,) = yield [look_question(self.order.tasks[0], np.array([t.x for t in traces]), last)]
+        return [
+            Segment(trace, None if "diverged" in trace.provenance else looked(task, answers, k))
+            for k, (task, trace) in enumerate(zip(self.order.tasks, traces, strict=True))
+        ]
+
+    def _run(self, rounds: int) -> Sequence[Trace]:
+        order = self.order
+        stop = Stop(order.tol, order.step)
+        problems = [self.federation.problem(task) for task in order.tasks]
+        runs = [
+            _on(order.run(task, rounds, trace), problem)
+            for task, problem, trace in zip(order.tasks, problems, self.traces, strict=True)
+        ]
+        if len(runs) > 1:
+            return side_by_side(runs, [{}] * len(runs), stop=stop)
+        try:
+            return [simulated(runs[0], stop, progress=order.progress)]
+        except Divergence as divergence:
+            return [divergence.trace]
+
+    def _cost(self, job, trace: Trace, rounds: int, before: int, rows: int) -> Communication:
+        """What a network would have carried for one model; the last look is asked by message and counted there."""
+        done = int(trace["round"][-1]) - before
+        looks = len(trace) - rows - 1
+        # the look that finds a model arrived travels with the message that opens one more round
+        opened = done + int(done < rounds and "diverged" not in trace.provenance)
+        shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+        down = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.down))
+        up = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.up))
+        told = payload(job, self.federation.told)
+        model = job.x0.nbytes
+        cost = asked("Round", told + opened * down, opened * up, opened * len(shapes))
+        cost = cost.beside(asked("ValueAndGradient", looks * model, looks * (model + 16), looks, counts=False))
+        messages = opened * len(shapes) - (opened - done)
+        return Communication(messages).beside(cost)
+
+
+def _kept(A: np.ndarray, site: Site) -> np.ndarray:
+    """Rows in the coordinates of a view, which are an array of their own unless it is the plain one."""
+    same = isinstance(site.features, np.ndarray) and np.may_share_memory(A, site.features)
+    return A if same else made_here(A)
+
+
+def _on(run: Run, problem: Problem) -> Run:
+    """The run on rows that are laid out."""
+    return replace(run, problem=problem)

@@ -1,0 +1,164 @@
+"""A federation in figures, from what each site says of itself: sizes, labels, and how far the sites differ.
+
+`facts_of` is what a site works out from its own rows; `summarised` adds up the facts of all sites and reads no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from compfed._utils.text import number_table, some
+
+MOST_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
+MOST_LINES = 40  # sites printed; `Summary.rows` has them all
+
+
+class Facts(NamedTuple):
+    """Sums over the rows of one site. Labels are counted by class where they are few and whole, and averaged."""
+
+    rows: int
+    mean: np.ndarray  # (width,)
+    square: np.ndarray  # (width,): mean squared distance from that
+    varies: np.ndarray  # (width,)
+    classes: np.ndarray  # empty where labels are not classes
+    counts: np.ndarray
+    label_mean: np.ndarray  # (outputs,)
+    label_square: np.ndarray
+
+
+def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
+    """What one site says of its rows."""
+    X = np.asarray(X, float)  # small integers would wrap, and booleans cannot be subtracted
+    classes, counts = np.unique(y, return_counts=True) if y.ndim == 1 else (np.empty(0), np.empty(0, int))
+    numbers = y.dtype.kind in "biuf"
+    if len(classes) > MOST_CLASSES or not numbers or (classes != np.rint(classes)).any():
+        classes, counts = np.empty(0), np.empty(0, int)
+    labels = y.reshape(len(y), -1).astype(float) if numbers else np.zeros((len(y), 1))
+    mean, label_mean = (a[0] + (a - a[0]).mean(axis=0) for a in (X, labels))  # a constant is its own mean, exactly
+    return Facts(
+        rows=len(y),
+        mean=mean,
+        square=((X - mean) ** 2).mean(axis=0),
+        varies=np.ptp(X, axis=0) > 0,
+        classes=classes,
+        counts=counts,
+        label_mean=label_mean,
+        label_square=((labels - label_mean) ** 2).mean(axis=0),
+    )
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A federation in figures; `str` gives the table. Rows are counted, not weighted.
+
+    - `rows`: one dictionary per site: site, rows, share, constant (columns that do not vary there), and of the labels
+      either classes (label: share) or mean and sd, one number per output.
+    - `pooled`: the same of all rows together.
+    - `size_ratio`: largest site / smallest site.
+    - `label_distance`: how far the labels of the worst site, `label_site`, are from the pooled ones. With classes, the
+      total variation max_i 1/2 sum_c |p_i(c) - p(c)|, from 0 to 1; with numbers, max_i |mean_i - mean| / sd.
+    - `feature_shift`: max_ij |mean_ij - mean_j| / sd_j over sites and columns, at (site, column) `feature_shift_at`.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    pooled: dict[str, Any]
+    features: int
+    size_ratio: float
+    label_distance: float
+    label_site: str
+    feature_shift: float
+    feature_shift_at: tuple[str, str]
+
+    def __str__(self) -> str:
+        lines = [_cells(row) for row in (*self.rows[:MOST_LINES], self.pooled)]
+        by_class = "classes" in self.pooled
+        measured = "total variation of label shares" if by_class else "shift of the label mean in pooled sd"
+        site, column = self.feature_shift_at
+        everywhere = self.pooled["constant"]
+        return "\n".join(
+            [
+                f"{len(self.rows)} site(s), {self.pooled['rows']} rows, {self.features} features",
+                "",
+                number_table(_header(self.pooled), lines),
+                *([f"({len(self.rows) - MOST_LINES} more sites)"] if len(self.rows) > MOST_LINES else []),
+                "",
+                f"sizes: largest / smallest = {self.size_ratio:.3g}",
+                f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})",
+                f"features: shift of a column's mean in pooled sd: at most {self.feature_shift:.3g} "
+                f"(column {column}, site {site})",
+                *([f"constant everywhere: column(s) {some(everywhere, ' ')}"] if everywhere else []),
+            ]
+        )
+
+
+def summarised(names: Sequence[str], columns: Sequence[str] | None, facts: Sequence[Facts]) -> Summary:
+    """The facts of all sites, added up."""
+    columns = tuple(str(j) for j in range(facts[0].mean.size)) if columns is None else tuple(columns)
+    m = np.array([f.rows for f in facts])
+    mean, sd, varies = _together(m, [f.mean for f in facts], [f.square for f in facts])
+    counted = all(f.classes.size for f in facts)
+    classes = np.unique(np.concatenate([f.classes for f in facts])) if counted else np.empty(0)
+    counted = counted and len(classes) <= MOST_CLASSES
+    rows = [
+        _row(name, f, f.varies, columns, classes, counted, int(m.sum())) for name, f in zip(names, facts, strict=True)
+    ]
+    label_mean, label_sd, _ = _together(m, [f.label_mean for f in facts], [f.label_square for f in facts])
+    pooled = facts[0]._replace(rows=int(m.sum()), label_mean=label_mean, label_square=label_sd**2)
+    everyone = [(f.classes, f.counts) for f in facts]
+    pooled = pooled._replace(
+        classes=np.concatenate([c for c, _ in everyone]), counts=np.concatenate([k for _, k in everyone])
+    )
+    whole = _row("all", pooled, varies, columns, classes, counted, int(m.sum()))
+    off = np.abs(np.array([_label_profile(row) for row in rows]) - _label_profile(whole))
+    label = off.sum(axis=1) / 2 if counted else (off / np.where(label_sd > 0, label_sd, 1.0)).max(axis=1)
+    shift = np.abs(np.array([f.mean for f in facts]) - mean) / np.where(varies, sd, 1.0)
+    i, j = (int(k) for k in np.unravel_index(shift.argmax(), shift.shape))
+    return Summary(
+        rows=tuple(rows),
+        pooled=whole,
+        features=len(columns),
+        size_ratio=float(m.max() / m.min()),
+        label_distance=float(label.max()),
+        label_site=names[int(label.argmax())],
+        feature_shift=float(shift.max()),
+        feature_shift_at=(names[i], columns[j]),
+    )
+
+
+def _together(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Mean, standard deviation, and whether it varies, of the rows of all sites, m_i of them at each."""
+    p, own = m / m.sum(), np.array(means)
+    mean = own[0] + p @ (own - own[0])
+    variance = p @ (np.array(squares) + (own - mean) ** 2)
+    return mean, np.sqrt(variance), (variance > 0)
+
+
+def _row(
+    name: str, f: Facts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
+) -> dict[str, Any]:
+    constant = [column for column, moves in zip(columns, varies, strict=True) if not moves]
+    row = {"site": name, "rows": f.rows, "share": f.rows / total, "constant": constant}
+    if counted:
+        return row | {"classes": {int(c): float(f.counts[f.classes == c].sum() / f.rows) for c in classes}}
+    return row | {"mean": f.label_mean.tolist(), "sd": np.sqrt(f.label_square).tolist()}
+
+
+def _label_profile(row: dict[str, Any]) -> list[float]:
+    return list(row["classes"].values()) if "classes" in row else row["mean"]
+
+
+def _header(pooled: dict[str, Any]) -> list[str]:
+    labels = [f"y={c}" for c in pooled["classes"]] if "classes" in pooled else ["mean y", "sd y"]
+    return ["site", "rows", "share", *labels, "constant columns"]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    if "classes" in row:
+        labels = [f"{share:.1%}" for share in row["classes"].values()]
+    else:
+        labels = [some([f"{value:.3g}" for value in row[key]], " ") for key in ("mean", "sd")]
+    return [row["site"], str(row["rows"]), f"{row['share']:.1%}", *labels, str(len(row["constant"]))]
