@@ -28,8 +28,8 @@ SIMULATE = """
 import compfed as cf
 sites = cf.data.synthetic(alpha=10, beta=10, clients=30, samples=200, features=60, seed=0)
 problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-3), sites)
-x_star = cf.solve(problem)
-cf.simulate(problem, cf.algorithms.DecoupledProx(eta=1.0, eta_g=1.0, tau=5), rounds=600, reference=x_star)
+x_star = cf.solve_pooled(problem)
+cf.simulate(problem, cf.algorithms.DecoupledProx(eta=1.0, eta_g=1.0, tau=5), rounds=600, x_star=x_star)
 """
 SECOND = """
 import time

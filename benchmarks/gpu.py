@@ -23,7 +23,7 @@ from machine import described
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS
-from compfed.solve import suggest
+from compfed.algorithms import default_steps as suggest
 
 SHAPES: tuple[tuple[int, int, int], ...] = (
     (20000, 256, 64),
@@ -91,7 +91,7 @@ def errors() -> list[dict[str, Any]]:
             problem = cf.Problem(loss, g if cls.composite else cf.regularisers.Zero(), cf.data.from_arrays(X, y))
             algorithm = suggest(name, problem, tau=3)
             trace = cf.simulate(problem.astype("float32"), algorithm, 5, batch_size=batch)
-            plain = cf.engines.reference(problem, algorithm, 5, batch_size=batch).x
+            plain = cf.simulation.run_plain(problem, algorithm, 5, batch_size=batch).x
             error = float(np.linalg.norm(trace.x - plain) / (np.linalg.norm(plain) or 1.0))
             kernel = trace.provenance["kernel"]
             found.append(

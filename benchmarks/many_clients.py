@@ -37,7 +37,7 @@ def one_run(n: int, rounds: int) -> None:
     sites = cf.data.lazy_sites(rows_of, np.full(n, ROWS))
     problem = cf.LazyProblem(cf.losses.Logistic(ridge=0.01), cf.regularisers.Zero(), sites)
     worked: dict[int, float] = {}  # CPU seconds of the process when so many rounds were done; compiled in the first
-    trace = cf.simulate_cohorts(
+    trace = cf.simulate_out_of_core(
         problem, cf.algorithms.Scaffold(eta=0.1, tau=5), rounds, participants=COHORT, record_every=rounds,
         progress=lambda done, _: worked.update({done: time.process_time()}),
     )  # fmt: skip

@@ -34,7 +34,7 @@ import numpy as np
 import compfed as cf
 from compfed.data import Sites, bundled
 from compfed.federation import ValueAndGradient, ask
-from compfed.federation.spec import View
+from compfed.federation.spec import ObjectiveSpec
 from compfed.network import keys
 from compfed.network.demo import Loopback, end_process, free_port, wait_for_port
 
@@ -226,7 +226,7 @@ def large(connection: Any) -> None:
     x = np.random.default_rng(0).standard_normal((2600, 1000))
     for _ in range(4):
         x = x + 1e-3
-        ask(connection, ValueAndGradient(View(cf.losses.Squared()), x))
+        ask(connection, ValueAndGradient(ObjectiveSpec(cf.losses.Squared()), x))
 
 
 def our_rounds(federation: Loopback, fit: Callable[[Any], None]) -> list[float]:

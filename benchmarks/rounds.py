@@ -25,7 +25,6 @@ from machine import described
 
 import compfed as cf
 from compfed._utils import compilation as host_devices
-from compfed.simulation import reference
 
 ETA, TAU, LAM, RIDGE, BATCH = 1.0, 5, 1e-4, 0.01, 20
 
@@ -88,7 +87,7 @@ def contest(problem: cf.Problem, batch: int | None, quick: bool, runs: int) -> l
 
         return timed
 
-    contestants = {"numpy": by_hand, "reference": engine(reference), "simulate": engine(cf.simulate)}
+    contestants = {"numpy": by_hand, "reference": engine(cf.simulation.run_plain), "simulate": engine(cf.simulate)}
     found = [turns(contestants, rounds, 2 if quick else 10) for _ in range(runs)]
     rows = []
     for name in contestants:

@@ -33,7 +33,8 @@ def problems(name: str):
 
 
 def suggested(name: str, problem):
-    return cf.steps.suggest(name, problem, tau=3) if hasattr(cf, "steps") else cf.default_steps(name, problem, tau=3)
+    steps = getattr(cf.algorithms, "default_steps", None) or cf.steps.suggest  # pyright: ignore  # its name before
+    return steps(name, problem, tau=3)
 
 
 def parameters(algorithm) -> dict:
@@ -127,7 +128,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if args.what == "save":
         found, steps = trajectories(None)
-        np.savez(args.file, steps=np.array(json.dumps(steps)), **found, **fits())
+        np.savez(args.file, steps=np.array(json.dumps(steps)), **found | fits())  # pyright: ignore[reportArgumentType]  # no key is allow_pickle
         return
     stored = dict(np.load(args.file))
     steps = json.loads(str(stored.pop("steps")))

@@ -22,12 +22,12 @@ class Global(NamedTuple):  # what the server remembers, and what it sends
     w: Array
 
 
-class Up(NamedTuple):  # what a client sends
+class Update(NamedTuple):  # what a client sends
     z: Array
 
 
 @record
-class LocalProx(Algorithm[Global, None, Global, Up]):
+class LocalProx(Algorithm[Global, None, Global, Update]):
     composite = True
     exact = False  # the local models differ, and their mean is not where they would all stay
 
@@ -38,22 +38,22 @@ class LocalProx(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(w=x0), None  # clients remember nothing
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(z, key):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(z=z), c, z  # the answer, the memory, the local model
+        return Update(z=z), c, z  # the answer, the memory, the local model
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * (mean.z - s.w))
 
     def solution(self, g, s):
         return s.w
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, tau=b.tau)

@@ -105,7 +105,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no function for progress": (lambda: run(progress=1.5), r"progress=1\.5 must be a function, or None"),
     "no function for a measure": (lambda: run(measure="loss"), r"measure='loss' must be a function, or None"),
     "steps for no local step": (
-        lambda: cf.steps.suggest("ProximalGradient", problem(), tau=-1),
+        lambda: cf.algorithms.default_steps("ProximalGradient", problem(), tau=-1),
         r"tau=-1 must be a whole number >= 1",
     ),
     "a scale whose square is no number": (
@@ -241,7 +241,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"describe takes a federation from compfed\.data.*got ndarray",
     ),
     "a word for scale": (
-        lambda: cf.minimise(problem(), scale="a"),  # pyright: ignore[reportArgumentType]  # the mistake
+        lambda: cf.solve_federated(problem(), scale="a"),  # pyright: ignore[reportArgumentType]  # the mistake
         r"scale='a' must be a finite number >= 0",
     ),
     "the loss's class": (lambda: problem(loss=Logistic), r"got the class Logistic; give an instance"),
@@ -291,7 +291,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"step=-1\.0 must be a finite number > 0",
     ),
     "features all zero": (
-        lambda: cf.solve(problem(loss=Squared(), sites=from_arrays([0 * X], [Y]))),
+        lambda: cf.solve_pooled(problem(loss=Squared(), sites=from_arrays([0 * X], [Y]))),
         r"Lipschitz constant 0\.0: its features are all zero.*Rescale",
     ),
     # runs
@@ -299,8 +299,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: run(problem=SITES),
         r"first argument must be a compfed\.Problem; got Sites",
     ),
-    "solving something else": (lambda: cf.solve(SITES), r"solve needs a compfed\.Problem; got Sites"),  # pyright: ignore[reportArgumentType]  # the mistake
-    "no iterations": (lambda: cf.solve(problem(), max_iterations=0), r"max_iterations=0 must be a whole number >= 1"),
+    "solving something else": (lambda: cf.solve_pooled(SITES), r"solve needs a compfed\.Problem; got Sites"),  # pyright: ignore[reportArgumentType]  # the mistake
+    "no iterations": (
+        lambda: cf.solve_pooled(problem(), max_iterations=0),
+        r"max_iterations=0 must be a whole number >= 1",
+    ),
     "the algorithm's class": (
         lambda: run(algorithm=DecoupledProx),
         r"must be an instance such as .*DecoupledProx\(eta=1\.0\); got DecoupledProx \(the class\)",
@@ -319,22 +322,22 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "no participants": (lambda: run(participants=0), r"participants=0 must be a whole number >= 1"),
     "an unknown scheme of sampling": (
         lambda: run(participants=1, sampling="weighted"),
-        r"sampling='weighted' must be one of 'proportional', 'uniform', 'ratio', or None",
+        r"sampling='weighted' must be one of 'proportional', 'uniform', 'self-normalised', or None",
     ),
     "a scheme that does not suit the method": (
         lambda: run(problem=problem(weights=[0.7, 0.3]), participants=1, sampling="proportional"),
-        r"sampling='proportional' does not suit DecoupledProx.*'ratio'\. Leave sampling out for 'ratio'",
+        r"sampling='proportional' does not suit DecoupledProx.*'self-normalised'\. Leave sampling out for 'self-normalised'",
     ),
     "unequal weights, and a method that names no scheme": (
         lambda: run(problem=problem(weights=[0.7, 0.3]), algorithm=Sampled(eta=1.0), participants=1),
-        r"Sampled does not say how .* unequal weights.*'proportional', 'ratio'.*share \* mean.*For this run alone: sampling=",
+        r"Sampled does not say how .* unequal weights.*'proportional', 'self-normalised'.*share \* mean.*For this run alone: sampling=",
     ),
     "x0 of the wrong shape": (
         lambda: run(x0=np.zeros((2, 1))),
         r"x0 has shape \(2, 1\); this problem has 2 coefficients",
     ),
     "x0 with NaN": (lambda: run(x0=[np.nan, 0]), r"x0 has NaN or infinite entries"),
-    "reference of the wrong shape": (lambda: run(reference=np.zeros(5)), r"reference has shape \(5,\)"),
+    "reference of the wrong shape": (lambda: run(x_star=np.zeros(5)), r"reference has shape \(5,\)"),
     "gradient sums from some": (
         lambda: run(algorithm=DecoupledProx(eta=1.0, upload="gradient-sum"), participants=1),
         r"upload='gradient-sum'\) needs every client.*participants=1 of 2\. Use upload='model'",
@@ -393,7 +396,7 @@ def test_mistake(mistake):
 @pytest.mark.parametrize("mistake", ["half a round", "too many participants", "gradient sums from some", "x0 with NaN"])
 def test_the_reference_engine_refuses_the_same(mistake, monkeypatch):
     act, message = MISTAKES[mistake]
-    monkeypatch.setattr(cf, "simulate", cf.engines.reference)
+    monkeypatch.setattr(cf, "simulate", cf.simulation.run_plain)
     with pytest.raises(cf.InputError, match=message):
         act()
 
@@ -424,7 +427,7 @@ BLOWS_UP = DecoupledProx(eta=2.0)
 
 @pytest.mark.parametrize("engine", ["simulate", "reference"])
 def test_divergence_names_the_round_and_the_cause_and_keeps_the_rest(quadratic, engine):
-    run = getattr(cf.engines, engine)
+    run = getattr(cf.simulation, engine)
     with pytest.raises(cf.Divergence) as caught:
         run(quadratic, BLOWS_UP, 200)
     message, trace = str(caught.value), caught.value.trace
@@ -449,7 +452,7 @@ def test_divergence_names_the_round_and_the_cause_and_keeps_the_rest(quadratic, 
 
 def test_both_engines_stop_in_the_same_round(quadratic):
     lasts = []
-    for engine in (cf.simulate, cf.engines.reference):
+    for engine in (cf.simulate, cf.simulation.run_plain):
         with pytest.raises(cf.Divergence) as caught:
             engine(quadratic, BLOWS_UP, 200)
         lasts.append(caught.value.trace["round"][-1])
@@ -459,7 +462,7 @@ def test_both_engines_stop_in_the_same_round(quadratic):
 def test_reference_names_client_and_stage_when_numbers_overflow(quadratic):
     """A step so long that one local loop leaves the range of float64: the first client is caught in the act."""
     with pytest.raises(cf.Divergence, match=r"diverged in round 1, client '0', stage client") as caught:
-        cf.engines.reference(quadratic, DecoupledProx(eta=1e100), 5)
+        cf.simulation.run_plain(quadratic, DecoupledProx(eta=1e100), 5)
     np.testing.assert_array_equal(caught.value.trace["round"], [0])
     with pytest.raises(cf.Divergence, match=r"diverged in round 1:") as caught:
         cf.simulate(quadratic, DecoupledProx(eta=1e100), 5)

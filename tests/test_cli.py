@@ -188,15 +188,15 @@ def test_compare_tunes_fairly_and_reports_costs(capsys, tmp_path):
     problem = cf.Problem(
         cf.losses.Logistic(ridge=0.05), cf.regularisers.L1(1e-4), cf.data.synthetic(clients=4, samples=20, features=5)
     )
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     for name, result in content["methods"].items():
         tuning = result["tuning"]
         assert tuning["scales"] == [0.5, 1.0, 2.0]
         # the choice is the best of the candidates when each is run alone
         finals = []
         for scale in tuning["scales"]:
-            algorithm = cf.steps.suggest(name, problem, 5, scale)
-            finals.append(cf.simulate(problem, algorithm, 60, reference=star)["optimality"][-1])
+            algorithm = cf.algorithms.default_steps(name, problem, 5, scale)
+            finals.append(cf.simulate(problem, algorithm, 60, x_star=star)["optimality"][-1])
         assert tuning["chosen_scale"] == tuning["scales"][int(np.argmin(finals))]
         np.testing.assert_allclose(result["final_optimality"], min(finals), rtol=1e-6)
         first = result["to_accuracy"]["0.01"]

@@ -38,7 +38,7 @@ def registered(LocalProx) -> Any:
 def test_by_name_it_is_fedmid_without_server_prox(registered):
     """The example with eta_g = 1 is FedMid with server_prox="none", which has tests of its own."""
     problem = logistic()
-    algorithm = cf.steps.suggest("local-prox", problem, tau=3)
+    algorithm: Any = cf.algorithms.default_steps("local-prox", problem, tau=3)
     assert type(algorithm) is registered
     assert algorithm.eta == pytest.approx(1.0 / problem.client_lipschitz.max())
     theirs = cf.simulate(problem, FedMid(eta=algorithm.eta, tau=3, server_prox="none"), 20)
@@ -48,22 +48,24 @@ def test_by_name_it_is_fedmid_without_server_prox(registered):
 def test_minimise_takes_its_name(registered):
     """With one site it is proximal gradient, whose limit is the minimiser."""
     problem = quadratics(0, n=1)
-    minimum = cf.minimise(problem, "LocalProx", tol=1e-8)
+    minimum = cf.solve_federated(problem, "LocalProx", tol=1e-8)
     assert type(minimum.algorithm) is registered
-    np.testing.assert_allclose(minimum.x, cf.solve(problem).x, atol=1e-6)
+    np.testing.assert_allclose(minimum.x, cf.solve_pooled(problem).x, atol=1e-6)
 
 
 @pytest.mark.thorough
 def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     problem = logistic()
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     compared = cf.compare_methods(problem, ["DecoupledProx", registered], rounds=40, candidates=3)
     assert list(tmp_path.iterdir()) == []
     tuning = compared.results["LocalProx"]["tuning"]
     assert tuning["scales"] == [0.5, 1.0, 2.0]
     alone = [
-        cf.simulate(problem, cf.steps.suggest(registered, problem, 5, scale), 40, reference=star)["optimality"][-1]
+        cf.simulate(problem, cf.algorithms.default_steps(registered, problem, 5, scale), 40, x_star=star)["optimality"][
+            -1
+        ]
         for scale in tuning["scales"]
     ]
     np.testing.assert_allclose(tuning["final_optimality"], alone, rtol=1e-6)
@@ -158,12 +160,12 @@ def test_check_holds_the_example_to_its_claims(registered, capsys, monkeypatch):
     assert verdicts(unknown)["limit, quadratic"] == verdicts(unknown)["a regulariser"] == "not claimed"
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array
 
 
 @record
-class Dishonest(Algorithm[Array, None, Array, Up]):
+class Dishonest(Algorithm[Array, None, Array, Update]):
     """Proximal gradient that claims everything: smooth only and not exact (it is both), sampling (it may not)."""
 
     composite = False
@@ -175,23 +177,23 @@ class Dishonest(Algorithm[Array, None, Array, Up]):
     def init(self, x0):
         return x0, None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
-        return Up(z=f.grad(d, key)), c, d
+    def client_update(self, f, g, d, c, key):
+        return Update(z=f.grad(d, key)), c, d
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return g.prox(s - self.eta * mean.z, self.eta)
 
     def solution(self, g, s):
         return s
 
-    def prepared(self, problem, participants):
+    def bind(self, problem, participants):
         return self  # refuses nothing
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L)
 
 
@@ -207,7 +209,7 @@ def test_check_finds_claims_that_are_wrong():
 
 
 def test_check_reports_a_broken_contract_and_goes_no_further(monkeypatch):
-    monkeypatch.setattr(Dishonest, "client", lambda self, f, g, d, c, key: (Up(z=jnp.sum(d)), c, d))
+    monkeypatch.setattr(Dishonest, "client_update", lambda self, f, g, d, c, key: (Update(z=jnp.sum(d)), c, d))
     broken = type("Broken", (Dishonest,), {"__annotations__": {}})
     report = cf.testing.check(record(broken), quiet=True)
     assert [line.verdict for line in report.lines] == ["fails"]
@@ -225,11 +227,11 @@ def test_check_finds_an_engine_that_disagrees(monkeypatch):
     """A method whose local work depends on how it is run: a global counter, read when it is traced."""
     calls = []
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         calls.append(1)
-        return Up(z=f.grad(d, key) * (1.0 + 0.01 * len(calls))), c, d
+        return Update(z=f.grad(d, key) * (1.0 + 0.01 * len(calls))), c, d
 
-    monkeypatch.setattr(Dishonest, "client", client)
+    monkeypatch.setattr(Dishonest, "client_update", client_update)
     counting = record(type("Counting", (Dishonest,), {"__annotations__": {}}))
     assert verdicts(cf.testing.check(counting, quiet=True))["engines agree, full gradients"] == "fails"
 

@@ -15,7 +15,7 @@ from problems import logistic
 import compfed as cf
 from compfed.trace import State
 
-ENGINES = {"simulate": cf.simulate, "reference": cf.engines.reference}
+ENGINES = {"simulate": cf.simulate, "reference": cf.simulation.run_plain}
 ALGORITHM = cf.algorithms.DecoupledProx(eta=0.5, tau=3)
 
 
@@ -25,13 +25,13 @@ def problem() -> cf.Problem:
 
 
 @pytest.fixture(scope="module")
-def x_star(problem) -> cf.Solution:
-    return cf.solve(problem)
+def x_star(problem) -> cf.PooledSolution:
+    return cf.solve_pooled(problem)
 
 
 @pytest.fixture(scope="module")
 def trace(problem, x_star) -> cf.Trace:
-    return cf.simulate(problem, ALGORITHM, 6, batch_size=5, participants=3, seed=4, reference=x_star)
+    return cf.simulate(problem, ALGORITHM, 6, batch_size=5, participants=3, seed=4, x_star=x_star)
 
 
 def assert_same_arrays(a: dict[Any, np.ndarray], b: dict[Any, np.ndarray]) -> None:
@@ -256,7 +256,7 @@ def test_a_missing_column_is_named_with_those_there_are(problem, trace):
     with pytest.raises(cf.InputError, match=r"no column 'loss'; it has round, optimality, objective"):
         trace["loss"]
     without = cf.simulate(problem, ALGORITHM, 1)
-    with pytest.raises(cf.InputError, match=r"no column 'optimality'.*reference=x_star"):
+    with pytest.raises(cf.InputError, match=r"no column 'optimality'.*x_star=x_star"):
         without["optimality"]
 
 
@@ -288,15 +288,15 @@ def test_rows_are_measurements_of_the_models(problem, x_star, trace):
 
 
 def test_provenance(problem, trace):
-    told = trace.provenance
-    assert told == json.loads(json.dumps(told)), "plain data only"
-    assert set(told["versions"]) >= {"compfed", "jax", "jaxlib", "numpy", "python"}
-    assert told["versions"]["numpy"] == np.__version__
-    assert told["versions"]["jax"] == jax.__version__
-    assert told["dtype"] == "float64"
-    assert told["device"] == jax.devices()[0].device_kind
-    assert (told["engine"], told["seed"], told["rounds"]) == ("simulate", 4, 6)
-    assert (told["batch_size"], told["participants"], told["record_every"]) == (5, 3, 1)
+    cached = trace.provenance
+    assert cached == json.loads(json.dumps(cached)), "plain data only"
+    assert set(cached["versions"]) >= {"compfed", "jax", "jaxlib", "numpy", "python"}
+    assert cached["versions"]["numpy"] == np.__version__
+    assert cached["versions"]["jax"] == jax.__version__
+    assert cached["dtype"] == "float64"
+    assert cached["device"] == jax.devices()[0].device_kind
+    assert (cached["engine"], cached["seed"], cached["rounds"]) == ("simulate", 4, 6)
+    assert (cached["batch_size"], cached["participants"], cached["record_every"]) == (5, 3, 1)
     algorithm = {
         "name": "DecoupledProx",
         "eta": 0.5,
@@ -304,9 +304,9 @@ def test_provenance(problem, trace):
         "tau": 3,
         "upload": "model",
     }
-    assert told["algorithm"] == algorithm
-    assert told["problem"] == problem.describe()
-    assert told["problem"]["source"]["name"] == "synthetic"
+    assert cached["algorithm"] == algorithm
+    assert cached["problem"] == problem.describe()
+    assert cached["problem"]["source"]["name"] == "synthetic"
 
 
 # --- going on ---
@@ -322,7 +322,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_resume_equals_an_uninterrupted_run(problem, x_star, tmp_path, engine, way):
-    run, settings = ENGINES[engine], {**WAYS[way], "seed": 4, "reference": x_star}
+    run, settings = ENGINES[engine], {**WAYS[way], "seed": 4, "x_star": x_star}
     whole = run(problem, ALGORITHM, 6, **settings)
     first = run(problem, ALGORITHM, 2, **settings)
     saved = cf.Trace.load(first.save(tmp_path / "half"))
@@ -336,14 +336,14 @@ def test_resume_equals_an_uninterrupted_run(problem, x_star, tmp_path, engine, w
 def test_resume_in_the_other_engine(problem):
     settings: dict[str, Any] = {"batch_size": 5, "participants": 3, "seed": 4}
     whole = cf.simulate(problem, ALGORITHM, 6, **settings)
-    half = cf.engines.reference(problem, ALGORITHM, 2, **settings)
+    half = cf.simulation.run_plain(problem, ALGORITHM, 2, **settings)
     resumed = cf.simulate(problem, ALGORITHM, 4, resume=half, **settings)
     np.testing.assert_allclose(resumed.x, whole.x, rtol=1e-12, atol=1e-15)
     np.testing.assert_array_equal(resumed["round"], whole["round"])
 
 
 def test_resume_for_no_rounds_changes_nothing(problem, trace, x_star):
-    same = cf.simulate(problem, ALGORITHM, 0, batch_size=5, participants=3, seed=4, reference=x_star, resume=trace)
+    same = cf.simulate(problem, ALGORITHM, 0, batch_size=5, participants=3, seed=4, x_star=x_star, resume=trace)
     assert_same_arrays(trace.columns, same.columns)
     assert_same_state(trace.state, same.state)
 

@@ -2,95 +2,81 @@
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from compfed import algorithms, data, engines, federation, testing
+    from compfed import algorithms as algorithms
+    from compfed import data as data
+    from compfed import federation as federation
+    from compfed import losses as losses
     from compfed import network as network
-    from compfed._utils.compilation import use_all_cores
-    from compfed._utils.progress import progress_bar
-    from compfed.algorithms import register
-    from compfed.errors import Divergence, InputError, NotUniqueWarning, OneSiteWarning, RunWarning, StepSizeWarning
-    from compfed.estimators import (
-        FederatedElasticNet,
-        FederatedElasticNetCV,
-        FederatedGroupLasso,
-        FederatedGroupLassoCV,
-        FederatedHuber,
-        FederatedHuberCV,
-        FederatedLasso,
-        FederatedLassoCV,
-        FederatedLogisticRegression,
-        FederatedLogisticRegressionCV,
-        FederatedMultiTaskLasso,
-        FederatedMultiTaskLassoCV,
-        FederatedNuclearRegressor,
-        FederatedNuclearRegressorCV,
-        FederatedPoissonRegressor,
-        FederatedPoissonRegressorCV,
-        regularisation_path,
-    )
-    from compfed.problem import LazyProblem, Problem, losses, regularisers
-    from compfed.report.paths import plot_path
-    from compfed.simulation import grid, simulate, simulate_cohorts
-    from compfed.solvers import Minimum, Solution, minimise, solve, steps
-    from compfed.studies.local_federated import compare_local_federated
-    from compfed.studies.local_federated_pooled import compare_local_federated_pooled
-    from compfed.studies.methods_compared import compare_methods
-    from compfed.trace import Trace
+    from compfed import regularisers as regularisers
+    from compfed import simulation as simulation
+    from compfed import testing as testing
+    from compfed._utils.compilation import use_all_cores as use_all_cores
+    from compfed._utils.progress import progress_bar as progress_bar
+    from compfed.algorithms import register as register
+    from compfed.errors import Divergence as Divergence
+    from compfed.errors import InputError as InputError
+    from compfed.errors import NotUniqueWarning as NotUniqueWarning
+    from compfed.errors import OneSiteWarning as OneSiteWarning
+    from compfed.errors import RunWarning as RunWarning
+    from compfed.errors import StepSizeWarning as StepSizeWarning
+    from compfed.estimators import *  # noqa: F403  # the estimators, and `regularisation_path`
+    from compfed.problem import LazyProblem as LazyProblem
+    from compfed.problem import Problem as Problem
+    from compfed.report.paths import plot_path as plot_path
+    from compfed.simulation import grid as grid
+    from compfed.simulation import simulate as simulate
+    from compfed.simulation import simulate_out_of_core as simulate_out_of_core
+    from compfed.solve import PooledSolution as PooledSolution
+    from compfed.solve import solve_federated as solve_federated
+    from compfed.solve import solve_pooled as solve_pooled
+    from compfed.solvers.search import FederatedSolution as FederatedSolution
+    from compfed.studies.local_federated import compare_local_federated as compare_local_federated
+    from compfed.studies.local_federated_pooled import compare_local_federated_pooled as compare_local_federated_pooled
+    from compfed.studies.methods_compared import compare_methods as compare_methods
+    from compfed.trace import Trace as Trace
 
 try:
     __version__ = version("compfed")
 except PackageNotFoundError:  # the source folder on a path, not installed
     __version__ = "0+unknown"
-__all__ = [
-    "Divergence", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso",
-    "FederatedGroupLassoCV", "FederatedHuber", "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV",
-    "FederatedLogisticRegression", "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso",
-    "FederatedMultiTaskLassoCV", "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
-    "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "InputError", "LazyProblem", "Minimum", "NotUniqueWarning",
-    "OneSiteWarning", "Problem", "RunWarning", "Solution", "StepSizeWarning", "Trace", "algorithms", "compare_local_federated",
-    "compare_local_federated_pooled",
-    "compare_methods", "data", "engines", "federation", "grid", "losses", "minimise", "plot_path",
-    "progress_bar", "register", "regularisation_path", "regularisers", "simulate", "simulate_cohorts",
-    "solve", "steps", "testing", "use_all_cores",
-]  # fmt: skip
 
-
-# Where the names are. JAX, scikit-learn and matplotlib take seconds to import, and a user of one name needs few of them.
-_PLACES = {
+# Public names, by the module they come from. Each is imported when it is first used: JAX, scikit-learn and matplotlib take
+# seconds to import, and a user of one name needs few of them.
+_NAMES = {
+    "_utils.compilation": "use_all_cores",
+    "_utils.progress": "progress_bar",
     "algorithms": "register",
-    "engines": "grid simulate simulate_cohorts",
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "problem": "LazyProblem Problem losses regularisers",
+    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
+    "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
+    "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
+    "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "problem": "LazyProblem Problem",
     "report.paths": "plot_path",
-    "solve": "Solution minimise solve suggest",
-    "solvers.search": "Minimum",
+    "simulation": "grid simulate simulate_out_of_core",
+    "solve": "PooledSolution solve_federated solve_pooled",
+    "solvers.search": "FederatedSolution",
     "studies.local_federated": "compare_local_federated",
     "studies.local_federated_pooled": "compare_local_federated_pooled",
     "studies.methods_compared": "compare_methods",
-    "tools.host_devices": "use_all_cores",
-    "tools.progress": "progress_bar",
     "trace": "Trace",
 }
-_PLACE = {name: f"compfed.{place}" for place, names in _PLACES.items() for name in names.split()}
-_MODULES = (
-    "algorithms", "data", "engines", "errors", "estimators", "federation", "problem", "report", "solvers", "studies", "testing",
-    "tools", "trace",
-)  # fmt: skip
+_MODULES = ["algorithms", "data", "federation", "losses", "regularisers", "simulation", "testing"]
+_HOME = {name: f"compfed.{module}" for module, names in _NAMES.items() for name in names.split()}
+__all__ = sorted([*_HOME, *_MODULES])  # pyright: ignore[reportUnsupportedDunderAll]  # `network` needs an extra
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used; `network` needs an extra and is in no list."""
-    if name == "network":
-        return importlib.import_module("compfed.network")
-    if name in _MODULES:
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    if name in _HOME:
+        globals()[name] = found = getattr(importlib.import_module(_HOME[name]), name)
+        return found
+    if name in (*_MODULES, "network", "errors", "estimators", "problem", "report", "solvers", "studies", "trace"):
         return importlib.import_module(f"compfed.{name}")
-    if name not in __all__:
-        raise AttributeError(f"module 'compfed' has no attribute {name!r}")
-    found = getattr(importlib.import_module(_PLACE.get(name, "compfed.estimators")), name)
-    globals()[name] = found
-    return found
+    raise AttributeError(f"module 'compfed' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -185,8 +185,7 @@ def _few_rounds(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     if args.few_rounds:
         return _few_rounds(args)
-    from compfed import data
-    from compfed.problem import losses, regularisers
+    from compfed import data, losses, regularisers
     from compfed.problem.problem import Problem
     from compfed.studies.methods_compared import compare_methods
 

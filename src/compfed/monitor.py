@@ -22,7 +22,7 @@ from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.contract import FlatLoss
 from compfed.errors import Divergence, InputError
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import Form, plain
+from compfed.regularisers.coordinate_form import CoordinateForm, plain
 from compfed.sampling import Scheme
 from compfed.trace import COLUMNS, Members, State, Trace
 
@@ -61,7 +61,7 @@ class Run:
     record_every: int
     seed: int
     x0: np.ndarray
-    reference: np.ndarray | None
+    x_star: np.ndarray | None
     resume: Trace | None
     sampling: Scheme | None = None  # how a sample stands for all; None where all take part
 
@@ -100,7 +100,7 @@ class Recorder:
         self.before: dict[str, float] = {}  # spent by the run this one goes on from
         self.blocks: list[dict[str, np.ndarray]] = []
         self.x = run.x0
-        self.size = np.linalg.norm(run.x0) + (0.0 if run.reference is None else np.linalg.norm(run.reference)) + 1.0
+        self.size = np.linalg.norm(run.x0) + (0.0 if run.x_star is None else np.linalg.norm(run.x_star)) + 1.0
         self.seconds = 0.0
         self.blown: int | None = None  # the round in which the model blew up
         self.arrived = False  # did it stop because it was accurate enough?
@@ -166,9 +166,9 @@ class Recorder:
     def _described(self, X: np.ndarray, known: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The columns of models: what the engine knows of them, and what is left to measure."""
         out: dict[str, np.ndarray] = {"nonzeros": np.count_nonzero(X, axis=1), **known}
-        if self.run.reference is not None:
-            scale = np.linalg.norm(self.run.reference)
-            out["optimality"] = np.linalg.norm(X - self.run.reference, axis=1) / (scale if scale > 0 else 1.0)
+        if self.run.x_star is not None:
+            scale = np.linalg.norm(self.run.x_star)
+            out["optimality"] = np.linalg.norm(X - self.run.x_star, axis=1) / (scale if scale > 0 else 1.0)
         return out if "gradient_mapping" in known or self.measure is None else {**out, **self.measure(X)}
 
     def trace(self, server: Any, clients: Any, where: str = "") -> Trace:
@@ -209,9 +209,9 @@ class Recorder:
             "sampling": run.sampling,
             "record_every": run.record_every,
             "seed": run.seed,
-            "reference": None
-            if run.reference is None
-            else {"norm": float(np.linalg.norm(run.reference)), "nonzeros": int(np.count_nonzero(run.reference))},
+            "x_star": None
+            if run.x_star is None
+            else {"norm": float(np.linalg.norm(run.x_star)), "nonzeros": int(np.count_nonzero(run.x_star))},
             "dtype": run.problem.dtype.name,
             "device": str(jax.devices()[0].device_kind),
             "versions": dict(versions()),
@@ -300,7 +300,7 @@ class _CountingRegulariser:
         self.steps.append(t)
         return x
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         """Nothing at all: what a second-order step at the server does with it is no prox."""
         return plain(d)
 
@@ -406,16 +406,16 @@ def _messages(
     share, key = jnp.ones((), x0.dtype), jax.random.key(0)
     s, c = algorithm.init(x0)
     for exchange in algorithm.exchanges:
-        d = exchange.down(server_g, s)
-        u, c, _ = exchange.client(f, g, d, c, key)
-        s = exchange.server(server_g, s, dense(u, x0.size), share)
+        d = exchange.broadcast(server_g, s)
+        u, c, _ = exchange.client_update(f, g, d, c, key)
+        s = exchange.server_update(server_g, s, dense(u, x0.size), share)
         up.append(u)
         down.append(d)
-    if algorithm.closes():
-        result = algorithm.exchanges[0].down(_CountingRegulariser(), s)
+    if algorithm.finishes_rounds():
+        result = algorithm.exchanges[0].broadcast(_CountingRegulariser(), s)
         if not everyone:  # with everyone present the closing message is the next round's opening one
             down.append(result)
-        c = algorithm.close(g, result, c)
+        c = algorithm.finish_round(g, result, c)
     return up, down
 
 

@@ -22,7 +22,7 @@ from compfed.data import LazySites, Sites
 from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.regularisers import Regulariser, from_object, largest_step
-from compfed.regularisers.coordinate_form import form_of
+from compfed.regularisers.coordinate_form import coordinate_form
 
 
 class Statement:
@@ -164,7 +164,7 @@ class AtPoint(NamedTuple):
 
 def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, step: float) -> AtPoint:
     """From f(x) = value and grad f(x) = gradient. Nothing is compiled where g acts on single coefficients or groups."""
-    form = form_of(g, x.size) if x.dtype == np.float64 else None
+    form = coordinate_form(g, x.size) if x.dtype == np.float64 else None
     if form is not None:
         return AtPoint(float(value) + form.value(x), form.mapping(x, gradient, step))
     with precision(x.dtype):

@@ -8,7 +8,7 @@ is estimated by
   sum to 1, so no step is longer than with all clients, and it does not matter whether u_i is a model or a change of one.
 - "uniform": any k clients are equally likely and the mean is (n/k) sum_S p_i u_i. Unbiased. Its weights sum to 1 only on
   average: a sample of large sites takes a step up to n max p_i times as long, and u_i has to be a change.
-- "ratio": any k clients are equally likely and the mean is sum_S p_i u_i / sum_S p_i. Its weights sum to 1, but small sites
+- "self-normalised": any k clients are equally likely and the mean is sum_S p_i u_i / sum_S p_i. Its weights sum to 1, but small sites
   count for more than their weight: biased, unless all u_i agree where the method comes to rest.
 
 With equal weights, and with all clients, the three are one and the same.
@@ -26,15 +26,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-Scheme = Literal["proportional", "uniform", "ratio"]
-SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "ratio")
+Scheme = Literal["proportional", "uniform", "self-normalised"]
+SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "self-normalised")
 _UNIT = (
     2**32
 )  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
 MANY = 1024  # clients from which on a small sample is drawn without a number for each of them
 
 
-class Odds(NamedTuple):
+class InclusionProbabilities(NamedTuple):
     """The scheme "proportional" for given weights; one entry per client."""
 
     always: Any  # is in every sample
@@ -43,11 +43,11 @@ class Odds(NamedTuple):
 
 
 def scheme_in_use(scheme: Scheme | None, weights: np.ndarray, k: int) -> Scheme:
-    """Where all schemes are the same one is as good as another: "ratio", which divides by what was drawn."""
-    return "ratio" if scheme is None or k == len(weights) or np.ptp(weights) == 0 else scheme
+    """Where all schemes are the same one is as good as another: "self-normalised", which divides by what was drawn."""
+    return "self-normalised" if scheme is None or k == len(weights) or np.ptp(weights) == 0 else scheme
 
 
-def odds(weights: np.ndarray, k: int) -> Odds:
+def odds(weights: np.ndarray, k: int) -> InclusionProbabilities:
     """pi_i = min(1, c p_i) with sum_i pi_i = k, to 2^-32."""
     p = np.asarray(weights, float)
     always = np.zeros(len(p), bool)
@@ -61,10 +61,10 @@ def odds(weights: np.ndarray, k: int) -> Odds:
     ends = np.rint(np.cumsum(pi) * _UNIT).astype(np.int64)
     ends[np.flatnonzero(~always)[-1] :] = left * _UNIT
     chance = np.diff(ends, prepend=0).astype(np.uint32)
-    return Odds(always, chance, np.where(always, p, rest / max(left, 1)))
+    return InclusionProbabilities(always, chance, np.where(always, p, rest / max(left, 1)))
 
 
-def drawn(given: Odds, order: Array, start: Array) -> Array:
+def drawn(given: InclusionProbabilities, order: Array, start: Array) -> Array:
     """Is each client drawn? Systematic sampling: exactly k are, each with its own probability, in any order.
 
     The chances lie end to end in `order`; who has one of the points start, start + 1, start + 2, ... is drawn. Numbers are
@@ -80,7 +80,9 @@ def few_of_many(n: int, k: int) -> bool:
     return n >= MANY and 64 * k <= n
 
 
-def participants(scheme: Scheme, given: Odds | None, run: Array, r: Array | int, clients: Array, k: int) -> Array:
+def participants(
+    scheme: Scheme, given: InclusionProbabilities | None, run: Array, r: Array | int, clients: Array, k: int
+) -> Array:
     """Positions of the k participants of round r in `clients`, in their order: a function of (seed, round, client)."""
     if scheme != "proportional" and few_of_many(len(clients), k):
         # a rank among the sorted numbers of the clients: another order of the sites draws the same ones
@@ -93,10 +95,10 @@ def participants(scheme: Scheme, given: Odds | None, run: Array, r: Array | int,
     return jnp.nonzero(drawn(given, order, participation_start(run, r)), size=k)[0]
 
 
-def averaging(scheme: Scheme, given: Odds | None, p: Any, who: Any) -> tuple[Any, Any]:
+def averaging(scheme: Scheme, given: InclusionProbabilities | None, p: Any, who: Any) -> tuple[Any, Any]:
     """(weights of the participants' answers in the mean, share), p being all weights.
 
-    Under "uniform" and "ratio", share * mean = sum_S p_i u_i.
+    Under "uniform" and "self-normalised", share * mean = sum_S p_i u_i.
     """
     return averaging_of(scheme, None if given is None else given.weight[who], p[who], len(p))
 

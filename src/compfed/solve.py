@@ -1,10 +1,6 @@
-"""`cf.minimise(problem)`: the federated minimiser over a problem whose sites are in this process.
+"""`cf.solve_federated(problem)`: the federated minimiser over a problem whose sites are in this process.
 
 The centralised minimiser x*, certified by its gradient mapping.
-
-Step sizes from Lipschitz bounds, so that nobody has to tune; `scale` is the one knob left for those who do.
-
-Here are the bounds of a problem; the rule of a method stands with the method (`Algorithm.suggested`).
 """
 
 from __future__ import annotations
@@ -18,34 +14,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-import compfed.algorithms as alg
 from compfed._utils.compilation import compiled
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function, nonnegative, positive, whole
+from compfed._utils.validation import a_function, nonnegative, whole
 from compfed.algorithms import Algorithm
-from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
-from compfed.federation.queries import Steepness, ValueAndGradient
-from compfed.federation.server.program import Federation, Request, Talk, converse
-from compfed.federation.spec import Task
+from compfed.federation.queries import Lipschitz, ValueAndGradient
+from compfed.federation.server.program import Federation, Program, Request, run_program
+from compfed.federation.spec import ProblemSpec
 from compfed.losses import Loss
 from compfed.monitor import Progress
 from compfed.problem.evaluation import gradients
-from compfed.problem.lazy import LazyProblem
-from compfed.problem.local_dataset import Store
+from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.problem_spec import length, usable
+from compfed.problem_spec import length
 from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
-from compfed.simulation.plain import task_of
+from compfed.simulation.plain import spec_of
 from compfed.simulation.simulate import checked_tol
 from compfed.solvers.auto import asks_questions, minimising, starting
-from compfed.solvers.method_choice import automatic, named, of_first_order
-from compfed.solvers.search import Minimum, Search, Start
+from compfed.solvers.search import FederatedSolution, Search, Start
 from compfed.solvers.second_order import read
 
 
-def minimise(
+def solve_federated(
     problem: Problem,
     algorithm: str | Algorithm = "auto",
     *,
@@ -58,7 +50,7 @@ def minimise(
     progress: Progress | None = None,
     federation: Federation | None = None,
     seconds_per_round: float = 1.0,
-) -> Minimum:
+) -> FederatedSolution:
     """Run rounds until the gradient mapping is at most `tol` times `scale`; no step size is asked for.
 
     - `algorithm`: "auto", the name of a method, or an instance with steps of your own. "auto" takes the method expected
@@ -74,12 +66,12 @@ def minimise(
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
     >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
-    >>> minimum = cf.minimise(problem)
-    >>> minimum.converged, bool(np.allclose(minimum.x, cf.solve(problem).x, atol=1e-8))
+    >>> minimum = cf.solve_federated(problem)
+    >>> minimum.converged, bool(np.allclose(minimum.x, cf.solve_pooled(problem).x, atol=1e-8))
     (True, True)
     """
     if not isinstance(problem, Problem):
-        raise InputError(f"minimise needs a compfed.Problem; got {type(problem).__name__}.")
+        raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else nonnegative(scale, "scale")
     search = Search(
         algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
@@ -92,28 +84,28 @@ def minimise(
         raise InputError(
             f"the federation has {len(federation.names)} sites, the problem {problem.n}; they must be the same."
         )
-    minimum, cost = converse(federation, minimising_from(federation, task_of(problem), search, start, given))
+    minimum, cost = run_program(federation, minimising_from(federation, spec_of(problem), search, start, given))
     return replace(minimum, communication=cost)
 
 
 def minimising_from(
-    federation: Federation, task: Task, search: Search, x0: np.ndarray, scale: float | None
-) -> Talk[Minimum]:
+    federation: Federation, spec: ProblemSpec, search: Search, x0: np.ndarray, scale: float | None
+) -> Program[FederatedSolution]:
     """One message for the Lipschitz constants and the scale, then rounds."""
-    if scale is not None or np.array_equal(x0, task.start):
-        start = yield from starting(task, search, x0, scale)
-        return (yield from minimising(federation, task, search, start))
-    both = np.stack([x0, task.start])  # where it starts, and where the scale is taken
-    rough = asks_questions(task, search)
-    (answers,) = yield [Request((Steepness(task.view, x0, rough), ValueAndGradient(task.view, both)))]
-    gradient = task.weights @ np.array([said.gradient[1] for _, said in answers])
-    seen = read(task, x0, None, [said[1:] for said in answers])
+    if scale is not None or np.array_equal(x0, spec.start):
+        start = yield from starting(spec, search, x0, scale)
+        return (yield from minimising(federation, spec, search, start))
+    both = np.stack([x0, spec.start])  # where it starts, and where the scale is taken
+    rough = asks_questions(spec, search)
+    (answers,) = yield [Request((Lipschitz(spec.objective, x0, rough), ValueAndGradient(spec.objective, both)))]
+    gradient = spec.weights @ np.array([said.gradient[1] for _, said in answers])
+    seen = read(spec, x0, None, [said[1:] for said in answers])
     L = np.array([steep.L for steep, _ in answers])
-    return (yield from minimising(federation, task, search, Start(x0, L, length(gradient), seen, rough=rough)))
+    return (yield from minimising(federation, spec, search, Start(x0, L, length(gradient), seen, rough=rough)))
 
 
 @dataclass(frozen=True)
-class Solution:
+class PooledSolution:
     """x*, and how good it is. Usable wherever a vector is: np.asarray(solution) is x."""
 
     x: np.ndarray
@@ -133,18 +125,18 @@ class Solution:
         )
 
 
-def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
+def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolution:
     """Minimise F over pooled data by restarted FISTA until the gradient mapping is at rounding level.
 
     Always in float64, whatever the problem's own precision. Says what it reached, and warns when that is not enough.
 
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
-    >>> cf.solve(cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)).converged
+    >>> cf.solve_pooled(cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)).converged
     True
     """
     if not isinstance(problem, Problem):
-        raise InputError(f"solve needs a compfed.Problem; got {type(problem).__name__}.")
+        raise InputError(f"solve_pooled needs a compfed.Problem; got {type(problem).__name__}.")
     whole(max_iterations, "max_iterations", 1)
     problem = problem.astype("float64")
     with precision(problem.dtype):
@@ -154,8 +146,8 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     x = np.asarray(x)
     if not np.isfinite(x).all():
         raise InputError(
-            f"solve diverged: the curvature of {type(problem.loss).__name__} has no bound, and the step that suits the "
-            "start is too long elsewhere. Use compfed.minimise, which adapts it, or scale features and labels down."
+            f"solve_pooled diverged: the curvature of {type(problem.loss).__name__} has no bound, and the step that suits the "
+            "start is too long elsewhere. Use compfed.solve_federated, which adapts it, or scale features and labels down."
         )
     reached = float(np.linalg.norm(problem.gradient_mapping(x)))
     # Rounding of L x and of the sums in the gradient, with a margin for long sums.
@@ -163,15 +155,15 @@ def solve(problem: Problem, max_iterations: int = 100_000) -> Solution:
     converged = reached <= max(rounding, 1e-14)
     if not converged:
         warnings.warn(
-            f"solve stopped after {int(iterations)} iterations with gradient mapping {reached:.1e} "
+            f"solve_pooled stopped after {int(iterations)} iterations with gradient mapping {reached:.1e} "
             f"(rounding level is {rounding:.1e}). Give more max_iterations, or add a little ridge to the loss.",
             stacklevel=2,
         )
-    return Solution(x, problem.objective(x), reached, int(iterations), bool(converged))
+    return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged))
 
 
 @compiled
-def _restarted_fista(loss: Loss, g: Regulariser, data: Store, x0: Array, step: float, max_iterations: int):
+def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array, step: float, max_iterations: int):
     """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 
     def mapping(y: Array) -> tuple[Array, Array]:
@@ -195,36 +187,3 @@ def _restarted_fista(loss: Loss, g: Regulariser, data: Store, x0: Array, step: f
     )
     # One more proximal step: never further from x*, and it puts exact zeros where g asks for them.
     return mapping(best)[0], norm, k
-
-
-def bounds(problem: Problem, tau: int, at: Any = None) -> Bounds:
-    """What a server would know: the L_i of the sites, or their curvature `at` a model where a loss has no bound."""
-    if not isinstance(problem, Problem):
-        some = ", such as some clients of it: problem.subset(range(100))" if isinstance(problem, LazyProblem) else ""
-        raise InputError(f"step sizes need a compfed.Problem{some}; got {type(problem).__name__}.")
-    unbounded = at is not None and problem.loss.curvature is None
-    L = problem.curvature_at(at)[1] if unbounded else problem.client_lipschitz
-    usable(float(problem.weights @ L), problem.regulariser)
-    return Bounds.of(L, problem.weights, problem.strong_convexity, tau, problem.d)
-
-
-def suggest(
-    algorithm: str | type[alg.Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0, at: Any = None
-) -> Any:
-    """The algorithm with step sizes that suit the problem; `scale` multiplies its main step.
-
-    For a loss whose curvature has no bound (Poisson, `from_function`) the steps suit the neighbourhood of `at`.
-
-    >>> import compfed as cf
-    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
-    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
-    >>> trace = cf.simulate(problem, suggest("DecoupledProx", problem), 100, reference=cf.solve(problem))
-    >>> bool(trace["optimality"][-1] < 1e-6)
-    True
-    """
-    whole(tau, "tau", 1)
-    positive(scale, "scale")
-    found = bounds(problem, tau, at)
-    auto = algorithm == "auto"
-    method = automatic(problem, 1.0, of_first_order(found, problem.n)).method if auto else named(algorithm)
-    return method.suggested(found, scale)

@@ -14,6 +14,7 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.text import text_table
+from compfed.algorithms import default_steps
 from compfed.algorithms.contract import check_contract
 from compfed.data import from_arrays, synthetic
 from compfed.errors import Divergence, InputError
@@ -21,8 +22,8 @@ from compfed.losses import Logistic, Squared
 from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, Zero
-from compfed.simulation import reference, simulate
-from compfed.solve import solve, suggest
+from compfed.simulation import run_plain, simulate
+from compfed.solve import solve_pooled
 from compfed.trace import Trace
 
 Verdict = Literal["holds", "fails", "not claimed"]
@@ -111,7 +112,7 @@ class _Case:
             self.problems = {n: p.replace(regulariser=Zero()) for n, p in self.problems.items()}
 
     def algorithm(self, problem: Problem) -> alg.Algorithm:
-        return suggest(self.cls, problem, TAU) if isinstance(self.given, type) else self.given
+        return default_steps(self.cls, problem, TAU) if isinstance(self.given, type) else self.given
 
     def run(self, engine: Callable[..., Trace], which: str, rounds: int, **options: Any) -> Trace:
         problem = self.problems[which].astype(options.pop("dtype", "float64"))
@@ -127,12 +128,12 @@ class _Case:
 
     def contract(self) -> tuple[Verdict, str]:
         problem = self.problems["logistic"]
-        prepared = self.algorithm(problem).prepared(problem, problem.n)
+        prepared = self.algorithm(problem).bind(problem, problem.n)
         check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
         return "holds", "every stage returns what the next one needs"
 
     def engines_agree(self, **options: Any) -> tuple[Verdict, str]:
-        fast, slow = (self.run(engine, "logistic", 30, seed=4, **options) for engine in (simulate, reference))
+        fast, slow = (self.run(engine, "logistic", 30, seed=4, **options) for engine in (simulate, run_plain))
         apart = float(np.abs(fast.x - slow.x).max() / max(np.abs(slow.x).max(), 1e-300))
         return ("holds" if apart <= AGREE else "fails"), f"simulate and reference are {apart:.0e} apart after 30 rounds"
 
@@ -157,7 +158,7 @@ class _Case:
         return "fails", "composite = False is claimed, but a regulariser is not refused"
 
     def limit(self, which: str) -> tuple[Verdict, str]:
-        errors = self.run(simulate, which, ROUNDS, reference=solve(self.problems[which]))["optimality"]
+        errors = self.run(simulate, which, ROUNDS, x_star=solve_pooled(self.problems[which]))["optimality"]
         last, reached = float(errors[-1]), bool(errors[-1] <= REACHED)
         settled = abs(errors[-1] - errors[-4]) <= 1e-2 * errors[-1]
         halved = 0.35 < errors[-1] / errors[len(errors) // 2] < 0.65  # over the second half of the rounds
@@ -185,7 +186,7 @@ class _Case:
 
     def costs(self) -> tuple[Verdict, str]:
         problem = self.problems["logistic"]
-        prepared = self.algorithm(problem).prepared(problem, problem.n)
+        prepared = self.algorithm(problem).bind(problem, problem.n)
         c = cost_of_a_round(prepared, problem.d, problem.dtype, everyone=True)
         return "not claimed", (
             f"{c.vectors_up:.3g} vectors up ({c.bytes_up:g} bytes), {c.vectors_down:.3g} down ({c.bytes_down:g} bytes), "

@@ -76,7 +76,7 @@ class State:
     server: list[np.ndarray]
     clients: list[np.ndarray]  # each with one row per site, in the order of the sites
     members: Members | None = None  # None: nobody has said whose memory it is
-    # Where `clients` has rows of some clients only (`simulate_cohorts`): their numbers, and -1 for all others, in the last row.
+    # Where `clients` has rows of some clients only (`simulate_out_of_core`): their numbers, and -1 for all others, in the last row.
     of: np.ndarray | None = None
 
 
@@ -95,7 +95,7 @@ class Trace:
 
     def __getitem__(self, column: str) -> np.ndarray:
         if column not in self.columns:
-            hint = " Give reference=x_star to record it." if column == "optimality" else ""
+            hint = " Give x_star=x_star to record it." if column == "optimality" else ""
             raise InputError(f"this trace has no column {column!r}; it has {', '.join(self.columns)}.{hint}")
         return self.columns[column]
 

@@ -21,7 +21,6 @@ from compfed._utils.records import count, fixed, positive, record, with_leaf
 from compfed.algorithms import ALGORITHMS, Algorithm, Sparse
 from compfed.algorithms.base import Bounds
 from compfed.algorithms.contract import check_contract
-from compfed.simulation import reference
 
 PROBLEM = quadratics(0)
 HERE = Path(__file__).name
@@ -32,16 +31,16 @@ class Global(NamedTuple):
     r: Array
 
 
-class Memory(NamedTuple):
+class ClientState(NamedTuple):
     last: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array
 
 
 @record
-class Plain(Algorithm[Global, Memory, Global, Up]):
+class Plain(Algorithm[Global, ClientState, Global, Update]):
     """A correct method, of which each test changes one stage."""
 
     eta: float = positive(default=0.05)
@@ -52,16 +51,16 @@ class Plain(Algorithm[Global, Memory, Global, Up]):
         return dict(self.changed)[stage](self, *given) if stage in dict(self.changed) else None
 
     def init(self, x0):
-        return self.instead("init", x0) or (Global(w=x0, r=jnp.zeros((), jnp.int32)), Memory(last=x0))
+        return self.instead("init", x0) or (Global(w=x0, r=jnp.zeros((), jnp.int32)), ClientState(last=x0))
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         z = g.prox(d.w - self.eta * f.grad(d.w, key), self.eta)
-        return self.instead("client", f, g, d, c, z, key) or (Up(delta=z - d.w), Memory(last=z), z)
+        return self.instead("client", f, g, d, c, z, key) or (Update(delta=z - d.w), ClientState(last=z), z)
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return self.instead("server", g, s, mean) or Global(w=s.w + mean.delta, r=s.r + 1)
 
     def solution(self, g, s):
@@ -73,7 +72,7 @@ def changed(stage: str, what: Callable[..., Any]) -> Plain:
     return Plain(changed=((stage, what),))
 
 
-ENGINES = pytest.mark.parametrize("engine", [cf.simulate, reference], ids=["simulate", "reference"])
+ENGINES = pytest.mark.parametrize("engine", [cf.simulate, cf.simulation.run_plain], ids=["simulate", "reference"])
 
 
 @ENGINES
@@ -90,21 +89,21 @@ def test_without_a_mistake_it_is_its_formula(engine):
 
 def answer(u: Callable[..., Any]) -> Plain:
     """The correct method with another answer."""
-    return changed("client", lambda self, f, g, d, c, z, key: (u(z, d), c, z))
+    return changed("client_update", lambda self, f, g, d, c, z, key: (u(z, d), c, z))
 
 
 # What is run, and what the refusal must name: the stage, the field or the values, and the way out.
 MISTAKES: dict[str, tuple[Plain, list[str]]] = {
     "a scalar answer that would broadcast": (
-        answer(lambda z, d: Up(delta=(z - d.w).sum())),
+        answer(lambda z, d: Update(delta=(z - d.w).sum())),
         [r"Plain\.client", r"u\.delta is a single number", r"expected shape \(8,\)", r"scalars = \('delta',\)"],
     ),
     "an answer of shape (1,)": (
-        answer(lambda z, d: Up(delta=(z - d.w).sum(keepdims=True))),
+        answer(lambda z, d: Update(delta=(z - d.w).sum(keepdims=True))),
         [r"Plain\.client", r"u\.delta .*shape \(1,\)", r"expected shape \(8,\)"],
     ),
     "a misspelt field of the mean": (
-        changed("server", lambda self, g, s, mean: Global(w=s.w + mean.dleta, r=s.r + 1)),
+        changed("server_update", lambda self, g, s, mean: Global(w=s.w + mean.dleta, r=s.r + 1)),
         [
             r"Plain\.server",
             r"no attribute 'dleta'",
@@ -114,39 +113,41 @@ MISTAKES: dict[str, tuple[Plain, list[str]]] = {
         ],
     ),
     "two values instead of three": (
-        changed("client", lambda self, f, g, d, c, z, key: (Up(delta=z - d.w), c)),
+        changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=z - d.w), c)),
         [r"Plain\.client", r"returned 2 values; expected 3", r"the answer u, the memory c, and the local model"],
     ),
     "only the answer": (
-        changed("client", lambda self, f, g, d, c, z, key: Up(delta=z - d.w)),
+        changed("client_update", lambda self, f, g, d, c, z, key: Update(delta=z - d.w)),
         [r"Plain\.client", r"returned Up\(delta\); expected 3 values"],
     ),
     "a memory of another structure": (
-        changed("client", lambda self, f, g, d, c, z, key: (Up(delta=z - d.w), {"last": z}, z)),
+        changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=z - d.w), {"last": z}, z)),
         [r"Plain\.client", r"c became a dict; expected Memory\(last\)", r"as `init` made it"],
     ),
     "a memory of another shape": (
-        changed("client", lambda self, f, g, d, c, z, key: (Up(delta=z - d.w), Memory(last=z[:3]), z)),
+        changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=z - d.w), ClientState(last=z[:3]), z)),
         [r"Plain\.client", r"c\.last became float64 of shape \(3,\); expected float64 of shape \(8,\)"],
     ),
     "an answer in single precision": (
-        answer(lambda z, d: Up(delta=(z - d.w).astype(jnp.float32))),
+        answer(lambda z, d: Update(delta=(z - d.w).astype(jnp.float32))),
         [r"Plain\.client", r"u\.delta is float32 in a float64 problem", r"dtype of x0", r"dense\(d\)"],
     ),
     "a memory in single precision": (
-        changed("init", lambda self, x0: (Global(x0, jnp.zeros((), jnp.int32)), Memory(jnp.zeros(8, jnp.float32)))),
+        changed(
+            "init", lambda self, x0: (Global(x0, jnp.zeros((), jnp.int32)), ClientState(jnp.zeros(8, jnp.float32)))
+        ),
         [r"Plain\.init", r"c\.last is float32 in a float64 problem", r"jnp\.zeros_like\(x0\)"],
     ),
     "a number that is no array": (
-        changed("init", lambda self, x0: (Global(x0, r=0), Memory(x0))),  # pyright: ignore[reportArgumentType]
+        changed("init", lambda self, x0: (Global(x0, r=0), ClientState(x0))),  # pyright: ignore[reportArgumentType]
         [r"Plain\.init", r"s\.r is 0, which is no array", r"jnp\.zeros\(\(\), jnp\.int32\)"],
     ),
     "a server that changes a shape": (
-        changed("server", lambda self, g, s, mean: Global(w=s.w[None] + mean.delta, r=s.r + 1)),
+        changed("server_update", lambda self, g, s, mean: Global(w=s.w[None] + mean.delta, r=s.r + 1)),
         [r"Plain\.server", r"s\.w became float64 of shape \(1, 8\); expected float64 of shape \(8,\)"],
     ),
     "a counter that becomes a float": (
-        changed("server", lambda self, g, s, mean: Global(w=s.w + mean.delta, r=s.r + 0.5)),
+        changed("server_update", lambda self, g, s, mean: Global(w=s.w + mean.delta, r=s.r + 0.5)),
         [r"Plain\.server", r"s\.r became float\d+ of shape \(\); expected int32"],
     ),
     "a model that is a number": (
@@ -154,15 +155,15 @@ MISTAKES: dict[str, tuple[Plain, list[str]]] = {
         [r"Plain\.solution", r"the model is float64 of shape \(\); expected an array of shape \(8,\)"],
     ),
     "a local model that is the state": (
-        changed("client", lambda self, f, g, d, c, z, key: (Up(delta=z - d.w), c, d)),
+        changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=z - d.w), c, d)),
         [r"Plain\.client", r"the local model is Global\(w, r\); expected an array of shape \(8,\)"],
     ),
     "a gradient at the message instead of the model": (
-        changed("client", lambda self, f, g, d, c, z, key: (Up(delta=f.grad(z[:2], key)), c, z)),
+        changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=f.grad(z[:2], key)), c, z)),
         [r"Plain\.client", r"f\.grad was asked at an array of shape \(2,\)", r"shape \(8,\)", rf"{HERE}:\d+"],
     ),
     "an `if` on a number that is not known yet": (
-        changed("server", lambda self, g, s, mean: s if mean.delta.sum() > 0 else Global(-s.w, s.r)),
+        changed("server_update", lambda self, g, s, mean: s if mean.delta.sum() > 0 else Global(-s.w, s.r)),
         [r"Plain\.server", r"TracerBoolConversionError", rf"{HERE}:\d+", r"use jnp\.where"],
     ),
     "nothing sent": (answer(lambda z, d: None), [r"Plain\.client", r"the answer u is None; nothing is sent"]),
@@ -184,20 +185,20 @@ def test_a_mistake_is_refused_before_the_first_round(mistake, engine):
 
 
 def test_the_error_of_one_s_own_code_is_kept_with_its_line():
-    def server(self, g, s, mean):
+    def server_update(self, g, s, mean):
         return Global(w=s.w + mean.dleta, r=s.r + 1)
 
     with pytest.raises(cf.InputError) as refusal:
-        cf.simulate(PROBLEM, changed("server", server), 1)
+        cf.simulate(PROBLEM, changed("server_update", server_update), 1)
     assert isinstance(refusal.value.__cause__, AttributeError)
-    assert f"{HERE}:{server.__code__.co_firstlineno + 1}" in str(refusal.value)
+    assert f"{HERE}:{server_update.__code__.co_firstlineno + 1}" in str(refusal.value)
 
 
 @ENGINES
 def test_a_scalar_answer_would_be_a_finite_wrong_model(engine, monkeypatch):
     """Why it is refused: once it is said to be meant, both engines run and move all coordinates alike."""
     monkeypatch.setattr(Plain, "scalars", ("delta",))
-    x = engine(PROBLEM, answer(lambda z, d: Up(delta=(z - d.w).sum())), 1).x
+    x = engine(PROBLEM, answer(lambda z, d: Update(delta=(z - d.w).sum())), 1).x
     assert np.isfinite(x).all()
     assert np.ptp(x) == 0.0 < abs(x[0])
 
@@ -217,14 +218,14 @@ class Counts(Algorithm[Array, None, Array, Counted]):
     def init(self, x0):
         return x0, None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         z = g.prox(d - self.eta * f.grad(d, key), self.eta)
         return Counted(delta=z - d, rows=jnp.ones((), d.dtype)), c, z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return s + mean.delta / mean.rows
 
     def solution(self, g, s):
@@ -242,11 +243,11 @@ def test_a_single_number_that_is_declared_is_accepted(monkeypatch):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_our_own_methods_keep_the_contract(name, dtype):
-    check_contract(ALGORITHMS[name].suggested(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=8), 1.0), 8, dtype)
+    check_contract(ALGORITHMS[name].from_bounds(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=8), 1.0), 8, dtype)
 
 
 def test_a_sparse_answer_is_judged_in_its_dense_form():
-    one = answer(lambda z, d: Up(delta=Sparse(values=z[:1], indices=jnp.arange(1))))  # pyright: ignore[reportArgumentType]
+    one = answer(lambda z, d: Update(delta=Sparse(values=z[:1], indices=jnp.arange(1))))  # pyright: ignore[reportArgumentType]
     check_contract(one, 8, "float64")
     s = Sparse(values=jnp.array([3.0, 4.0]), indices=jnp.array([5, 0]))
     np.testing.assert_array_equal(s.dense(6), [4, 0, 0, 0, 0, 3])
@@ -265,7 +266,7 @@ def test_the_check_is_made_once():
 def test_what_close_and_correction_return_is_checked_too():
     @record
     class Closes(Plain):
-        def close(self, g, d, c):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
+        def finish_round(self, g, d, c):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
             return None
 
     @record
@@ -280,7 +281,7 @@ def test_what_close_and_correction_return_is_checked_too():
 
 
 def test_a_gradient_without_its_key():
-    forgot = changed("client", lambda self, f, g, d, c, z, key: (Up(delta=f.grad(d.w)), c, z))
+    forgot = changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=f.grad(d.w)), c, z))
     with pytest.raises(
         cf.InputError, match=r"Plain\.client .*TypeError: .*missing 1 required positional argument: 'key'"
     ):

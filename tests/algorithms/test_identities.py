@@ -41,8 +41,8 @@ def problem(request) -> cf.Problem:
 
 
 @pytest.fixture(scope="module")
-def star(problem) -> cf.Solution:
-    return cf.solve(problem)
+def star(problem) -> cf.PooledSolution:
+    return cf.solve_pooled(problem)
 
 
 def proximal_gradient_by_hand(problem: cf.Problem, step: float, rounds: int, lam: float = 1.0) -> np.ndarray:
@@ -125,7 +125,7 @@ def test_for_an_indicator_the_local_prox_parameter_does_not_matter(rule):
 
 @pytest.mark.identity(8, "DecoupledProx")
 def test_converges_to_the_minimiser(problem, star):
-    trace = cf.simulate(problem, DecoupledProx(eta=0.05, tau=5), 1500, reference=star, record_every=500)
+    trace = cf.simulate(problem, DecoupledProx(eta=0.05, tau=5), 1500, x_star=star, record_every=500)
     assert np.linalg.norm(trace.x - star) < 1e-12
     assert trace["nonzeros"][-1] == np.count_nonzero(star.x) < problem.d
 
@@ -163,11 +163,11 @@ def one_client(seed: int) -> cf.Problem:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fedmid_with_full_server_prox_regularises_twice(seed):
     problem = one_client(seed)
-    twice = cf.solve(problem.replace(regulariser=cf.regularisers.L1(2.0)))
-    trace = cf.simulate(problem, FedMid(eta=0.1, tau=1), 3000, reference=twice, record_every=3000)
+    twice = cf.solve_pooled(problem.replace(regulariser=cf.regularisers.L1(2.0)))
+    trace = cf.simulate(problem, FedMid(eta=0.1, tau=1), 3000, x_star=twice, record_every=3000)
     assert trace["optimality"][-1] <= 1e-12
     once = cf.simulate(problem, FedMid(eta=0.1, tau=1, server_prox="none"), 3000, record_every=3000)
-    assert close(once.x, cf.solve(problem).x, 1e-12)
+    assert close(once.x, cf.solve_pooled(problem).x, 1e-12)
 
 
 def test_fedmid_single_and_full_differ_by_the_number_of_local_steps():
@@ -193,13 +193,13 @@ def test_fedda_with_one_step_is_central_dual_averaging(problem):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fedda_with_one_client_is_exact(seed):
     problem = one_client(seed)
-    star = cf.solve(problem)
-    trace = cf.simulate(problem, FedDA(eta=0.1, tau=5), 2000, reference=star, record_every=2000)
+    star = cf.solve_pooled(problem)
+    trace = cf.simulate(problem, FedDA(eta=0.1, tau=5), 2000, x_star=star, record_every=2000)
     assert trace["optimality"][-1] <= 1e-12
 
 
 def test_fedda_with_different_clients_keeps_a_floor(problem, star):
-    trace = cf.simulate(problem, FedDA(eta=0.1, tau=5), 1000, reference=star, record_every=500)
+    trace = cf.simulate(problem, FedDA(eta=0.1, tau=5), 1000, x_star=star, record_every=500)
     assert trace["optimality"][-1] > 1e-2
     assert abs(trace["optimality"][-1] - trace["optimality"][-2]) < 1e-6
 
@@ -208,9 +208,9 @@ def test_fedda_with_different_clients_keeps_a_floor(problem, star):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_fast_fedda_with_one_client_converges(seed):
     problem = one_client(seed)
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     mu, L = problem.strong_convexity, problem.lipschitz
-    trace = cf.simulate(problem, FastFedDA(mu, Constant(L), tau=5), 8000, reference=star, record_every=8000)
+    trace = cf.simulate(problem, FastFedDA(mu, Constant(L), tau=5), 8000, x_star=star, record_every=8000)
     assert np.linalg.norm(trace.x - star) <= 1e-9
 
 
@@ -277,7 +277,7 @@ def test_fista_is_its_formula_and_converges(problem, star, rule):
     step = 1.0 / problem.lipschitz
     name = type(rule).__name__
     assert close(models(problem, FISTA(step, rule), 30), fista_by_hand(problem, name, step, 0.05, 30), 1e-12)
-    trace = cf.simulate(problem, FISTA(step, rule), 400, reference=star, record_every=400)
+    trace = cf.simulate(problem, FISTA(step, rule), 400, x_star=star, record_every=400)
     assert trace["optimality"][-1] <= (1e-6 if name == "Plain" else 1e-12)
 
 
@@ -285,7 +285,7 @@ def test_proximal_gradient_rate(problem, star):
     """||x_k - x*||^2 <= (1 - mu/L)^k ||x_0 - x*||^2 with step 1/L."""
     H, _ = quadratic_oracle(problem)
     eigenvalues = np.linalg.eigvalsh(H.mean(0))
-    trace = cf.simulate(problem, ProximalGradient(1.0 / eigenvalues[-1]), 60, reference=star)
+    trace = cf.simulate(problem, ProximalGradient(1.0 / eigenvalues[-1]), 60, x_star=star)
     bound = (1 - eigenvalues[0] / eigenvalues[-1]) ** (trace["round"] / 2)
     assert (trace["optimality"] <= bound * (1 + 1e-9) + 1e-13).all()
 
@@ -295,9 +295,9 @@ def test_self_healing_upload_forgets_a_lost_state_and_the_paper_s_does_not(probl
     final = {}
     for upload in ("model", "gradient-sum"):
         algorithm = DecoupledProx(eta=0.05, tau=5, upload=upload)
-        trace = cf.simulate(problem, algorithm, 100, reference=star, record_every=100)
+        trace = cf.simulate(problem, algorithm, 100, x_star=star, record_every=100)
         assert trace.state is not None
         trace.state.clients[0][2] = 0.0  # the correction of client 2
-        final[upload] = cf.simulate(problem, algorithm, 1500, reference=star, resume=trace)["optimality"][-1]
+        final[upload] = cf.simulate(problem, algorithm, 1500, x_star=star, resume=trace)["optimality"][-1]
     assert final["gradient-sum"] < 1e-12
     assert final["model"] > 1e-3

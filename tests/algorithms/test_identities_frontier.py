@@ -25,7 +25,6 @@ from compfed.algorithms.normal_map import NormalMap
 from compfed.algorithms.scaffnew import Fixed, Random, Scaffnew
 from compfed.algorithms.server_prox import ServerProx
 from compfed.monitor import cost_of_a_round
-from compfed.simulation import reference
 from compfed.studies.ablation import AblatedProx
 
 LAM = 1.0  # of the L1 in `quadratics`
@@ -57,7 +56,7 @@ def case(name: str, smooth: bool = False) -> Case:
         problem = cf.Problem(problem.loss, problem.regulariser, problem.sites, weights=weights)
     H, b = quadratic_oracle(problem)
     L = float(max(np.linalg.eigvalsh(h)[-1] for h in H))
-    return Case(problem, cf.solve(problem).x, H, b, L)
+    return Case(problem, cf.solve_pooled(problem).x, H, b, L)
 
 
 NAMES = pytest.mark.parametrize("name", ["first", "second", "weighted"])
@@ -220,7 +219,9 @@ def test_scaffnew_with_fixed_steps_and_no_g_is_scaffold(name):
 )
 def test_without_g_other_corrections_are_scaffold_too(algorithm, eta_g):
     k = case("weighted", smooth=True)
-    for r, model in zip((1, 2, 15), models(k.problem, algorithm, (1, 2, 15), engine=reference), strict=True):
+    for r, model in zip(
+        (1, 2, 15), models(k.problem, algorithm, (1, 2, 15), engine=cf.simulation.run_plain), strict=True
+    ):
         assert_allclose(model, scaffold_two(k, 0.06, eta_g, 5, r), atol=1e-13)
 
 
@@ -313,7 +314,7 @@ def test_server_prox_is_the_ablation_of_decoupled_prox():
     ablation = AblatedProx(eta=0.02, eta_g=0.8, tau=5, rule="none")
     assert_allclose(
         models(k.problem, ServerProx(eta=0.02, eta_g=0.8, tau=5), at, X0),
-        models(k.problem, ablation, at, X0, engine=reference),
+        models(k.problem, ablation, at, X0, engine=cf.simulation.run_plain),
         atol=1e-13,
     )
 
@@ -337,7 +338,7 @@ def exact_methods(L: float) -> dict[str, Algorithm]:
 def test_reaches_the_minimiser(method):
     for name in ("first", "second", "weighted"):
         k = case(name)
-        trace = cf.simulate(k.problem, exact_methods(k.L)[method], 400, record_every=100, reference=k.x_star)
+        trace = cf.simulate(k.problem, exact_methods(k.L)[method], 400, record_every=100, x_star=k.x_star)
         assert trace["optimality"][-1] < 1e-10, name
         if "correction" in trace:
             assert trace["correction"][-1] < 1e-12, name
@@ -347,7 +348,7 @@ def test_reaches_the_minimiser(method):
 def test_fedplt_is_exact_when_clients_are_sampled():
     k = case("weighted")
     algorithm = FedPLT(eta=1 / (k.L + 1), rho=1.0, tau=5)
-    trace = cf.simulate(k.problem, algorithm, 600, participants=2, reference=k.x_star, record_every=600)
+    trace = cf.simulate(k.problem, algorithm, 600, participants=2, x_star=k.x_star, record_every=600)
     assert trace["optimality"][-1] < 1e-10
 
 
@@ -355,9 +356,7 @@ def test_fedplt_is_exact_when_clients_are_sampled():
 def test_server_prox_has_a_floor_proportional_to_eta(name):
     k = case(name)
     floor = [
-        cf.simulate(k.problem, ServerProx(eta=eta, tau=5), 4000, reference=k.x_star, record_every=4000)["optimality"][
-            -1
-        ]
+        cf.simulate(k.problem, ServerProx(eta=eta, tau=5), 4000, x_star=k.x_star, record_every=4000)["optimality"][-1]
         for eta in (0.01, 0.005, 0.0025)
     ]
     assert floor[0] > 1e-3
@@ -368,7 +367,7 @@ def test_plain_error_feedback_has_a_floor():
     for name in ("first", "second"):
         k = case(name)
         algorithm = CompressedDecoupledProx(eta=0.3 / k.L, keep=4, tau=5, feedback="EF14")
-        trace = cf.simulate(k.problem, algorithm, 400, reference=k.x_star)
+        trace = cf.simulate(k.problem, algorithm, 400, x_star=k.x_star)
         assert trace["optimality"][300:].min() > 1e-2
 
 
@@ -376,7 +375,7 @@ def test_plain_error_feedback_has_a_floor():
 def test_single_precision_does_not_drift(method):
     k = case("first")
     problem = k.problem.astype("float32")
-    trace = cf.simulate(problem, exact_methods(k.L)[method], 1000, record_every=500, reference=k.x_star)
+    trace = cf.simulate(problem, exact_methods(k.L)[method], 1000, record_every=500, x_star=k.x_star)
     assert (trace["optimality"][1:] < 1e-4).all()
 
 
@@ -439,7 +438,9 @@ def test_refuses_what_cannot_work():
 
 def check_engines(algorithm: Algorithm, **how: Any) -> None:
     k = case("weighted")
-    slow, fast = (engine(k.problem, algorithm, 50, seed=4, x0=X0, **how) for engine in (reference, cf.simulate))
+    slow, fast = (
+        engine(k.problem, algorithm, 50, seed=4, x0=X0, **how) for engine in (cf.simulation.run_plain, cf.simulate)
+    )
     for column in ("objective", "gradient_mapping", "drift"):
         assert_allclose(fast[column], slow[column], rtol=1e-10, atol=1e-10)
     assert_allclose(fast.x, slow.x, atol=1e-10)

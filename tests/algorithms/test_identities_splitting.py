@@ -95,7 +95,7 @@ def case(seed: int) -> Case:
 
 @lru_cache
 def minimiser(seed: int) -> np.ndarray:
-    return cf.solve(case(seed).composite).x
+    return cf.solve_pooled(case(seed).composite).x
 
 
 def model(loss, g, store, algorithm, server, clients) -> dict[str, jax.Array]:
@@ -195,7 +195,7 @@ def test_feddr_with_one_warm_started_step_is_exact(seed):
 def test_feddr_started_at_the_centre_stalls(seed):
     k = case(seed)
     algorithm = FedDR(eta=k.inner(), lam=LAM, tau=1, start="centre")
-    trace = run(k.composite, algorithm, 600, x0=k.x0, record_every=100, reference=minimiser(seed))
+    trace = run(k.composite, algorithm, 600, x0=k.x0, record_every=100, x_star=minimiser(seed))
     assert trace["optimality"][-1] > 1e-2
     assert np.ptp(trace["optimality"][-2:]) < 1e-6  # it has settled there
 
@@ -409,8 +409,8 @@ def test_mime_uses_one_mini_batch_for_both_gradients():
         algorithm = Mime(eta=0.1, tau=TAU, beta=0.7)
         f: Any = Noisy(k.H[0], k.b[0])
         memory = mime_file.Client(x=jnp.asarray(k.x0))
-        down = mime_file.Down(m=jnp.asarray(m), c=jnp.asarray(c))
-        up, _, local = algorithm.client(f, cf.regularisers.Zero(), down, memory, jax.random.key(0))
+        down = mime_file.Broadcast(m=jnp.asarray(m), c=jnp.asarray(c))
+        up, _, local = algorithm.client_update(f, cf.regularisers.Zero(), down, memory, jax.random.key(0))
     y = k.x0
     for _ in range(TAU):
         y = y - 0.1 * (0.3 * (k.H[0] @ (y - k.x0) + c) + 0.7 * m)
@@ -431,11 +431,11 @@ def test_uploaded_gradients_are_full_gradients():
         ]
         for algorithm, field in methods:
             s, c = algorithm.init(x)
-            up, _, _ = algorithm.client(f, g, algorithm.down(g, s), c, key)
+            up, _, _ = algorithm.client_update(f, g, algorithm.broadcast(g, s), c, key)
             np.testing.assert_allclose(getattr(up, field), full, rtol=0, atol=1e-14)
         s, c = Mime(eta=0.1).init(x)
         first = Mime(eta=0.1).exchanges[0]
-        answer, _, _ = first.client(f, g, first.down(g, s), c, key)
+        answer, _, _ = first.client_update(f, g, first.broadcast(g, s), c, key)
         np.testing.assert_allclose(answer.gradient, full, rtol=0, atol=1e-14)
 
 
@@ -553,7 +553,7 @@ def test_mime_lite_keeps_a_floor_and_mime_does_not(seed):
 def test_fedpd_that_skips_communication_does_not_converge(seed):
     k = case(seed)
     algorithm = FedPD(eta=k.inner(), eta_pd=LAM, tau=TAU, updates=2)
-    trace = run(k.smooth, algorithm, 1000, x0=k.x0, record_every=100, reference=k.minimiser())
+    trace = run(k.smooth, algorithm, 1000, x0=k.x0, record_every=100, x_star=k.minimiser())
     assert trace["optimality"][-5:].min() > 0.1
 
 
@@ -619,8 +619,8 @@ def test_local_model_after_one_step(algorithm):
         local = jnp.asarray(k.x0)
         s, c = algorithm.init(local)
         for exchange in algorithm.exchanges:
-            u, c, local = exchange.client(f, g, exchange.down(g, s), c, key)
-            s = exchange.server(g, s, u, share)
+            u, c, local = exchange.client_update(f, g, exchange.broadcast(g, s), c, key)
+            s = exchange.server_update(g, s, u, share)
     np.testing.assert_allclose(local, k.x0 - 0.1 * (k.H[0] @ k.x0 - k.b[0]), rtol=0, atol=1e-14)
 
 

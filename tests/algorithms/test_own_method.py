@@ -13,19 +13,18 @@ from problems import quadratics
 import compfed as cf
 from compfed._utils.records import positive, record
 from compfed.algorithms import ALGORITHMS, Algorithm, find, register
-from compfed.simulation import reference
 from compfed.studies.method_table import entries
 
 PROBLEM = quadratics(0)
 HERE = Path(__file__).name
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     gradient: Array
 
 
 @record
-class Mine(Algorithm[Array, None, Array, Up]):
+class Mine(Algorithm[Array, None, Array, Update]):
     """Proximal gradient, of which nobody says anything: no claims, no rule for its steps."""
 
     eta: float = positive(default=0.05)
@@ -33,13 +32,13 @@ class Mine(Algorithm[Array, None, Array, Up]):
     def init(self, x0):
         return x0, None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
-        return Up(gradient=f.grad(d, key)), c, d
+    def client_update(self, f, g, d, c, key):
+        return Update(gradient=f.grad(d, key)), c, d
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return g.prox(s - self.eta * mean.gradient, self.eta)
 
     def solution(self, g, s):
@@ -48,15 +47,15 @@ class Mine(Algorithm[Array, None, Array, Up]):
 
 def test_a_missing_stage_is_named():
     @record
-    class NoServer(Algorithm[Array, None, Array, Up]):
+    class NoServer(Algorithm[Array, None, Array, Update]):
         def init(self, x0):
             return x0, None
 
-        def down(self, g, s):
+        def broadcast(self, g, s):
             return s
 
-        def client(self, f, g, d, c, key):
-            return Up(gradient=d), c, d
+        def client_update(self, f, g, d, c, key):
+            return Update(gradient=d), c, d
 
     with pytest.raises(cf.InputError, match=r"NoServer defines no `server`: server\(self, g, s, mean, share\) returns"):
         cf.simulate(PROBLEM, NoServer(), 1)
@@ -65,7 +64,7 @@ def test_a_missing_stage_is_named():
 def test_a_stage_with_other_arguments_is_named_with_its_line():
     @record
     class Short(Mine):
-        def down(self, s):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
+        def broadcast(self, s):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
             return s
 
     with pytest.raises(cf.InputError, match=rf"Short\.down \(.*{HERE}:\d+\): TypeError.*down\(self, g, s\) returns"):
@@ -74,13 +73,13 @@ def test_a_stage_with_other_arguments_is_named_with_its_line():
 
 def test_every_exchange_is_checked():
     class First:
-        def down(self, g, s):
+        def broadcast(self, g, s):
             return s
 
-        def client(self, f, g, d, c, key):
-            return Up(gradient=jnp.sum(d)), c, d
+        def client_update(self, f, g, d, c, key):
+            return Update(gradient=jnp.sum(d)), c, d
 
-        def server(self, g, s, mean, share):
+        def server_update(self, g, s, mean, share):
             return s
 
     @record
@@ -93,7 +92,7 @@ def test_every_exchange_is_checked():
         cf.simulate(PROBLEM, Twice(), 1)
 
 
-@pytest.mark.parametrize("engine", [cf.simulate, reference], ids=["simulate", "reference"])
+@pytest.mark.parametrize("engine", [cf.simulate, cf.simulation.run_plain], ids=["simulate", "reference"])
 def test_a_class_that_is_no_record_is_refused(engine):
     class Bare(Mine):
         pass
@@ -125,7 +124,7 @@ def test_an_annotated_claim_is_refused_and_told_how():
 
 def test_no_rule_for_the_steps():
     with pytest.raises(cf.InputError, match=r"no rule for the step sizes of Mine.*suggested\(cls, bounds, scale\)"):
-        cf.steps.suggest(Mine, PROBLEM)
+        cf.algorithms.default_steps(Mine, PROBLEM)
     with pytest.raises(cf.InputError, match="no rule for the step sizes of Mine"):
         cf.compare_methods(PROBLEM, [Mine], rounds=1)
 

@@ -13,14 +13,13 @@ from problems import logistic, quadratic_oracle, quadratics
 from sklearn.linear_model import Lasso
 
 import compfed as cf
-from compfed.algorithms import ProximalBFGS, ProximalNewton
+from compfed.algorithms import ProximalBFGS, ProximalNewton, default_steps
 from compfed.data import bundled
-from compfed.federation import InProcess, ValueAndGradient, converse
+from compfed.federation import InProcess, ValueAndGradient, run_program
 from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.simulation.federation import Simulated
-from compfed.simulation.plain import task_of
-from compfed.solve import suggest
+from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.search import Search
 from compfed.solvers.second_order import Reached, asking
@@ -94,7 +93,7 @@ def test_with_one_site_it_is_the_prox_newton_of_skglm():
     solver = skglm.solvers.ProxNewton(tol=1e-13, max_iter=200, fit_intercept=False)
     model = skglm.GeneralizedLinearEstimator(skglm.datafits.Logistic(), skglm.penalties.L1(penalty), solver).fit(A, y)
     problem = cf.Problem(Logistic(), L1(penalty), cf.data.from_arrays([A], [y]))
-    minimum = cf.minimise(problem, "ProximalNewton")
+    minimum = cf.solve_federated(problem, "ProximalNewton")
     assert minimum.converged
     assert 0 < np.count_nonzero(minimum.x) < 20
     np.testing.assert_allclose(minimum.x, np.ravel(model.coef_), rtol=0, atol=1e-8)
@@ -115,7 +114,9 @@ def test_iterates_do_not_depend_on_the_split(method):
     for cut in cuts:
         sites = cf.data.from_arrays(np.split(A, cut), np.split(y, cut))
         problem = cf.Problem(Logistic(ridge=1e-3), L1(5e-3), sites, weights=sites.shares)
-        traces.append(cf.minimise(problem, method, x0=np.linspace(-3, 3, 8), max_rounds=7, tol=0.0, scale=1.0).trace)
+        traces.append(
+            cf.solve_federated(problem, method, x0=np.linspace(-3, 3, 8), max_rounds=7, tol=0.0, scale=1.0).trace
+        )
     assert np.ptp(traces[0]["nonzeros"]) > 0
     for other in traces[1:]:
         np.testing.assert_allclose(other.x, traces[0].x, rtol=0, atol=1e-10)
@@ -147,14 +148,14 @@ def test_no_step_goes_uphill(seed, lam, ridge, size, separable):
 @pytest.mark.parametrize(
     "run",
     [
-        lambda problem, method: cf.minimise(problem, method).x,
+        lambda problem, method: cf.solve_federated(problem, method).x,
         lambda problem, method: cf.simulate(problem, method, 200).x,
     ],
     ids=["by questions", "compiled"],
 )
 def test_a_working_set_narrower_than_the_support_arrives_too(run):
     problem = quadratics(g=L1(0.1))
-    star = cf.solve(problem).x
+    star = cf.solve_pooled(problem).x
     assert np.count_nonzero(star) > 4
     x = run(problem, ProximalNewton(width=3))
     np.testing.assert_allclose(x, star, rtol=0, atol=1e-9)
@@ -164,9 +165,9 @@ def test_a_working_set_narrower_than_the_support_arrives_too(run):
 def test_a_group_is_never_cut_inside_a_program():
     """Where g has groups or couples everything, the working set is everything."""
     groups = quadratics(g=GroupL2(0.8, (0, 0, 0, 1, 1, 2, 2, 2)))
-    assert ProximalNewton(width=3).prepared(groups, groups.n).width == D
-    assert ProximalNewton(width=3).prepared(SMOOTH, SMOOTH.n).width == 3
-    np.testing.assert_allclose(cf.simulate(groups, ProximalNewton(width=3), 4).x, cf.solve(groups).x, atol=1e-10)
+    assert ProximalNewton(width=3).bind(groups, groups.n).width == D
+    assert ProximalNewton(width=3).bind(SMOOTH, SMOOTH.n).width == 3
+    np.testing.assert_allclose(cf.simulate(groups, ProximalNewton(width=3), 4).x, cf.solve_pooled(groups).x, atol=1e-10)
 
 
 def test_bytes_by_hand():
@@ -182,14 +183,14 @@ def test_bytes_by_hand():
 
 
 def test_bfgs_ends_in_the_minimiser_of_a_quadratic(normal_equations):
-    method = suggest(ProximalBFGS, SMOOTH)
+    method = default_steps(ProximalBFGS, SMOOTH)
     trace = cf.simulate(SMOOTH, method, 40)
     np.testing.assert_allclose(trace.x, normal_equations, rtol=0, atol=1e-10)
     assert method.memory >= D
 
 
 def test_bfgs_sends_one_vector_and_one_number():
-    trace = cf.simulate(SMOOTH, suggest(ProximalBFGS, SMOOTH), 2)
+    trace = cf.simulate(SMOOTH, default_steps(ProximalBFGS, SMOOTH), 2)
     assert trace["vectors_up"].tolist() == trace["vectors_down"].tolist() == [0, 1, 2]
     assert trace["bytes_up"].tolist() == [0, 8 * (D + 1), 16 * (D + 1)]
     assert trace["bytes_down"].tolist() == [0, 8 * D, 16 * D]
@@ -207,10 +208,10 @@ def test_the_first_step_of_bfgs_is_a_proximal_gradient_step():
 
 def searched(problem: cf.Problem, lam: float, kept: Any = None) -> Reached:
     problem = problem.replace(regulariser=L1(lam))
-    method: Any = suggest(ProximalBFGS, problem)
+    method: Any = default_steps(ProximalBFGS, problem)
     given = {"tol": 1e-12, "step": method.eta, "max_rounds": 500}
-    talk = asking(task_of(problem), method, np.zeros(problem.d), kept=kept, **given)
-    return converse(InProcess(problem.sites), talk)[0]
+    talk = asking(spec_of(problem), method, np.zeros(problem.d), kept=kept, **given)
+    return run_program(InProcess(problem.sites), talk)[0]
 
 
 def test_memory_kept_along_alphas_does_not_change_where_it_ends():
@@ -219,7 +220,7 @@ def test_memory_kept_along_alphas_does_not_change_where_it_ends():
     assert set(first.kept) == {"S", "Y"}
     assert np.abs(first.kept["S"]).sum() > 0
     with_memory, without = searched(problem, 2e-3, first.kept), searched(problem, 2e-3)
-    expected = cf.solve(problem.replace(regulariser=L1(2e-3))).x
+    expected = cf.solve_pooled(problem.replace(regulariser=L1(2e-3))).x
     for found in (with_memory, without):
         assert found.good
         np.testing.assert_allclose(found.seen.x, expected, rtol=0, atol=1e-9)
@@ -236,7 +237,7 @@ def test_by_questions_it_is_the_compiled_method(method):
     problem = quadratics(g=L1(0.3))
     rounds = 6
     compiled = cf.simulate(problem, method, rounds)
-    asked = cf.minimise(problem, method, max_rounds=rounds - 1, tol=0.0)  # the start is asked about beforehand
+    asked = cf.solve_federated(problem, method, max_rounds=rounds - 1, tol=0.0)  # the start is asked about beforehand
     lowest = np.minimum.accumulate(asked.trace["objective"])
     if isinstance(method, ProximalBFGS):  # where shapes are free, a working set may be wider
         np.testing.assert_allclose(lowest, compiled["objective"][1:], rtol=1e-10)
@@ -246,13 +247,13 @@ def test_by_questions_it_is_the_compiled_method(method):
 
 def test_a_start_that_was_asked_about_is_not_asked_about_again():
     """With the answers at the start in hand, a quadratic takes one more message."""
-    task, federation = task_of(SMOOTH), Simulated.of(SMOOTH)
+    spec, federation = spec_of(SMOOTH), Simulated.of(SMOOTH)
 
     def talk():
-        start = yield from starting(task, Search(), np.zeros(D))
-        return (yield from minimising(federation, task, Search(), start))
+        start = yield from starting(spec, Search(), np.zeros(D))
+        return (yield from minimising(federation, spec, Search(), start))
 
-    minimum, cost = converse(federation, talk())
+    minimum, cost = run_program(federation, talk())
     assert (minimum.rounds, cost.rounds) == (1, 2)
     assert minimum.trace["round"].tolist() == [0, 1]
 
@@ -274,19 +275,19 @@ def test_what_was_said_of_a_wide_model_serves_the_next_penalty():
     problem = quadratics(d=20, g=L1(1.3))
     method, given = ProximalNewton(width=3), {"tol": 1e-10, "step": 1.0 / problem.lipschitz, "max_rounds": 100}
     federation = Listening(problem.sites)
-    first = converse(federation, asking(task_of(problem), method, np.zeros(20), **given))[0]
+    first = run_program(federation, asking(spec_of(problem), method, np.zeros(20), **given))[0]
     assert first.seen.W is not None
     assert 3 <= len(first.seen.W) < 20
     federation.points.clear()
     weaker = problem.replace(regulariser=L1(1.0))
-    second = converse(federation, asking(task_of(weaker), method, first.seen, **given))[0]
+    second = run_program(federation, asking(spec_of(weaker), method, first.seen, **given))[0]
     assert second.messages == len(federation.points) > 0
     assert not any(np.array_equal(x, first.seen.x) for x in federation.points)
-    np.testing.assert_allclose(second.seen.x, cf.solve(weaker).x, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(second.seen.x, cf.solve_pooled(weaker).x, rtol=0, atol=1e-9)
 
 
 def test_questions_end_at_max_rounds_and_say_so():
-    minimum = cf.minimise(logistic(), "ProximalBFGS", max_rounds=5)
+    minimum = cf.solve_federated(logistic(), "ProximalBFGS", max_rounds=5)
     assert (minimum.rounds, minimum.converged) == (5, False)
     assert minimum.notes == ["stopped at max_rounds=5"]
     assert minimum.trace["round"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -363,14 +364,14 @@ def test_the_hessian_of_a_function_is_that_of_the_formula():
 def paper() -> tuple[cf.Problem, np.ndarray]:
     sites = cf.data.synthetic(alpha=10, beta=10, clients=30, samples=500, features=60, seed=0)
     problem = cf.Problem(Logistic(ridge=0.01), L1(1e-4), sites)
-    return problem, cf.solve(problem).x
+    return problem, cf.solve_pooled(problem).x
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("ProximalNewton", 6), ("ProximalBFGS", 20)])
 def test_rounds_on_the_problem_of_the_paper(paper, name, rounds):
     """Every evaluation counts, the one at the start included."""
     problem, star = paper
-    x = cf.simulate(problem, suggest(name, problem), rounds, record_every=rounds).x
+    x = cf.simulate(problem, default_steps(name, problem), rounds, record_every=rounds).x
     assert np.linalg.norm(x - star) <= 1e-6 * np.linalg.norm(star)
 
 
@@ -381,7 +382,7 @@ def test_rounds_on_raw_correlated_columns(name, rounds, alpha):
     table = bundled.breast_cancer()
     sites = cf.data.from_table(np.column_stack([table.X, np.ones(len(table.y))]), table.y, table.sites)
     problem = cf.Problem(Logistic(), OnBlock(L1(alpha), 0, 30), sites, weights=sites.shares)
-    minimum = cf.minimise(problem, name, tol=1e-10)
+    minimum = cf.solve_federated(problem, name, tol=1e-10)
     assert minimum.certificate.holds
     assert minimum.rounds <= rounds
     # the certificate, from the rows: zero coefficients inside, the others and the intercept at rest

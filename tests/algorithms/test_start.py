@@ -20,7 +20,7 @@ BOUNDS = Bounds.of(np.array([1.0, 2.0]), np.array([0.5, 0.5]), 0.1, 3, X0.size)
 def shrunk_by(method) -> float:
     """t, if the first model is the soft thresholding of x0 at t lam; 0 if it is x0."""
     with jax.enable_x64(True):
-        algorithm = method.suggested(BOUNDS, 1.0)
+        algorithm = method.from_bounds(BOUNDS, 1.0)
         state, _ = algorithm.init(jnp.asarray(X0))
         without, first = (np.asarray(algorithm.solution(g, state)) for g in (Zero(), L1(LAM)))
     np.testing.assert_array_equal(without, X0)

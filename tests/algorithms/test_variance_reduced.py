@@ -60,7 +60,7 @@ def test_both_uploads_are_the_same_run_with_all_clients(problem):
 @pytest.mark.parametrize(("method", "stays"), [(VarianceReducedDecoupledProx, True), (DecoupledProx, False)])
 def test_mini_batches_make_no_noise_at_the_fixed_point(problem, method, stays):
     """x = x* - eta~ grad f(x*), c_i = grad f(x*) - grad f_i(x*), and mini-batches of three rows."""
-    algorithm, star = method(**steps(problem, tau=5)), cf.solve(problem)
+    algorithm, star = method(**steps(problem, tau=5)), cf.solve_pooled(problem)
     gradient = problem.gradient(star.x)
     start = cf.simulate(problem, algorithm, 0)
     assert start.state is not None
@@ -68,14 +68,14 @@ def test_mini_batches_make_no_noise_at_the_fixed_point(problem, method, stays):
     c = gradient - problem.client_gradients(star.x)
     state = replace(start.state, server=[star.x - algorithm.eta_tilde * gradient], clients=[c, p, S])
     there = replace(start, state=state)
-    trace = cf.simulate(problem, algorithm, 20, batch_size=BATCH, reference=star, resume=there)
+    trace = cf.simulate(problem, algorithm, 20, batch_size=BATCH, x_star=star, resume=there)
     worst = trace["optimality"][1:].max()
     assert (worst < 1e-12) if stays else (worst > 1e-2)
 
 
 def test_mini_batches_reach_the_minimiser(problem):
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     algorithm = VarianceReducedDecoupledProx(**steps(problem, tau=5))
-    trace = cf.simulate(problem, algorithm, 400, batch_size=BATCH, reference=star, record_every=400)
+    trace = cf.simulate(problem, algorithm, 400, batch_size=BATCH, x_star=star, record_every=400)
     assert trace["optimality"][-1] < 1e-12
     np.testing.assert_array_equal(trace.x == 0, star.x == 0)

@@ -16,7 +16,7 @@ import compfed as cf
 from compfed.data import from_arrays, from_table, partition
 from compfed.data.splits import held_out
 from compfed.federation.site.site import Site
-from compfed.federation.spec import View
+from compfed.federation.spec import ObjectiveSpec
 from compfed.problem.local_loss import FullGradient
 
 masked: Any = np.ma.masked_array
@@ -46,7 +46,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "masked column to split by": (lambda: partition.by_column(MASKED), r"1 row\(s\) have none, the first is row 2"),
     "masked sites to hold out of": (lambda: held_out(MASKED), r"1 row\(s\) have none"),
     "masked weights": (lambda: problem(weights=masked([0.5, 0.5], [0, 1])), r"weights has 1 masked"),
-    "masked start": (lambda: cf.minimise(problem(), x0=masked([0, 0], [0, 1])), r"x0 has 1 masked"),
+    "masked start": (lambda: cf.solve_federated(problem(), x0=masked([0, 0], [0, 1])), r"x0 has 1 masked"),
     "masked lambda": (lambda: cf.regularisers.L1(masked([1.0, 2.0], [0, 1])), r"lam must be finite and >= 0"),
     "masked groups": (
         lambda: cf.regularisers.GroupL2(1.0, masked([0, 1], [0, 1])),  # pyright: ignore[reportArgumentType]
@@ -247,7 +247,7 @@ def test_no_record_of_rows_prints_a_row():
     sites = from_table(rows, labels, list("aabbba"))
     made = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
     site = Site(rows, labels, name="n", index=0)
-    look: Any = site.look(View(cf.losses.Squared()))
+    look: Any = site.look(ObjectiveSpec(cf.losses.Squared()))
     table = cf.FederatedLasso().tabulated(rows, labels, None, None)
     loss = FullGradient(made.loss, *look[:3])
     bundled = cf.data.bundled.Table(rows, labels, labels, ("a", "b"), "text")

@@ -18,7 +18,7 @@ import compfed as cf
 from compfed.data import bundled
 from compfed.estimators.programs.cv import best_and_within_error, parts_of, selecting
 from compfed.estimators.programs.path import SIDE_BY_SIDE, AlphaGrid
-from compfed.federation import converse
+from compfed.federation import run_program
 from compfed.federation.site.in_process import sites_of
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
@@ -222,7 +222,7 @@ def test_one_bar_for_all_folds():
     plan = model.plan()
     plan = replace(plan, search=replace(plan.search, progress=lambda done, total: seen.append((done, total))))
     federation = model.tabulated(table.X, table.y, table.sites, None).federation()
-    converse(federation, selecting(federation, plan, AlphaGrid("test", None, 3, 0.3), 3, 0, "best", 0))
+    run_program(federation, selecting(federation, plan, AlphaGrid("test", None, 3, 0.3), 3, 0, "best", 0))
     assert {total for _, total in seen} == {12}
     assert (np.diff([done for done, _ in seen]) > 0).all()
     assert seen[-1] == (12, 12)
@@ -365,7 +365,7 @@ def test_alpha_max_is_where_the_first_coefficient_appears(model, target):
 def fold_of_rows(sites: cf.data.Sites, folds: int, seed: int, classes: bool) -> list[np.ndarray]:
     """The fold of every row, as each site deals its own."""
     part: Any = parts_of(folds, seed, sites.sizes.tolist(), classes)[0](True)
-    return [part.dealt(site) for site in sites_of(sites)]
+    return [part.assign_folds(site) for site in sites_of(sites)]
 
 
 def test_folds_are_even_inside_every_site_and_class(cancer):

@@ -1,4 +1,4 @@
-"""Estimators as people use them: sites, weights, scaling, methods, names, and what goes wrong."""
+"""Estimators as people use them: sites, weights, frame, methods, names, and what goes wrong."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.estimators.programs.certificate import duality_gap
-from compfed.federation import InProcess, ask, converse
-from compfed.federation.server.rounds import look_question, looked
-from compfed.federation.spec import Frame
-from compfed.simulation.plain import task_of
+from compfed.federation import InProcess, ask, run_program
+from compfed.federation.server.rounds import evaluation_request, looked
+from compfed.federation.spec import FeatureScaling
+from compfed.simulation.plain import spec_of
 
 ROWS, WIDTH = 60, 6
 
@@ -79,7 +79,7 @@ def test_standardize_is_a_pipeline_with_coefficients_on_the_original_scale(table
     pipeline = make_pipeline(scaler, lasso).fit(X, y)
     np.testing.assert_allclose(model.coef_, np.asarray(lasso.coef_) / np.asarray(scaler.scale_), rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(model.predict(X), pipeline.predict(X), rtol=1e-8)
-    assert not np.array_equal(model.coef_ != 0, pooled(X, y, 0.3).coef_ != 0), "scaling must matter here"
+    assert not np.array_equal(model.coef_ != 0, pooled(X, y, 0.3).coef_ != 0), "frame must matter here"
 
 
 def test_row_weights(table):
@@ -241,12 +241,12 @@ def test_duality_gap_is_scikit_learns(table):
     rough = Lasso(alpha=0.1, tol=1e-2).fit(Z, y)
     sites = cf.data.from_arrays([np.column_stack([Z, np.ones(ROWS)])], [y])
     g = cf.regularisers.OnBlock(cf.regularisers.ElasticNet(np.full(WIDTH, 0.1), np.zeros(WIDTH)), 0, WIDTH)
-    frame = Frame(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
+    frame = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
     x, federation = np.append(rough.coef_, rough.intercept_), InProcess(sites)
-    task = task_of(cf.Problem(cf.losses.Squared(), g, sites))
-    at = looked(task, ask(federation, *look_question(task, x[None], last=False).questions))
+    spec = spec_of(cf.Problem(cf.losses.Squared(), g, sites))
+    at = looked(spec, ask(federation, *evaluation_request(spec, x[None], last=False).queries))
     found: Any = SimpleNamespace(x=x, at=at)
-    gap, _ = converse(federation, duality_gap(task, frame, found))
+    gap, _ = run_program(federation, duality_gap(spec, frame, found))
     assert gap is not None
     assert gap > 1e-8
     np.testing.assert_allclose(gap, rough.dual_gap_, rtol=1e-6, atol=1e-12)

@@ -9,8 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 import compfed as cf
+from compfed.federation.site import site
 from compfed.federation.site.in_process import InProcess
-from compfed.federation.site.site import site
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue
 

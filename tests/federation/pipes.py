@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compfed.errors import InputError
-from compfed.federation import Question
+from compfed.federation import Query
 from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
 from compfed.federation.site.site import Site
 
 
 def _serve(pipe: Any, make_site: Callable[[int], Site], index: int, accepts: Sequence[str]) -> None:
     """A site's process: make the rows here, then answer until told to stop."""
-    site, told = make_site(index), dict[str, Any]()
+    site, cached = make_site(index), dict[str, Any]()
     pipe.send_bytes(site.name.encode())
     while data := pipe.recv_bytes():
         try:
-            answers = site.answer(unpack(from_bytes(data), accepts, told))
+            answers = site.answer(unpack(from_bytes(data), accepts, cached))
             pipe.send_bytes(b"+" + to_bytes(pack(answers)))
         except InputError as error:
             pipe.send_bytes(b"-" + str(error).encode())
@@ -29,7 +29,7 @@ class Piped:
 
     def __init__(self, make_site: Callable[[int], Site], n: int, accepts: Sequence[str] = ()):
         context = multiprocessing.get_context("spawn")
-        self.told: set[str] = set()
+        self.cached: set[str] = set()
         self.pipes, self.processes = [], []
         self.bytes_sent = 0
         for i in range(n):
@@ -40,10 +40,10 @@ class Piped:
             self.processes.append(process)
         self.names = tuple(pipe.recv_bytes().decode() for pipe in self.pipes)
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
-        for i, questions in messages.items():
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        for i, queries in messages.items():
             # what a site was told is known by the hash; `told` gains the rest once all have been sent it
-            data = to_bytes(pack(tuple(questions), self.told))
+            data = to_bytes(pack(tuple(queries), self.cached))
             self.bytes_sent += len(data)
             self.pipes[i].send_bytes(data)
         replies = {i: self.pipes[i].recv_bytes() for i in messages}

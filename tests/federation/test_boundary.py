@@ -13,26 +13,26 @@ from federation.pipes import Piped
 import compfed as cf
 from compfed._utils.records import nonnegative, record
 from compfed.federation import (
-    QUESTIONS,
+    QUERIES,
     Curvature,
     Describe,
+    DisclosurePolicy,
     InProcess,
     Moments,
-    Refusals,
     Site,
     ValueAndGradient,
     ask,
-    converse,
+    run_program,
 )
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import Job, View
-from compfed.simulation.plain import task_of
+from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.simulation.plain import spec_of
 
 ROWS, WIDTH = (24, 18), 5
 MARK = 7.25e7  # in some rows of each site, and in no sum of theirs
 
 
-def make_site(index: int, kind: str = "numbers", refuses: Refusals | None = None) -> Site:
+def make_site(index: int, kind: str = "numbers", refuses: DisclosurePolicy | None = None) -> Site:
     """The rows of a site, made where they live."""
     rng = np.random.default_rng([index, 5])
     A = rng.standard_normal((ROWS[index], WIDTH)) * [1.0, 0.1, 10.0, 1.0, 3.0] + index
@@ -120,19 +120,19 @@ def paper():
 def test_methods_are_the_same_to_the_last_bit(name, paper):
     """Stateful and stateless, with and without a closing message, dense and compressed."""
     problem, federation, local = paper
-    there, here = (cf.minimise(problem, name, tol=1e-9, federation=f) for f in (federation, local))
+    there, here = (cf.solve_federated(problem, name, tol=1e-9, federation=f) for f in (federation, local))
     np.testing.assert_array_equal(there.x, here.x)
     for column in set(there.trace) - {"seconds"}:
         np.testing.assert_array_equal(there.trace[column], here.trace[column])
     assert there.communication == here.communication
     assert here.converged
-    np.testing.assert_allclose(here.x, cf.solve(problem).x, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(here.x, cf.solve_pooled(problem).x, rtol=0, atol=1e-7)
 
 
 def test_two_exchanges_in_a_round(paper):
     problem, federation, local = paper
     smooth = problem.replace(regulariser=cf.regularisers.Zero())
-    there, here = (cf.minimise(smooth, "Mime", tol=1e-6, federation=f) for f in (federation, local))
+    there, here = (cf.solve_federated(smooth, "Mime", tol=1e-6, federation=f) for f in (federation, local))
     np.testing.assert_array_equal(there.x, here.x)
     assert there.communication == here.communication
     assert there.communication is not None
@@ -157,12 +157,17 @@ def rows_in_memory() -> list[Any]:
     pattern = np.float64(MARK).tobytes()
     found = []
     for thing in gc.get_objects():
-        for part in gc.get_referents(thing):
-            if isinstance(part, np.ndarray) and part.dtype == float and part.size and (np.abs(part) == MARK).any():
-                found.append(part)
-            if isinstance(part, (bytes, bytearray)) and pattern in part:
-                found.append(part)
-    return [part for part in found if part is not pattern]
+        for subset in gc.get_referents(thing):
+            if (
+                isinstance(subset, np.ndarray)
+                and subset.dtype == float
+                and subset.size
+                and (np.abs(subset) == MARK).any()
+            ):
+                found.append(subset)
+            if isinstance(subset, (bytes, bytearray)) and pattern in subset:
+                found.append(subset)
+    return [subset for subset in found if subset is not pattern]
 
 
 @pytest.mark.thorough
@@ -181,7 +186,7 @@ def test_no_row_is_in_the_memory_of_the_server():
     federation = Watched(make_marked_site, 1)
     with federation:
         model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
-        assert model.communication_.by_question["Curvature"][0] >= 2
+        assert model.communication_.by_query["Curvature"][0] >= 2
         by_rounds = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", max_rounds=200, tol=1e-6)
         by_rounds.fit_federation(federation)
         assert federation.messages > 25
@@ -205,11 +210,11 @@ class Spy(InProcess):
     def send(self, messages):
         replies = super().send(messages)
         number = len({m for _, m, _ in self.said})
-        for i, questions in messages.items():
-            for question, answer in zip(questions, replies[i], strict=True):
-                arrays = [np.shape(part) for part in answer if isinstance(part, np.ndarray)]
-                arrays += [np.shape(a) for part in answer if isinstance(part, dict) for a in part.values()]
-                self.said.append((type(question).__name__, number, arrays))
+        for i, queries in messages.items():
+            for query, answer in zip(queries, replies[i], strict=True):
+                arrays = [np.shape(subset) for subset in answer if isinstance(subset, np.ndarray)]
+                arrays += [np.shape(a) for subset in answer if isinstance(subset, dict) for a in subset.values()]
+                self.said.append((type(query).__name__, number, arrays))
         return replies
 
 
@@ -224,7 +229,7 @@ def shapes_of(kind: str, d: int) -> list[list[tuple[int, ...]]]:
     return {
         "Describe": [[(k,), (k,), ()] for k in (0, 1, 2)],  # the classes found, and how much they weigh
         "Moments": [[(WIDTH,)] * 3],  # mean, what rounding left of it, squares
-        "Steepness": [[]],
+        "Lipschitz": [[]],
         "ValueAndGradient": [[(1,), (1, d), (1,)], [(1,), (1, d), (1,), (1,)]],
         "Curvature": [[(d * (d + 1) // 2,)]],  # the upper triangle
         "Round": [[(d,)]],  # one vector up
@@ -238,15 +243,15 @@ def test_what_a_fit_asks_and_how_much_it_hears(kind):
     spy = Spy([make_site(i, kind) for i in range(2)])
     model = ESTIMATORS[kind].fit_federation(spy)
     messages = messages_of(spy)
-    assert messages[:2] == [["Describe", "Moments"], ["Curvature", "Steepness", "ValueAndGradient"]]
+    assert messages[:2] == [["Describe", "Moments"], ["Curvature", "Lipschitz", "ValueAndGradient"]]
     assert set(map(tuple, messages[2:-1])) == {("Curvature", "ValueAndGradient")}
     assert messages[-1] == ["ValueAndGradient"]
     if kind == "numbers":  # one step solves a quadratic, and one message looks at where it led
         assert len(messages) == 4
-    for question, _, shapes in spy.said:
-        assert shapes in shapes_of(question, d), question
+    for query, _, shapes in spy.said:
+        assert shapes in shapes_of(query, d), query
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
-    assert model.communication_.by_question["Curvature"][0] == len(messages) - 2
+    assert model.communication_.by_query["Curvature"][0] == len(messages) - 2
 
 
 def test_what_a_fit_by_rounds_asks_and_how_much_it_hears():
@@ -254,14 +259,14 @@ def test_what_a_fit_by_rounds_asks_and_how_much_it_hears():
     spy = Spy([make_site(i) for i in range(2)])
     model = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy)
     messages = messages_of(spy)
-    assert messages[:2] == [["Describe", "Moments"], ["Steepness", "ValueAndGradient"]]
+    assert messages[:2] == [["Describe", "Moments"], ["Lipschitz", "ValueAndGradient"]]
     assert {name for kinds in messages[2:-1] for name in kinds} == {"Round", "ValueAndGradient"}
     assert all("Round" in kinds for kinds in messages[2:-1])
     assert messages[-1] == ["ValueAndGradient"]
-    for question, _, shapes in spy.said:
-        assert shapes in shapes_of(question, d), question
+    for query, _, shapes in spy.said:
+        assert shapes in shapes_of(query, d), query
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
-    assert model.communication_.by_question["Round"][0] == sum(kind == "Round" for kind, _, _ in spy.said) / 2
+    assert model.communication_.by_query["Round"][0] == sum(kind == "Round" for kind, _, _ in spy.said) / 2
 
 
 # of set-up: means, rests, squares up; the frame (centre, scale), the ridge and the null model down, one number up
@@ -275,15 +280,15 @@ def test_bytes_are_those_of_the_numbers_sent():
     cost = ESTIMATORS["words"].fit_federation(Spy([make_site(i, "words") for i in range(2)])).communication_
     steps = cost.rounds - 2  # all but the first message and the last
     assert steps > 2
-    assert cost.by_question["Moments"] == MOMENTS
+    assert cost.by_query["Moments"] == MOMENTS
     words = np.array(["ill", "well"]).nbytes
-    assert cost.by_question["Steepness"] == (1, STEEPNESS[1] + words, STEEPNESS[2])
+    assert cost.by_query["Lipschitz"] == (1, STEEPNESS[1] + words, STEEPNESS[2])
     # the last asks for a dual value as well: four numbers down, one up
     gradients = steps + 1
-    assert cost.by_question["ValueAndGradient"] == (gradients, gradients * d * 8 + 32, gradients * (d + 2) * 8 + 8)
-    assert cost.by_question["Curvature"] == (steps, steps * (d * 8 + d * 4), steps * d * (d + 1) / 2 * 8)
+    assert cost.by_query["ValueAndGradient"] == (gradients, gradients * d * 8 + 32, gradients * (d + 2) * 8 + 8)
+    assert cost.by_query["Curvature"] == (steps, steps * (d * 8 + d * 4), steps * d * (d + 1) / 2 * 8)
     for place, total in ((1, cost.bytes_down), (2, cost.bytes_up)):
-        assert total == sum(counted[place] for counted in cost.by_question.values())
+        assert total == sum(counted[place] for counted in cost.by_query.values())
 
 
 def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
@@ -291,30 +296,30 @@ def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
     d = WIDTH + 1
     spy = Spy([make_site(i) for i in range(2)])
     cost = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy).communication_
-    rounds = cost.by_question["Round"][0]
-    assert cost.by_question["Round"][2] == rounds * d * 8
-    assert cost.by_question["Moments"] == MOMENTS
-    assert cost.by_question["Steepness"] == STEEPNESS
-    looks, down, up = cost.by_question["ValueAndGradient"]
+    rounds = cost.by_query["Round"][0]
+    assert cost.by_query["Round"][2] == rounds * d * 8
+    assert cost.by_query["Moments"] == MOMENTS
+    assert cost.by_query["Lipschitz"] == STEEPNESS
+    looks, down, up = cost.by_query["ValueAndGradient"]
     assert (down, up) == (looks * d * 8 + 32, looks * (d + 2) * 8 + 8)
-    assert cost.bytes_up == sum(up for _, _, up in cost.by_question.values())
+    assert cost.bytes_up == sum(up for _, _, up in cost.by_query.values())
 
 
 # --- refusals ---
 
 
 def test_a_site_refuses_and_says_why():
-    sites = [make_site(0), make_site(1, refuses=Refusals(questions=("Moments",)))]
+    sites = [make_site(0), make_site(1, refuses=DisclosurePolicy(queries=("Moments",)))]
     with pytest.raises(cf.InputError, match=r"site 'south' refuses Moments: it does not answer Moments"):
         cf.FederatedLasso().fit_federation(InProcess(sites))
-    few = InProcess([make_site(1, refuses=Refusals(least_rows=20))])
-    with pytest.raises(cf.InputError, match=r"refuses Describe: it has fewer rows than its least_rows\.$"):
+    few = InProcess([make_site(1, refuses=DisclosurePolicy(min_rows=20))])
+    with pytest.raises(cf.InputError, match=r"refuses Describe: it has fewer rows than its min_rows\.$"):
         ask(few, Describe())
-    view = View(cf.losses.Squared())
-    narrow = InProcess([make_site(1, refuses=Refusals(curvature_share=0.2))])
-    assert ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(3)))[0][0].triangle.shape == (6,)
+    objective = ObjectiveSpec(cf.losses.Squared())
+    narrow = InProcess([make_site(1, refuses=DisclosurePolicy(max_hessian_share=0.2))])
+    assert ask(narrow, Curvature(objective, np.zeros(WIDTH), np.arange(3)))[0][0].triangle.shape == (6,)
     with pytest.raises(cf.InputError, match=r"4 coordinates are more than 0\.2 of the number of its rows;"):
-        ask(narrow, Curvature(view, np.zeros(WIDTH), np.arange(4)))
+        ask(narrow, Curvature(objective, np.zeros(WIDTH), np.arange(4)))
 
 
 def test_a_question_outside_the_list_is_refused():
@@ -325,11 +330,11 @@ def test_a_question_outside_the_list_is_refused():
         def answer(self, site):
             return site.features
 
-    question: Any = Everything()
+    query: Any = Everything()
     with pytest.raises(cf.InputError, match="refuses Everything: Everything is not a question it knows"):
-        ask(in_this_process("numbers"), question)
-    assert Everything not in QUESTIONS
-    assert Rows not in QUESTIONS
+        ask(in_this_process("numbers"), query)
+    assert Everything not in QUERIES
+    assert Rows not in QUERIES
     with pytest.raises(cf.InputError, match="refuses Rows"):
         ask(in_this_process("numbers"), Rows())
 
@@ -346,7 +351,7 @@ def test_what_is_not_of_the_library_is_refused_at_the_site(remote):
     with pytest.raises(
         cf.InputError, match=r"LossOfMyOwn, which is not of compfed. Install it at the site and list it"
     ):
-        ask(federation, ValueAndGradient(View(mine), np.zeros((1, WIDTH))))
+        ask(federation, ValueAndGradient(ObjectiveSpec(mine), np.zeros((1, WIDTH))))
     # the site is still there
     assert ask(federation, Moments())[0][0].mean.shape == (WIDTH,)
 
@@ -361,9 +366,9 @@ def test_the_task_knows_what_the_problem_knows():
     problem = cf.Problem(
         cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), cf.data.synthetic(clients=3, samples=9, features=4)
     )
-    task = task_of(problem)
-    assert (task.n, task.d, task.dtype) == (problem.n, problem.d, problem.dtype)
-    assert task.describe() == problem.describe()
+    spec = spec_of(problem)
+    assert (spec.n, spec.d, spec.dtype) == (problem.n, problem.d, problem.dtype)
+    assert spec.describe() == problem.describe()
 
 
 # --- a site that lost its memory ---
@@ -388,10 +393,12 @@ def test_a_site_without_memory_says_so_where_memory_matters(paper):
     with pytest.raises(
         cf.InputError, match=r"site '1' was asked for round 8 of a run whose earlier rounds it does not"
     ):
-        cf.minimise(problem, "AcceleratedDecoupledProx", federation=Forgetful(problem.sites, at=10))
+        cf.solve_federated(problem, "AcceleratedDecoupledProx", federation=Forgetful(problem.sites, at=10))
     # FISTA remembers nothing at a site, so there is nothing to lose
     forgetful = Forgetful(problem.sites, at=10)
-    kept, lost = (cf.minimise(problem, "FISTA", tol=1e-9, federation=f) for f in (InProcess(problem.sites), forgetful))
+    kept, lost = (
+        cf.solve_federated(problem, "FISTA", tol=1e-9, federation=f) for f in (InProcess(problem.sites), forgetful)
+    )
     np.testing.assert_array_equal(kept.x, lost.x)
     assert forgetful.messages > 10
 
@@ -400,37 +407,37 @@ def test_a_run_that_begins_again_begins_afresh(paper):
     """The same job twice: what a site remembers of the first does not leak into the second."""
     problem, _, _ = paper
     sites = InProcess(problem.sites)
-    task = task_of(problem)
+    spec = spec_of(problem)
     method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
-    job = Job(7, method, problem.regulariser, task.view, np.zeros(problem.d), 0, None, 20)
+    run_spec = RunSpec(7, method, problem.regulariser, spec.objective, np.zeros(problem.d), 0, None, 20)
     ends = []
     for _ in range(2):
-        loop = ServerLoop(job, task)
+        loop = ServerLoop(run_spec, spec)
         for _ in range(5):
-            converse(sites, loop.round())
+            run_program(sites, loop.round())
         ends.append(loop.model())
     np.testing.assert_array_equal(*ends)
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(paper):
     problem, _, _ = paper
-    sites, task = InProcess(problem.sites), task_of(problem)
+    sites, spec = InProcess(problem.sites), spec_of(problem)
     method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
-    job = Job(8, method, problem.regulariser, task.view, np.zeros(problem.d), 0, None, 20)
+    run_spec = RunSpec(8, method, problem.regulariser, spec.objective, np.zeros(problem.d), 0, None, 20)
     saved = []
-    loop = ServerLoop(job, task, checkpoint=saved.append)
+    loop = ServerLoop(run_spec, spec, checkpoint=saved.append)
     for _ in range(6):
-        converse(sites, loop.round())
+        run_program(sites, loop.round())
     whole = loop.model()
     assert [state.rounds for state in saved] == [1, 2, 3, 4, 5, 6]
     # killed after round 3: the sites are where they were, the server is a new one
     sites = InProcess(problem.sites)
-    first, second = ServerLoop(job, task), ServerLoop(job, task)
+    first, second = ServerLoop(run_spec, spec), ServerLoop(run_spec, spec)
     for _ in range(3):
-        converse(sites, first.round())
+        run_program(sites, first.round())
     second.restore(saved[2])
     for _ in range(3):
-        converse(sites, second.round())
+        run_program(sites, second.round())
     np.testing.assert_array_equal(second.model(), whole)
 
 
@@ -472,8 +479,8 @@ def test_small_integers_do_not_wrap_at_a_site(dtype):
     """A site that is built by hand has the facts and the loss of the same rows in double precision."""
     rng = np.random.default_rng(3)
     A, y = rng.integers(0, 2 if dtype is bool else 100, (12, 3)).astype(dtype), rng.integers(0, 2, 12).astype(dtype)
-    view, x = View(cf.losses.Logistic()), np.array([[0.01, -0.02, 0.03]])
-    queries = (Describe(detail=True), ValueAndGradient(view, x))
+    objective, x = ObjectiveSpec(cf.losses.Logistic()), np.array([[0.01, -0.02, 0.03]])
+    queries = (Describe(detail=True), ValueAndGradient(objective, x))
     small = Site(A, y, name="a", index=0).answer(queries)
     double = Site(A.astype(float), y.astype(float), name="a", index=0).answer(queries)
     np.testing.assert_allclose(small[0].facts.mean, A.astype(float).mean(axis=0), rtol=1e-14)

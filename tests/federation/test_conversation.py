@@ -12,17 +12,17 @@ import compfed as cf
 from compfed.federation import (
     Communication,
     Curvature,
+    DisclosurePolicy,
     InProcess,
-    Refusals,
+    Program,
     Request,
     SiteRefusal,
-    Talk,
     ValueAndGradient,
-    converse,
-    in_parallel,
+    gather,
+    run_program,
 )
-from compfed.federation.server.program import Spent, only
-from compfed.federation.spec import Share, View
+from compfed.federation.server.program import Spent, for_site
+from compfed.federation.spec import Holdout, ObjectiveSpec
 from compfed.simulation.federation import Simulated
 
 
@@ -45,15 +45,15 @@ class Sites:
     names = ("a", "b", "c")
 
     def __init__(self):
-        self.told: set[str] = set()
+        self.cached: set[str] = set()
         self.messages: list[dict[int, int]] = []
 
     def send(self, messages):
-        self.messages.append({i: len(questions) for i, questions in messages.items()})
-        return {i: tuple(q.answer(i) for q in questions) for i, questions in messages.items()}
+        self.messages.append({i: len(queries) for i, queries in messages.items()})
+        return {i: tuple(q.answer(i) for q in queries) for i, queries in messages.items()}
 
 
-def counting(steps: int, of: tuple[int, ...] | None = None) -> Talk[float]:
+def counting(steps: int, of: tuple[int, ...] | None = None) -> Program[float]:
     total = 0.0
     for k in range(steps):
         (answers,) = yield [Request((Echo(np.full(2, float(k))),), of)]
@@ -63,7 +63,7 @@ def counting(steps: int, of: tuple[int, ...] | None = None) -> Talk[float]:
 
 def test_one_talk():
     sites = Sites()
-    total, cost = converse(sites, counting(3))
+    total, cost = run_program(sites, counting(3))
     assert total == 3 * (0 + 1 + 2) + 3 * (0 + 1 + 2)  # the words and the sites
     assert sites.messages == [{0: 1, 1: 1, 2: 1}] * 3
     assert (cost.rounds, cost.bytes_down, cost.bytes_up, cost.models) == (3, 48.0, 48.0, 3)
@@ -71,7 +71,7 @@ def test_one_talk():
 
 def test_talks_share_messages_and_drop_out():
     sites = Sites()
-    totals, cost = converse(sites, in_parallel([counting(3), counting(1), counting(2, of=(1,))]))
+    totals, cost = run_program(sites, gather([counting(3), counting(1), counting(2, of=(1,))]))
     assert totals == [18.0, 3.0, 3.0]
     assert sites.messages == [{0: 2, 1: 3, 2: 2}, {0: 1, 1: 2, 2: 1}, {0: 1, 1: 1, 2: 1}]
     assert cost.rounds == 3
@@ -79,7 +79,7 @@ def test_talks_share_messages_and_drop_out():
     assert cost.bytes_up == pytest.approx(16 * (3 + 1 + 2 / 3))  # a third of the sites heard the last one
 
 
-def spending(rounds: int, steps: int) -> Talk[str]:
+def spending(rounds: int, steps: int) -> Program[str]:
     yield Spent(
         Communication(rounds, 8.0 * rounds, 4.0 * rounds, rounds, {"Round": (rounds, 8.0 * rounds, 4.0 * rounds)})
     )
@@ -90,29 +90,29 @@ def spending(rounds: int, steps: int) -> Talk[str]:
 def test_rounds_without_messages_count_as_a_network_would_have():
     """The longest decides: 10 + 1, 4 + 3 and 2 rounds side by side are 11."""
     sites = Sites()
-    found, cost = converse(sites, in_parallel([spending(10, 1), spending(4, 3), counting(2)]))
+    found, cost = run_program(sites, gather([spending(10, 1), spending(4, 3), counting(2)]))
     assert found[:2] == ["done", "done"]
     assert len(sites.messages) == 3
     assert cost.rounds == 11
-    assert cost.by_question["Round"] == (14, 112.0, 56.0)
+    assert cost.by_query["Round"] == (14, 112.0, 56.0)
     # one after another they add up
-    _, first = converse(Sites(), spending(10, 1))
-    _, second = converse(Sites(), spending(4, 3))
+    _, first = run_program(Sites(), spending(10, 1))
+    _, second = run_program(Sites(), spending(4, 3))
     assert first.then(second).rounds == 11 + 7
     assert first.beside(second).rounds == 11
 
 
 def test_nested_talks_share_messages_too():
     sites = Sites()
-    inner = in_parallel([counting(2), counting(1)])
-    totals, cost = converse(sites, in_parallel([inner, counting(3)]))  # pyright: ignore[reportArgumentType]  # mixed
+    inner = gather([counting(2), counting(1)])
+    totals, cost = run_program(sites, gather([inner, counting(3)]))  # pyright: ignore[reportArgumentType]  # mixed
     assert totals == [[9.0, 3.0], 18.0]
     assert cost.rounds == len(sites.messages) == 3
 
 
 def test_a_talk_with_one_site():
     sites = Sites()
-    total, cost = converse(sites, only(2, 3, counting(2)))
+    total, cost = run_program(sites, for_site(2, 3, counting(2)))
     assert total == 2 + 3
     assert sites.messages == [{2: 1}, {2: 1}]
     assert cost.bytes_up == pytest.approx(2 * 16 / 3)
@@ -120,18 +120,18 @@ def test_a_talk_with_one_site():
 
 def test_an_error_at_a_site_ends_the_conversation():
     sites = cf.data.from_arrays([np.ones((2, 1))], [np.ones(2)])
-    strict = InProcess(sites, cf.federation.Refusals(least_rows=5))
-    with pytest.raises(cf.InputError, match="it has fewer rows than its least_rows"):
+    strict = InProcess(sites, cf.federation.DisclosurePolicy(min_rows=5))
+    with pytest.raises(cf.InputError, match="it has fewer rows than its min_rows"):
         cf.federation.ask(strict, cf.federation.Moments())
 
 
-def careful(view: View, x: np.ndarray) -> Talk[str]:
+def careful(objective: ObjectiveSpec, x: np.ndarray) -> Program[str]:
     """Asks for curvature, and makes do with gradients where a site refuses it."""
     try:
-        (answers,) = yield [Request((Curvature(view, x, np.arange(x.size)),))]
+        (answers,) = yield [Request((Curvature(objective, x, np.arange(x.size)),))]
         return f"{len(answers)} Hessians"
     except SiteRefusal as refusal:
-        (answers,) = yield [Request((ValueAndGradient(view, x[None]),))]
+        (answers,) = yield [Request((ValueAndGradient(objective, x[None]),))]
         return f"{len(answers)} gradients, for {refusal}"
 
 
@@ -139,25 +139,25 @@ def test_a_refusal_concerns_the_talk_that_asked_and_it_may_fall_back():
     """Three talks in one message: one is refused and falls back, nested or not; the others do not notice."""
     sites = cf.data.from_arrays([np.ones((4, 2)), np.eye(3, 2)], [np.ones(4), np.zeros(3)])
     federation = InProcess(
-        [*InProcess(sites).sites[:1], *InProcess(sites, Refusals(questions=["Curvature"])).sites[1:]]
+        [*InProcess(sites).sites[:1], *InProcess(sites, DisclosurePolicy(queries=["Curvature"])).sites[1:]]
     )
-    view, x = View(cf.losses.Squared()), np.zeros(2)
+    objective, x = ObjectiveSpec(cf.losses.Squared()), np.zeros(2)
 
-    def means() -> Talk[float]:
+    def means() -> Program[float]:
         total = 0.0
         for _ in range(3):
             (answers,) = yield [Request((cf.federation.Moments(),))]
             total += float(sum(answer.mean.sum() for (answer,) in answers))
         return total
 
-    talks: list[Talk[Any]] = [means(), careful(view, x), in_parallel([careful(view, x), means()])]
-    (total, one, (other, again)), cost = converse(federation, in_parallel(talks))
+    talks: list[Program[Any]] = [means(), careful(objective, x), gather([careful(objective, x), means()])]
+    (total, one, (other, again)), cost = run_program(federation, gather(talks))
     assert one == other == "2 gradients, for site '1' refuses Curvature: it does not answer Curvature."
     assert total == again == pytest.approx(3 * (2 + 2 / 3))
     assert cost.rounds == 3
     # alone at the site that answers nothing is refused
-    assert converse(federation, only(0, 2, careful(view, x)))[0] == "1 Hessians"
-    assert converse(federation, only(1, 2, careful(view, x)))[0].startswith("1 gradients")
+    assert run_program(federation, for_site(0, 2, careful(objective, x)))[0] == "1 Hessians"
+    assert run_program(federation, for_site(1, 2, careful(objective, x)))[0].startswith("1 gradients")
 
 
 # --- a comparison that is one conversation ---
@@ -171,7 +171,7 @@ def test_local_and_federated_models_over_a_federation():
         cf.compare_local_federated(cf.FederatedLasso(0.5), f(sites), test_size=0.4, seed=1)
         for f in (Simulated, InProcess)
     )
-    kept = Share(0.4, 1, by_class=False, held_out=False)
+    kept = Holdout(0.4, 1, by_class=False, held_out=False)
     masks = [kept.mask(site) for site in InProcess(sites).sites]
     X, y = (
         [a[m] for a, m in zip(sites.features, masks, strict=True)],
@@ -218,7 +218,7 @@ def test_a_comparison_needs_a_given_alpha(mistake):
 @pytest.mark.parametrize(("rows", "share"), [(1, 0.3), (2, 0.01), (2, 0.99), (7, 0.5), (40, 0.25)])
 def test_every_site_keeps_and_holds_out(rows, share):
     site = InProcess(cf.data.from_arrays([np.ones((rows, 1))], [np.arange(rows) % 2])).sites[0]
-    kept, out = (Share(share, 0, by_class=True, held_out=h).mask(site) for h in (False, True))
+    kept, out = (Holdout(share, 0, by_class=True, held_out=h).mask(site) for h in (False, True))
     assert (kept != out).all()
     assert kept.any()
     assert out.any() == (rows > 1)

@@ -22,42 +22,40 @@ from compfed.federation import (
     Curvature,
     Describe,
     HeldOut,
+    Lipschitz,
     Moments,
     QueryLimits,
-    Refused,
+    Refusal,
     Round,
     Site,
-    Steepness,
     ValueAndGradient,
 )
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.server.replies import fault
-from compfed.federation.spec import Fold, Frame, Job, Share, View, WholeSite
+from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, RunSpec, SiteFold
 
 SECONDS, BYTES = 1.0, 200e6
 D = 5
 NAN, INF = float("nan"), float("inf")
-VIEW = View(cf.losses.Squared(ridge=0.1), Frame(np.arange(4.0), np.ones(4), intercept=True))
+VIEW = ObjectiveSpec(cf.losses.Squared(ridge=0.1), FeatureScaling(np.arange(4.0), np.ones(4), intercept=True))
 FOLD = Fold(1, 3, 7, np.array([0, 12]), by_class=False, held_out=True)
 METHOD = cf.algorithms.FISTA(eta=0.1)
-JOB = Job(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), VIEW, np.zeros(D), 0, None, 20)
+JOB = RunSpec(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), VIEW, np.zeros(D), 0, None, 20)
 X = np.linspace(-1, 1, 2 * D).reshape(2, D)
 NUMBERS: tuple[Any, ...] = (
     Describe(detail=True),
-    Moments(part=FOLD),
-    Steepness(VIEW, X[0]),
+    Moments(subset=FOLD),
+    Lipschitz(VIEW, X[0]),
     ValueAndGradient(VIEW, X, np.ones((2, 4))),
     Curvature(VIEW, X[0], np.arange(3)),
-    HeldOut(VIEW, Share(0.3, 1, by_class=False, held_out=True), X),
+    HeldOut(VIEW, Holdout(0.3, 1, by_class=False, held_out=True), X),
     Round(JOB, 0, 0, {"y": np.zeros(D)}),
 )
 WORDS: tuple[Any, ...] = (
     Describe(classes=True),
     ValueAndGradient(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), X),
-    HeldOut(
-        replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), WholeSite(0, held_out=True), X
-    ),
-    Moments(part=replace(FOLD, by_class=True)),
+    HeldOut(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), SiteFold(0, held_out=True), X),
+    Moments(subset=replace(FOLD, by_class=True)),
 )
 
 
@@ -98,7 +96,7 @@ JUNK: list[Any] = [
     "", "word", "\x1b]52;c;AAAA\x07", "\ud800", "a" * 10**5,
     {"float": "0x1p5000"}, {"float": "nan"}, {"float": "inf"}, {"float": "-inf"}, {"float": "1.5"}, {"float": 3},
     {"array": 0}, {"array": 1}, {"array": -1}, {"array": 10**9}, {"array": "0"}, {"tuple": []}, {"tuple": "abc"},
-    {"dict": {}}, {"dict": {"a" * 300: 1}}, {"told": "0" * 64}, {"told": 3}, {"record": "os:system", "fields": {}},
+    {"dict": {}}, {"dict": {"a" * 300: 1}}, {"cached": "0" * 64}, {"cached": 3}, {"record": "os:system", "fields": {}},
     {"record": "compfed.federation.codec:json.JSONDecoder", "fields": {}},
     {"record": "compfed.federation.queries:Refused", "fields": {"reason": "a" * 2000}},
     {"record": "compfed.federation.queries:Refused", "fields": {"reason": None}},
@@ -248,7 +246,7 @@ def looks_honest(honest: Any, reply: Any, field: str = "") -> bool:
 
     An oracle of its own: of non-finite numbers it lets through what a diverging run or a model far out gives.
     """
-    if isinstance(reply, Refused):
+    if isinstance(reply, Refusal):
         return isinstance(reply.reason, str) and len(reply.reason) <= 1000
     if type(reply) is not type(honest):
         return False
@@ -357,7 +355,7 @@ def large_replies() -> dict[str, bytes]:
         "many columns": to_bytes(pack((described._replace(columns=tuple(["a"] * 90_000), width=90_000),))),
         "a moment of 20 MB": to_bytes(pack((Moments.Answer(*np.zeros((3, 10**6))),))),
         "junk facts": to_bytes(pack((detail._replace(facts=detail),))),
-        "many replies": to_bytes(pack(tuple([Refused("")] * 10_000))),
+        "many replies": to_bytes(pack(tuple([Refusal("")] * 10_000))),
         "deep": len(deep).to_bytes(8, "little") + deep,
         "many floats": bytes_of({"head": {"tuple": [{"float": "0x0.0p+0"}] * 50_000}, "arrays": []}, b""),
         "arrays without end": bytes_of({"head": 1, "arrays": [{"dtype": "<f8", "shape": [0]}] * 40_000}, b""),
@@ -390,18 +388,18 @@ def test_hostile_queries():
         here = site(kind)
         data = to_bytes(pack(queries))
         honest = here.answer(queries)
-        assert not any(isinstance(answer, Refused) for answer in honest)
+        assert not any(isinstance(answer, Refusal) for answer in honest)
         for hostile in mutants(data, seed=100 + k):
             seen += 1
             result = outcome(lambda here=here, hostile=hostile: answered(here, hostile))
             if isinstance(result, cf.InputError):
                 results["unreadable"] += 1
                 continue
-            refused = [isinstance(answer, Refused) for answer in result[1]]
+            refused = [isinstance(answer, Refusal) for answer in result[1]]
             results["refused" if any(refused) else "answered"] += 1
             for query, answer in zip(*result, strict=True):
-                assert isinstance(answer, (Refused, getattr(type(query), "Answer", Refused)))
-                assert not isinstance(answer, Refused) or len(answer.reason) <= 1000
+                assert isinstance(answer, (Refusal, getattr(type(query), "Answer", Refusal)))
+                assert not isinstance(answer, Refusal) or len(answer.reason) <= 1000
         # the site is what it was
         for before, after in zip(honest, here.answer(queries), strict=True):
             assert to_bytes(pack(before)) == to_bytes(pack(after))
@@ -413,11 +411,11 @@ def test_hostile_queries_through_bytes():
     """Those that ask for too much, as they would travel."""
     here = sites_of(table("numbers"), QueryLimits())[1]
     here.answer(NUMBERS)
-    for name, (question, _) in HOSTILE.items():
+    for name, (query, _) in HOSTILE.items():
         try:
-            data = to_bytes(pack((question,)))
+            data = to_bytes(pack((query,)))
         except cf.InputError:  # cannot even be sent
             continue
         result = outcome(lambda data=data: answered(here, data))
-        assert isinstance(result, cf.InputError) or isinstance(result[1][0], Refused), name
+        assert isinstance(result, cf.InputError) or isinstance(result[1][0], Refusal), name
     assert len(HOSTILE) > 60

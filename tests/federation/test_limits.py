@@ -19,26 +19,26 @@ from compfed.federation import (
     Describe,
     HeldOut,
     InProcess,
+    Lipschitz,
     Moments,
     QueryLimits,
-    Refused,
+    Refusal,
     Result,
     Round,
     Site,
-    Steepness,
     ValueAndGradient,
     ask,
 )
-from compfed.federation.spec import Fold, Frame, Job, Listed, Share, View, WholeSite
+from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
 
 D = 5  # four columns and an intercept
-FRAME = Frame(np.zeros(4), np.ones(4), intercept=True)
-VIEW = View(cf.losses.Squared(), FRAME)
+FRAME = FeatureScaling(np.zeros(4), np.ones(4), intercept=True)
+VIEW = ObjectiveSpec(cf.losses.Squared(), FRAME)
 X = np.zeros((2, D))
 FOLD = Fold(0, 3, 7, np.array([0, 12]), by_class=False, held_out=True)
 BOUNDS = Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=D)
 METHOD = cf.algorithms.DecoupledProx(eta=0.1, tau=3)
-JOB = Job(0, METHOD, cf.regularisers.L1(0.1), VIEW, np.zeros(D), 0, None, 20)
+JOB = RunSpec(0, METHOD, cf.regularisers.L1(0.1), VIEW, np.zeros(D), 0, None, 20)
 ROUND = Round(JOB, 0, 0, {"x": np.zeros(D)})
 NEWTON = replace(JOB, algorithm=cf.algorithms.ProximalNewton())
 
@@ -49,55 +49,60 @@ def site(kind: str = "numbers") -> Site:
 
 HONEST: dict[str, tuple[Any, str]] = {
     "describe": (Describe(), "numbers"),
-    "describe classes": (Describe(classes=True, part=replace(FOLD, by_class=True)), "words"),
+    "describe classes": (Describe(classes=True, subset=replace(FOLD, by_class=True)), "words"),
     "describe in detail": (Describe(detail=True), "numbers"),
-    "moments": (Moments(part=Share(0.25, 3, by_class=False, held_out=True)), "numbers"),
-    "steepness": (Steepness(VIEW, np.zeros(D)), "numbers"),
+    "moments": (Moments(subset=Holdout(0.25, 3, by_class=False, held_out=True)), "numbers"),
+    "steepness": (Lipschitz(VIEW, np.zeros(D)), "numbers"),
     "gradient": (ValueAndGradient(VIEW, X, np.ones((2, 4))), "numbers"),
     "gradient in single precision": (ValueAndGradient(replace(VIEW, dtype="float32"), X.astype("f4")), "numbers"),
     "intercept alone": (
-        ValueAndGradient(View(cf.losses.Squared(), Frame(np.empty(0), np.empty(0), True), columns=np.empty(0, int)), X[:, :1]),
+        ValueAndGradient(
+            ObjectiveSpec(
+                cf.losses.Squared(), FeatureScaling(np.empty(0), np.empty(0), True), columns=np.empty(0, int)
+            ),
+            X[:, :1],
+        ),
         "numbers",
     ),
     "classes": (
-        ValueAndGradient(View(cf.losses.Logistic(), FRAME, np.array(["ill", "well"])), X), "words"
+        ValueAndGradient(ObjectiveSpec(cf.losses.Logistic(), FRAME, np.array(["ill", "well"])), X), "words"
     ),
     "softmax": (
-        ValueAndGradient(View(cf.losses.Softmax(outputs=3), FRAME, np.arange(3)), np.zeros((1, 3 * D))), "three"
+        ValueAndGradient(ObjectiveSpec(cf.losses.Softmax(outputs=3), FRAME, np.arange(3)), np.zeros((1, 3 * D))), "three"
     ),
     "curvature": (Curvature(VIEW, np.zeros(D), np.array([4, 0], np.int8)), "numbers"),
-    "held out": (HeldOut(VIEW, WholeSite(-1, held_out=False), X), "numbers"),
+    "held out": (HeldOut(VIEW, SiteFold(-1, held_out=False), X), "numbers"),
     "round": (ROUND, "numbers"),
-    "round of mini-batches": (replace(ROUND, job=replace(JOB, batch_size=5)), "numbers"),
+    "round of mini-batches": (replace(ROUND, run_spec=replace(JOB, batch_size=5)), "numbers"),
     "result": (Result(JOB, 0, {"x": np.zeros(D)}), "numbers"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_queries_are_answered(name):
-    question, kind = HONEST[name]
+    query, kind = HONEST[name]
     here = site(kind)
-    if isinstance(question, Result):
+    if isinstance(query, Result):
         here.answer([ROUND])
     assert here.limits is not None
-    assert here.limits.reason(question, here) is None
-    (answer,) = here.answer([question])
-    assert not isinstance(answer, Refused)
+    assert here.limits.reason(query, here) is None
+    (answer,) = here.answer([query])
+    assert not isinstance(answer, Refusal)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_of_the_registry_is_within_the_limits(name):
     here = site()
-    job = replace(JOB, algorithm=ALGORITHMS[name].suggested(BOUNDS, 1.0))
-    assert QueryLimits().reason(Round(job, 0, 0, {}), here) is None
+    run_spec = replace(JOB, algorithm=ALGORITHMS[name].from_bounds(BOUNDS, 1.0))
+    assert QueryLimits().reason(Round(run_spec, 0, 0, {}), here) is None
 
 
-def view(**changes: Any) -> ValueAndGradient:
+def objective(**changes: Any) -> ValueAndGradient:
     return ValueAndGradient(replace(VIEW, **changes), X)
 
 
 def run(**changes: Any) -> Round:
-    return replace(ROUND, job=replace(JOB, **changes))
+    return replace(ROUND, run_spec=replace(JOB, **changes))
 
 
 def nested(depth: int) -> Any:
@@ -113,8 +118,8 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "W of floats": (Curvature(VIEW, np.zeros(D), np.zeros(1)), "W must be a list of whole numbers"),
     "W of two dimensions": (Curvature(VIEW, np.zeros(D), np.zeros((1, 1), int)), "W must be a list"),
     "W in a round": (Round(NEWTON, 0, 0, {"x": np.zeros(D), "W": np.zeros(300_000, np.int32)}), "W has 300000 entries"),
-    "a billion outputs": (view(loss=cf.losses.Softmax(outputs=10**9)), "1000000000 outputs would take more numbers"),
-    "many outputs": (view(loss=cf.losses.MultiSquared(outputs=10**8)), "would take more numbers"),
+    "a billion outputs": (objective(loss=cf.losses.Softmax(outputs=10**9)), "1000000000 outputs would take more numbers"),
+    "many outputs": (objective(loss=cf.losses.MultiSquared(outputs=10**8)), "would take more numbers"),
     "models": (ValueAndGradient(VIEW, np.zeros((10_001, D))), "at most 10000"),
     "no model": (ValueAndGradient(VIEW, np.zeros((0, D))), "x must be"),
     "memory": (run(algorithm=cf.algorithms.ProximalBFGS(eta=1.0, memory=10**9)), "memory=1000000000"),
@@ -132,7 +137,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
         run(algorithm=cf.algorithms.Scaffnew(eta=0.1, steps=cf.algorithms.scaffnew.Random(p=1e-9))), "p=1e-09 makes rounds",
     ),
     "steps within steps": (
-        run(algorithm=replace(ALGORITHMS["FedPD"].suggested(BOUNDS, 1.0), tau=10**4, updates=10**4)),  # pyright: ignore
+        run(algorithm=replace(ALGORITHMS["FedPD"].from_bounds(BOUNDS, 1.0), tau=10**4, updates=10**4)),  # pyright: ignore
         "makes rounds of 100000000 local steps",
     ),
     # shapes and types
@@ -145,35 +150,35 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "dual": (ValueAndGradient(VIEW, X, np.zeros((2, 5))), "dual has shape"),
     "dual without conjugate": (ValueAndGradient(replace(VIEW, loss=cf.losses.Huber()), X, np.zeros((2, 4))), "no conjugate"),
     "x of a curvature": (Curvature(VIEW, X, np.arange(2)), "x has shape"),
-    "x of a steepness": (Steepness(VIEW, X), "x has shape"),
-    "roughly": (Steepness(VIEW, None, 3), "roughly must be"),  # pyright: ignore[reportArgumentType]
-    "dtype": (view(dtype="float16"), "dtype must be"),
-    "dtype of words": (view(dtype="U100000000"), "dtype must be"),
+    "x of a steepness": (Lipschitz(VIEW, X), "x has shape"),
+    "roughly": (Lipschitz(VIEW, None, 3), "roughly must be"),  # pyright: ignore[reportArgumentType]
+    "dtype": (objective(dtype="float16"), "dtype must be"),
+    "dtype of words": (objective(dtype="U100000000"), "dtype must be"),
     "no view": (ValueAndGradient(FRAME, X), "view is no view"),  # pyright: ignore[reportArgumentType]
-    "no loss": (view(loss=FRAME), "which is no loss"),
-    "ridge of many": (view(loss=cf.losses.Squared(ridge=np.ones(10**6))), "ridge"),  # pyright: ignore[reportArgumentType]
-    "frame": (view(frame=Frame(np.zeros(3), np.ones(3), True)), r"centre has shape \(3,\); expected \(4,\)"),
-    "frame of two dimensions": (view(frame=Frame(np.zeros((4, 1)), np.ones(4), True)), "centre has shape"),
-    "scale of zero": (view(frame=Frame(np.zeros(4), np.zeros(4), True)), "scale must be > 0"),
-    "scale of nan": (view(frame=Frame(np.zeros(4), np.full(4, np.nan), True)), "scale has numbers that are NaN"),
-    "intercept": (view(frame=Frame(np.zeros(4), np.ones(4), 2**40)), "intercept must be"),  # pyright: ignore
-    "columns repeated": (view(columns=np.zeros(300_000, np.int8)), "columns has 300000 entries"),
-    "columns beyond": (view(columns=np.array([4])), "columns must have different"),
-    "columns of truths": (view(columns=np.ones(4, bool)), "columns must be a list"),
-    "classes of a regression": (view(classes=np.arange(3.0)), "Unknown label type"),
-    "part": (Moments(part=VIEW), "part is no part"),  # pyright: ignore[reportArgumentType]
-    "folds": (Moments(part=replace(FOLD, folds=10**12)), "folds=1000000000000 must be"),
-    "fold number": (Moments(part=replace(FOLD, number=3)), "number=3 must be"),
-    "first too short": (Moments(part=replace(FOLD, first=np.array([0]))), "first has 1 entries"),
-    "first below 0": (Moments(part=replace(FOLD, first=np.array([0, -1]))), "first=-1"),
-    "first of floats": (Describe(part=replace(FOLD, first=np.zeros(2))), "first must be a list"),
-    "seed below 0": (Moments(part=replace(FOLD, seed=-1)), "seed=-1"),
-    "by class of what is no class": (Moments(part=replace(FOLD, by_class=7)), "by_class must be"),
-    "a listed split": (HeldOut(VIEW, Listed(0, True), X), "number=0 must be"),
-    "a site far away": (HeldOut(VIEW, WholeSite(10**9, True), X), "number=1000000000"),
+    "no loss": (objective(loss=FRAME), "which is no loss"),
+    "ridge of many": (objective(loss=cf.losses.Squared(ridge=np.ones(10**6))), "ridge"),  # pyright: ignore[reportArgumentType]
+    "frame": (objective(frame=FeatureScaling(np.zeros(3), np.ones(3), True)), r"centre has shape \(3,\); expected \(4,\)"),
+    "frame of two dimensions": (objective(frame=FeatureScaling(np.zeros((4, 1)), np.ones(4), True)), "centre has shape"),
+    "scale of zero": (objective(frame=FeatureScaling(np.zeros(4), np.zeros(4), True)), "scale must be > 0"),
+    "scale of nan": (objective(frame=FeatureScaling(np.zeros(4), np.full(4, np.nan), True)), "scale has numbers that are NaN"),
+    "intercept": (objective(frame=FeatureScaling(np.zeros(4), np.ones(4), 2**40)), "intercept must be"),  # pyright: ignore
+    "columns repeated": (objective(columns=np.zeros(300_000, np.int8)), "columns has 300000 entries"),
+    "columns beyond": (objective(columns=np.array([4])), "columns must have different"),
+    "columns of truths": (objective(columns=np.ones(4, bool)), "columns must be a list"),
+    "classes of a regression": (objective(classes=np.arange(3.0)), "Unknown label type"),
+    "part": (Moments(subset=VIEW), "part is no part"),  # pyright: ignore[reportArgumentType]
+    "folds": (Moments(subset=replace(FOLD, folds=10**12)), "folds=1000000000000 must be"),
+    "fold number": (Moments(subset=replace(FOLD, number=3)), "number=3 must be"),
+    "first too short": (Moments(subset=replace(FOLD, first=np.array([0]))), "first has 1 entries"),
+    "first below 0": (Moments(subset=replace(FOLD, first=np.array([0, -1]))), "first=-1"),
+    "first of floats": (Describe(subset=replace(FOLD, first=np.zeros(2))), "first must be a list"),
+    "seed below 0": (Moments(subset=replace(FOLD, seed=-1)), "seed=-1"),
+    "by class of what is no class": (Moments(subset=replace(FOLD, by_class=7)), "by_class must be"),
+    "a listed split": (HeldOut(VIEW, PredefinedSplit(0, True), X), "number=0 must be"),
+    "a site far away": (HeldOut(VIEW, SiteFold(10**9, True), X), "number=1000000000"),
     "no part": (HeldOut(VIEW, None, X), "part is missing"),  # pyright: ignore[reportArgumentType]
-    "a share of all": (Moments(part=Share(1.0, 0, False, True)), "share must be"),
-    "a share that is none": (Moments(part=Share(float("nan"), 0, False, True)), "share must be"),
+    "a share of all": (Moments(subset=Holdout(1.0, 0, False, True)), "share must be"),
+    "a share that is none": (Moments(subset=Holdout(float("nan"), 0, False, True)), "share must be"),
     # rounds
     "r": (replace(ROUND, r=2**31), "r=2147483648"),
     "r below 0": (replace(ROUND, r=-1), "r=-1"),
@@ -196,14 +201,14 @@ HOSTILE: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_queries_are_refused_without_allocation(name):
-    question, reason = HOSTILE[name]
+    query, reason = HOSTILE[name]
     here = site()
     here.answer([ROUND])  # compiled beforehand
     tracemalloc.start()
-    (answer,) = here.answer([question])
+    (answer,) = here.answer([query])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert isinstance(answer, Refused), answer
+    assert isinstance(answer, Refusal), answer
     assert peak < 5e6
     assert re.search(reason, answer.reason), answer.reason
     assert not re.search(r"\b15\b", answer.reason)  # the number of its rows
@@ -222,8 +227,8 @@ def test_hostile_queries_are_refused_without_allocation(name):
     ],
 )
 def test_classes_that_do_not_fit(classes, kind, reason):
-    (answer,) = site(kind).answer([ValueAndGradient(View(cf.losses.Logistic(), FRAME, classes), X)])
-    assert isinstance(answer, Refused)
+    (answer,) = site(kind).answer([ValueAndGradient(ObjectiveSpec(cf.losses.Logistic(), FRAME, classes), X)])
+    assert isinstance(answer, Refusal)
     assert re.search(reason, answer.reason), answer.reason
     assert "well" not in answer.reason
 
@@ -235,7 +240,9 @@ def test_classes_are_no_oracle_for_the_labels_of_a_regression(limits):
     here = sites_of(rows, limits)[0]
     labels = np.sort(rows[0][1])
     tries = [labels, labels[:3], np.append(labels[1:], 99.0), np.arange(3.0)]
-    reasons = {here.answer([ValueAndGradient(View(cf.losses.Squared(), FRAME, c), X)])[0].reason for c in tries}
+    reasons = {
+        here.answer([ValueAndGradient(ObjectiveSpec(cf.losses.Squared(), FRAME, c), X)])[0].reason for c in tries
+    }
     reasons.add(here.answer([Describe(classes=True)])[0].reason)
     assert len({reason.partition("Unknown label type")[2] for reason in reasons}) == 1
 
@@ -252,16 +259,16 @@ def test_classes_are_no_oracle_for_the_labels_of_a_regression(limits):
 def test_a_loss_that_does_not_fit_names_no_label_and_no_count(loss, labels):
     here = Site(np.ones((3, 1)), labels, name="a", index=0)
     size = loss.size(1)
-    (answer,) = here.answer([ValueAndGradient(View(loss), np.zeros((1, size)))])
-    assert isinstance(answer, Refused)
+    (answer,) = here.answer([ValueAndGradient(ObjectiveSpec(loss), np.zeros((1, size)))])
+    assert isinstance(answer, Refusal)
     assert not {"7.25", "42", "3,", "3 "} & set(answer.reason.replace("(", " ").split(" "))
 
 
 def test_limits_are_a_choice_of_the_site():
     rows = table("numbers")
-    question = ValueAndGradient(VIEW, np.zeros((3, D)))
+    query = ValueAndGradient(VIEW, np.zeros((3, D)))
     few = sites_of(rows, QueryLimits(max_models=2))[0]
-    assert isinstance(few.answer([question])[0], Refused)
+    assert isinstance(few.answer([query])[0], Refusal)
     assert few.limits == QueryLimits(max_models=2)
     with pytest.raises(cf.InputError, match="max_models=0"):
         QueryLimits(max_models=0)

@@ -19,7 +19,7 @@ import compfed as cf
 from compfed._utils.records import describe
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
-from compfed.federation import QUESTIONS, Curvature, Describe, Moments, Refused, Steepness, ValueAndGradient
+from compfed.federation import QUERIES, Curvature, Describe, Lipschitz, Moments, Refusal, ValueAndGradient
 from compfed.federation.codec import (
     MAX_ARRAYS,
     MAX_RECORDS,
@@ -35,7 +35,7 @@ from compfed.federation.codec import (
     unnamed,
     unpack,
 )
-from compfed.federation.spec import Fold, Frame, Job, View
+from compfed.federation.spec import FeatureScaling, Fold, ObjectiveSpec, RunSpec
 from compfed.regularisers import GroupL2, L2Ball, OnBlock, SumOf
 
 BOUNDS = Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=6)
@@ -69,7 +69,7 @@ def test_plain_values_and_arrays_survive(value):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_of_the_registry_travels(name):
-    method = ALGORITHMS[name].suggested(BOUNDS, 1.0)
+    method = ALGORITHMS[name].from_bounds(BOUNDS, 1.0)
     again = there_and_back(method)
     assert type(again) is type(method)
     assert describe(again) == describe(method)
@@ -119,7 +119,7 @@ def test_a_function_of_ones_own_is_named_and_must_be_accepted():
         },  # refused by its own check
         {"model": "os:system", "params": {"dict": {}}},
         {"lambda": "x"},
-        {"told": "0" * 64},
+        {"cached": "0" * 64},
     ],
 )
 def test_what_is_not_known_is_refused(head):
@@ -149,54 +149,63 @@ def test_words_in_an_object_array_travel_as_words():
     assert again.tolist() == ["ill", "well"]
 
 
-def a_job(number: int = 0) -> Job:
-    frame = Frame(np.arange(4.0), np.ones(4), intercept=True)
-    view = View(cf.losses.Logistic(), frame, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False))
-    return Job(
-        number, ALGORITHMS["FISTA"].suggested(BOUNDS, 1.0), cf.regularisers.L1(0.1), view, np.zeros(5), 0, None, 9
+def a_job(number: int = 0) -> RunSpec:
+    frame = FeatureScaling(np.arange(4.0), np.ones(4), intercept=True)
+    objective = ObjectiveSpec(
+        cf.losses.Logistic(), frame, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False)
+    )
+    return RunSpec(
+        number,
+        ALGORITHMS["FISTA"].from_bounds(BOUNDS, 1.0),
+        cf.regularisers.L1(0.1),
+        objective,
+        np.zeros(5),
+        0,
+        None,
+        9,
     )
 
 
 def test_what_was_told_once_is_referred_to():
-    job = a_job()
-    first = pack(job)
-    told: dict = {}
-    again = unpack(first, told=told)
-    assert set(told) == {digest(job), digest(job.view)}
-    assert digest(again) == digest(job)
-    short = pack(job, told)
+    run_spec = a_job()
+    first = pack(run_spec)
+    cached: dict = {}
+    again = unpack(first, cached=cached)
+    assert set(cached) == {digest(run_spec), digest(run_spec.objective)}
+    assert digest(again) == digest(run_spec)
+    short = pack(run_spec, cached)
     assert short.arrays == []
-    assert unpack(short, told=told) is again
+    assert unpack(short, cached=cached) is again
     with pytest.raises(cf.InputError, match="was not told before; send it in full"):
         unpack(short)
     # another number is another job with the same view
-    other = pack(a_job(1), told)
-    assert other.head["fields"]["view"] == {"told": digest(job.view)}
+    other = pack(a_job(1), cached)
+    assert other.head["fields"]["objective"] == {"cached": digest(run_spec.objective)}
 
 
 def test_the_hash_is_of_the_content():
     assert digest(a_job()) == digest(a_job())
     assert digest(a_job(0)) != digest(a_job(1))
-    view = View(cf.losses.Squared())
-    assert digest(view) != digest(View(cf.losses.Squared(ridge=1e-300)))
-    assert digest(view) != digest(View(cf.losses.Squared(), dtype="float32"))
+    objective = ObjectiveSpec(cf.losses.Squared())
+    assert digest(objective) != digest(ObjectiveSpec(cf.losses.Squared(ridge=1e-300)))
+    assert digest(objective) != digest(ObjectiveSpec(cf.losses.Squared(), dtype="float32"))
 
 
 def test_bytes_are_counted_by_hand():
-    told: set[str] = set()
-    assert payload(Describe(classes=True), told) == 0
-    assert payload(Moments(), told) == 0
-    job = a_job()
+    cached: set[str] = set()
+    assert payload(Describe(classes=True), cached) == 0
+    assert payload(Moments(), cached) == 0
+    run_spec = a_job()
     # eta, lambda, frame (two vectors of 4), x0, first (two), two words of one letter, ridge
     words = np.array(["a", "b"]).nbytes
-    assert payload(job, told) == 8 + 8 + 64 + 40 + 16 + words + 8
-    assert payload(job, told) == 0
-    assert payload(Steepness(job.view), told) == 0
-    assert payload(ValueAndGradient(job.view, np.zeros((2, 5))), told) == 80
-    assert payload(Curvature(job.view, np.zeros(5), np.arange(3, dtype=np.int32)), told) == 40 + 12
-    assert payload(Curvature.Answer(np.zeros(6)), told) == 48  # the upper triangle of a 3 x 3 matrix
-    assert payload(Moments.Answer(*np.zeros((3, 7))), told) == 3 * 56
-    assert payload({"u": np.zeros(3, np.float32)}, told) == 12
+    assert payload(run_spec, cached) == 8 + 8 + 64 + 40 + 16 + words + 8
+    assert payload(run_spec, cached) == 0
+    assert payload(Lipschitz(run_spec.objective), cached) == 0
+    assert payload(ValueAndGradient(run_spec.objective, np.zeros((2, 5))), cached) == 80
+    assert payload(Curvature(run_spec.objective, np.zeros(5), np.arange(3, dtype=np.int32)), cached) == 40 + 12
+    assert payload(Curvature.Answer(np.zeros(6)), cached) == 48  # the upper triangle of a 3 x 3 matrix
+    assert payload(Moments.Answer(*np.zeros((3, 7))), cached) == 3 * 56
+    assert payload({"u": np.zeros(3, np.float32)}, cached) == 12
 
 
 def test_trees_by_name():
@@ -329,8 +338,8 @@ BAD_HEADS: dict[str, Any] = {
     "a long key": {"dict": {"a" * 201: ONE}},
     "too deep": nested(40),
     "a whole number": 2**64,
-    "a hash that is none": {"told": 7},
-    "a hash that is a list": {"told": ["a"]},
+    "a hash that is none": {"cached": 7},
+    "a hash that is a list": {"cached": ["a"]},
     "a record that is a number": {"record": 7, "fields": {}},
     "fields that are none": {"record": SQUARED, "fields": None},
     "fields that are a list": {"record": SQUARED, "fields": ["ridge"]},
@@ -361,11 +370,11 @@ def test_too_many_records_are_refused():
 
 def test_a_message_that_fails_leaves_nothing_behind():
     """Records to keep are kept once the whole message is read."""
-    told: dict[str, Any] = {}
+    cached: dict[str, Any] = {}
     packed = pack((a_job(),))
     with pytest.raises(cf.InputError):
-        unpack(Packed({"tuple": [packed.head, {"float": "x"}]}, packed.arrays), told=told)
-    assert told == {}
+        unpack(Packed({"tuple": [packed.head, {"float": "x"}]}, packed.arrays), cached=cached)
+    assert cached == {}
 
 
 # --- the closed list of classes ---
@@ -414,17 +423,28 @@ def test_the_closed_list_has_what_travels_and_nothing_else():
     records = known_records()
     every = [cls for cls in records.values()]
     assert all(cls.__module__.startswith("compfed.") for cls in every)
-    for cls in (*QUESTIONS, *ALGORITHMS.values(), View, Job, Frame, Fold, cf.losses.Softmax, GroupL2, SumOf, Refused):
+    for cls in (
+        *QUERIES,
+        *ALGORITHMS.values(),
+        ObjectiveSpec,
+        RunSpec,
+        FeatureScaling,
+        Fold,
+        cf.losses.Softmax,
+        GroupL2,
+        SumOf,
+        Refusal,
+    ):
         assert f"{cls.__module__}:{cls.__qualname__}" in records
-    for cls in QUESTIONS:
+    for cls in QUERIES:
         answer: Any = getattr(cls, "Answer")  # noqa: B009  # a type has no such attribute
         assert f"{answer.__module__}:{answer.__qualname__}" in REPLY_RECORDS
-    assert len(REPLY_RECORDS) == len(QUESTIONS) + 2  # a refusal, and the facts of a site
+    assert len(REPLY_RECORDS) == len(QUERIES) + 2  # a refusal, and the facts of a site
     assert set(records) > REPLY_RECORDS
 
 
 def test_a_server_reads_replies_only():
-    reply = (Refused("no"), Moments.Answer(*np.zeros((3, 2))))
+    reply = (Refusal("no"), Moments.Answer(*np.zeros((3, 2))))
     again = there_and_back(reply, records=REPLY_RECORDS)
     assert again[0] == reply[0]
     for value in (Moments(), cf.losses.Squared(), a_job(), cf.regularisers.L1(0.1)):

@@ -19,19 +19,19 @@ from compfed.federation import (
     Describe,
     HeldOut,
     InProcess,
+    Lipschitz,
     Moments,
     QueryLimits,
-    Refused,
+    Refusal,
     Result,
     Round,
     Site,
-    Steepness,
     ValueAndGradient,
     describe,
 )
 from compfed.federation.server.replies import fault
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import Fold, Frame, Job, Task, View, WholeSite
+from compfed.federation.spec import FeatureScaling, Fold, ObjectiveSpec, ProblemSpec, RunSpec, SiteFold
 
 FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedLasso(0.1)),
@@ -63,7 +63,8 @@ def test_honest_methods_pass_in_both_precisions(name, dtype):
     problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites, dtype=dtype)
     rows = list(zip(sites.features, sites.labels, strict=True))
     there, here = (
-        cf.minimise(problem, name, tol=1e-2, max_rounds=12, federation=f) for f in (wired(rows), InProcess(sites))
+        cf.solve_federated(problem, name, tol=1e-2, max_rounds=12, federation=f)
+        for f in (wired(rows), InProcess(sites))
     )
     np.testing.assert_array_equal(there.x, here.x)
 
@@ -77,10 +78,10 @@ def test_honest_sparse_sites_and_other_dtypes_pass():
                     Describe(classes=True),
                     *([Describe(detail=True)] if labels.dtype.kind != "U" else []),
                     Moments(),
-                    *([Steepness(VIEW), ValueAndGradient(VIEW, X)] if labels.dtype.kind != "U" else []),
+                    *([Lipschitz(VIEW), ValueAndGradient(VIEW, X)] if labels.dtype.kind != "U" else []),
                 ]
                 answers = site.answer(queries)
-                assert not any(isinstance(answer, Refused) for answer in answers)
+                assert not any(isinstance(answer, Refusal) for answer in answers)
                 assert fault(queries, answers) is None
     assert "site1" in str(describe(wired(table("numbers"))))
 
@@ -98,17 +99,17 @@ def test_sites_that_do_not_fit_together_are_named():
 # --- replies that are wrong in one place ---
 
 D = 5
-VIEW = View(cf.losses.Squared(), Frame(np.zeros(4), np.ones(4), intercept=True))
+VIEW = ObjectiveSpec(cf.losses.Squared(), FeatureScaling(np.zeros(4), np.ones(4), intercept=True))
 X = np.array([[0.0, 1.0, 0.5, -1.0, 2.0], [1.0] * 5])
 FOLD = Fold(0, 3, 7, np.array([0, 12]), by_class=False, held_out=True)
-JOB = Job(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.L1(0.1), VIEW, np.zeros(D), 0, None, 20)
+JOB = RunSpec(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.L1(0.1), VIEW, np.zeros(D), 0, None, 20)
 QUERIES: dict[str, Any] = {
     "describe": Describe(),
-    "part": Describe(part=FOLD),
+    "part": Describe(subset=FOLD),
     "classes": Describe(classes=True),
     "facts": Describe(detail=True),
     "moments": Moments(),
-    "steepness": Steepness(VIEW),
+    "steepness": Lipschitz(VIEW),
     "gradient": ValueAndGradient(VIEW, X, np.ones((2, 4))),
     "plain": ValueAndGradient(VIEW, X),
     "curvature": Curvature(VIEW, X[0], np.arange(3)),
@@ -120,16 +121,16 @@ QUERIES: dict[str, Any] = {
 
 def honest(name: str) -> Any:
     """The reply of a site to a query."""
-    question = QUERIES[name]
+    query = QUERIES[name]
     rows = table("words" if name == "classes" else "numbers")[0]
     if name == "facts":
         rows = (rows[0], np.arange(len(rows[0])) % 3)
     columns = ["age", "bmi", "bp", "sex"] if name == "describe" else None
     site = Site(*rows, name="a", index=0, columns=columns)
     if name == "result":
-        site.answer([Round(question.job, 0, 0, {"x": np.zeros(D)})])
-    (answer,) = site.answer([question])
-    assert not isinstance(answer, Refused), answer
+        site.answer([Round(query.run_spec, 0, 0, {"x": np.zeros(D)})])
+    (answer,) = site.answer([query])
+    assert not isinstance(answer, Refusal), answer
     return answer
 
 
@@ -281,9 +282,9 @@ def test_infinite_where_a_model_is_far_out():
 def test_an_honest_poisson_loss_that_overflows_passes():
     """exp(1000) is infinite: the honest reply says so, and its curvature is no number."""
     A, y = table("counts")[0]
-    view = View(cf.losses.Poisson(), Frame(np.zeros(4), np.ones(4), intercept=True))
+    objective = ObjectiveSpec(cf.losses.Poisson(), FeatureScaling(np.zeros(4), np.ones(4), intercept=True))
     x = np.array([0.0, 0.0, 0.0, 0.0, 1000.0])
-    queries = [ValueAndGradient(view, x[None]), Curvature(view, x, np.arange(D))]
+    queries = [ValueAndGradient(objective, x[None]), Curvature(objective, x, np.arange(D))]
     answers = Site(A, y, name="a", index=0).answer(queries)
     assert answers[0].value[0] == INF
     assert not np.isfinite(answers[1].triangle).all()
@@ -304,7 +305,7 @@ def test_weights_of_rows_where_there_are_some():
     weights = np.linspace(0.0, 1.1, len(y))
     site = Site(A, y, name="a", index=0, row_weights=weights)
     queries = [Describe(classes=True), HeldOut(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
-                                              WholeSite(-1, held_out=False), X)]  # fmt: skip
+                                              SiteFold(-1, held_out=False), X)]  # fmt: skip
     answers = site.answer(queries)
     assert fault(queries, answers, weighted=True) is None
     assert "without row weights" in str(fault(queries, answers))
@@ -314,11 +315,11 @@ def test_weights_of_rows_where_there_are_some():
     ("answers", "words"),
     [
         (None, "a NoneType to 1 queries"),
-        ([Refused("no")], "a list to 1 queries"),
+        ([Refusal("no")], "a list to 1 queries"),
         ((), "0 replies to 1 queries"),
-        ((Refused("a"), Refused("b")), "2 replies"),
-        ((Refused("a" * 1001),), "at most 1000 characters"),
-        ((Refused(3),), "at most 1000 characters"),  # pyright: ignore[reportArgumentType]
+        ((Refusal("a"), Refusal("b")), "2 replies"),
+        ((Refusal("a" * 1001),), "at most 1000 characters"),
+        ((Refusal(3),), "at most 1000 characters"),  # pyright: ignore[reportArgumentType]
         ((REPLIES["moments"],), "Describe is answered with Moments.Answer"),
         ((None,), "Describe is answered with NoneType"),
         (("words",), "Describe is answered with str"),
@@ -331,11 +332,11 @@ def test_replies_of_another_kind(answers, words):
 
 
 def test_a_refusal_is_a_reply():
-    assert fault([Describe()], (Refused("a" * 1000),)) is None
+    assert fault([Describe()], (Refusal("a" * 1000),)) is None
     words = Site(np.ones((2, 1)), np.array(["a", "b"]), name="x" * 5000, index=0)  # its name is in its refusals
     for query in (Describe(), ValueAndGradient(VIEW, X)):
         (answer,) = words.answer([query])
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, Refusal)
         assert fault([query], (answer,)) is None
 
 
@@ -361,14 +362,14 @@ def test_a_check_that_fails_is_a_fault():
 def test_the_replies_of_every_algorithm_are_checked_by_shape(name):
     """What a round of each sends back passes; with one number more it does not."""
     rows = table("numbers")[:1]
-    method = ALGORITHMS[name].suggested(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=2, d=D), 1.0)
+    method = ALGORITHMS[name].from_bounds(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=2, d=D), 1.0)
     g = cf.regularisers.L1(0.1) if method.composite else cf.regularisers.Zero()
-    job = replace(JOB, algorithm=method, regulariser=g)
-    task = Task(VIEW, g, np.ones(1), ("site0",), (0,), np.array([12]), D)
-    loop = ServerLoop(job, task)
-    query = Round(job, 0, 0, loop._message(0))
+    run_spec = replace(JOB, algorithm=method, regulariser=g)
+    spec = ProblemSpec(VIEW, g, np.ones(1), ("site0",), (0,), np.array([12]), D)
+    loop = ServerLoop(run_spec, spec)
+    query = Round(run_spec, 0, 0, loop._message(0))
     (answer,) = sites_of(rows, QueryLimits())[0].answer([query])
-    assert not isinstance(answer, Refused), answer
+    assert not isinstance(answer, Refusal), answer
     assert fault([query], (answer,)) is None
     for key, array in answer.u.items():
         longer = answer._replace(u={**answer.u, key: np.zeros((*array.shape, 1), array.dtype)})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed.federation import Question, Site
+from compfed.federation import Query, Site
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.limits import QueryLimits
 from compfed.federation.server.replies import fault
@@ -19,18 +19,18 @@ class Wired:
     def __init__(self, sites: Sequence[Site], accepts: Sequence[str] = ()):
         self.sites, self.accepts = list(sites), accepts
         self.names = tuple(site.name for site in sites)
-        self.told: set[str] = set()
+        self.cached: set[str] = set()
         self.read: list[dict[str, Any]] = [{} for _ in sites]
-        self.sent: list[tuple[tuple[Question, ...], bytes, bytes]] = []  # queries, their bytes, the reply's bytes
+        self.sent: list[tuple[tuple[Query, ...], bytes, bytes]] = []  # queries, their bytes, the reply's bytes
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
         replies = {}
-        for i, questions in messages.items():
-            down = to_bytes(pack(tuple(questions)))
+        for i, queries in messages.items():
+            down = to_bytes(pack(tuple(queries)))
             up = to_bytes(pack(self.sites[i].answer(unpack(from_bytes(down), self.accepts, self.read[i]))))
             replies[i] = unpack(from_bytes(up), records=REPLY_RECORDS)
-            assert fault(questions, replies[i]) is None
-            self.sent.append((tuple(questions), down, up))
+            assert fault(queries, replies[i]) is None
+            self.sent.append((tuple(queries), down, up))
         return replies
 
 

@@ -30,7 +30,7 @@ counts: Counter[str] = Counter()
 ALL_CHECKS: Any = list(HealthCheck)
 
 
-class Refused(Exception):
+class Refusal(Exception):
     """A call ended in a clear error."""
 
 
@@ -44,7 +44,7 @@ def fuzz(percent: float, **drawn: Any) -> Callable[[Any], Any]:
             counts["cases"] += 1
             try:
                 check(**values)
-            except Refused:
+            except Refusal:
                 counts["refused"] += 1
             except Exception:
                 findings.append(f"{traceback.format_exc(limit=-4)}with {values}")
@@ -91,7 +91,7 @@ def answered(call: Callable[[], Any]) -> tuple[Any, list[warnings.WarningMessage
             value = call()
         except Exception as problem:
             if is_clear(problem):
-                raise Refused(str(problem)) from None
+                raise Refusal(str(problem)) from None
             raise AssertionError(f"not a clear error: {type(problem).__name__}: {problem}") from problem
     raw = [w for w in said if issubclass(w.category, RuntimeWarning)]
     assert not raw, f"a warning nobody can act on: {raw[0].message} at {raw[0].filename}:{raw[0].lineno}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from oracles import Refused, answered, fuzz
+from oracles import Refusal, answered, fuzz
 from strategies import EXPONENTS, SEEDS, mostly, odd, spoiled
 
 import compfed as cf
@@ -70,7 +70,7 @@ def test_minimise(loss, g, lam, ridge, seed, exponent, uneven):
 
     def call() -> Any:
         problem = cf.Problem(getattr(cf.losses, loss)(ridge=ridge), penalty, cf.data.from_table(X, y, where), weights=p)
-        return cf.minimise(problem, max_rounds=100)
+        return cf.solve_federated(problem, max_rounds=100)
 
     found, said = answered(call)
     assert np.isfinite(found.x).all()
@@ -99,7 +99,7 @@ BIG = [10**400, 2**63, 1e300]  # no fuzz of sizes: memory and time are not what 
 )
 def test_odd_arguments_of_minimise(name, value):
     given: dict[str, Any] = {"problem": WHOLE, "max_rounds": 30} | {name: value}
-    found, _ = answered(lambda: cf.minimise(**given))
+    found, _ = answered(lambda: cf.solve_federated(**given))
     assert np.isfinite(found.x).all()
 
 
@@ -126,7 +126,7 @@ def test_odd_arguments_of_minimise(name, value):
 )
 def test_odd_arguments_of_simulate(name, value):
     if value is object and name in ("progress", "measure"):
-        raise Refused("a function of the caller's own")
+        raise Refusal("a function of the caller's own")
     given: dict[str, Any] = {"algorithm": cf.algorithms.ProximalGradient(eta=0.1), "rounds": 2} | {name: value}
     trace, _ = answered(lambda: cf.simulate(WHOLE, **given))
     assert np.isfinite(trace.x).all()
@@ -144,7 +144,7 @@ def test_odd_arguments_of_problem_and_solve(name, value):
     last = {"max_iterations": value} if name == "max_iterations" else {}
     given |= {} if last else {name: value}
     problem, _ = answered(lambda: cf.Problem(**given))
-    found, _ = answered(lambda: cf.solve(problem, **last))
+    found, _ = answered(lambda: cf.solve_pooled(problem, **last))
     assert np.isfinite(found.x).all()
 
 
@@ -186,14 +186,14 @@ NUMBERS = st.sampled_from([0.0, 1e-300, 1e-12, 0.3, 1.0, 1.0, 2.5, 1e12, 1e300])
 def test_three_points(kind, a, b, t, seed, exponent):
     """t (g(u) - g(p)) >= <z - p, u - p> for all u, exactly when p = prox_{t g}(z); p is finite wherever z is."""
     if kind == "SortedL1" and not (isinstance(a, float) and isinstance(b, float)):
-        raise Refused("no list of numbers")
+        raise Refusal("no list of numbers")
     g, _ = answered(lambda: MADE[kind](a, b))
     if np.ndim(a) + np.ndim(b) > 0:
-        raise Refused("one number per coefficient is not for these four")
+        raise Refusal("one number per coefficient is not for these four")
     rng = np.random.default_rng(seed)
     z = np.round(rng.standard_normal(4) * 10.0**exponent, 3 - exponent)
     if kind in ("MCP", "SCAD") and t >= 0.9 * float(g.largest_step):
-        raise Refused("not convex there")
+        raise Refusal("not convex there")
     with precision(np.dtype(float)):
         p = np.asarray(g.prox(z, t), float)
     assert np.isfinite(p).all(), f"prox({z}) = {p}"
@@ -251,7 +251,7 @@ def check_command(argv: list[str]) -> None:
     assert said.strip(), f"{argv}: status {status} and not a word"
     assert "Traceback" not in said
     assert len(said) < 1500, said
-    raise Refused(said)
+    raise Refusal(said)
 
 
 @fuzz(

@@ -390,7 +390,7 @@ def _others_ca(site: Path) -> None:
 
 def _few_rows(site: Path) -> None:
     text = (site / "site.toml").read_text()
-    (site / "site.toml").write_text(text.replace("# least_rows = 50 ", "least_rows = 50 "))
+    (site / "site.toml").write_text(text.replace("# min_rows = 50 ", "min_rows = 50 "))
 
 
 PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -402,7 +402,7 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another ca": (_others_ca, "the certificate is not accepted (CERTIFICATE_VERIFY_FAILED)"),
     "no key": (lambda site: (site / "node.key").unlink(), "`compfed site init` makes it"),
     "a key that others can read": (lambda site: (site / "node.key").chmod(0o644), "others can read"),
-    "few rows": (_few_rows, "there are 3 rows and least_rows = 50: every query would be refused"),
+    "few rows": (_few_rows, "there are 3 rows and min_rows = 50: every query would be refused"),
 }
 
 

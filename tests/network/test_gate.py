@@ -344,12 +344,12 @@ def test_a_held_request_whose_client_hung_up_is_dropped(path, monkeypatch):
 
 def test_many_are_woken_at_once(monkeypatch):
     monkeypatch.setattr(superlink, "HOLD", 15.0)
-    count, told = 50, b"a message"
+    count, cached = 50, b"a message"
 
     class Messages(Stub):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             if scope["path"] == "/v1/runtime/push-messages":
-                self.bodies = [told]
+                self.bodies = [cached]
             await super().__call__(scope, receive, send)
 
     async def all_of_them() -> list[Any]:
@@ -359,4 +359,4 @@ def test_many_are_woken_at_once(monkeypatch):
         await Client(gate, "/v1/runtime/push-messages", token=TOKEN)()
         return await asyncio.gather(*waiting)
 
-    assert run(all_of_them) == [(200, told)] * count
+    assert run(all_of_them) == [(200, cached)] * count

@@ -21,35 +21,34 @@ from sklearn.metrics import r2_score
 
 import compfed as cf
 from compfed._utils.records import nonnegative, record
-from compfed.algorithms import ALGORITHMS
+from compfed.algorithms import ALGORITHMS, default_steps
 from compfed.federation import (
     Curvature,
     Describe,
+    DisclosurePolicy,
     HeldOut,
     InProcess,
+    Lipschitz,
     Moments,
-    Refusals,
-    Refused,
-    Steepness,
+    Refusal,
     ValueAndGradient,
     ask,
-    converse,
+    run_program,
 )  # fmt: skip
 from compfed.federation.codec import pack, to_bytes
 from compfed.federation.server.rounds import NotFinite, ServerLoop
-from compfed.federation.spec import Job, Share, View
+from compfed.federation.spec import Holdout, ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
-from compfed.simulation import reference
-from compfed.simulation.plain import task_of
+from compfed.simulation import run_plain
+from compfed.simulation.plain import spec_of
 from compfed.simulation.run_spec import checked
-from compfed.solve import suggest
 
 ROUNDS = 5
-VIEW = View(cf.losses.Squared())
+VIEW = ObjectiveSpec(cf.losses.Squared())
 D = 8
 
 
@@ -66,7 +65,7 @@ def paths(problem, tmp_path_factory):
 def trajectory(federation, loop: ServerLoop, rounds: int = ROUNDS) -> np.ndarray:
     models = [loop.model()]
     for _ in range(rounds):
-        converse(federation, loop.round())
+        run_program(federation, loop.round())
         models.append(loop.model())
     return np.array(models)
 
@@ -74,13 +73,13 @@ def trajectory(federation, loop: ServerLoop, rounds: int = ROUNDS) -> np.ndarray
 def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) -> ServerLoop:
     run = checked(
         problem, algorithm, ROUNDS, batch_size=batch_size, participants=participants, record_every=1, seed=3, x0=None,
-        reference=None, resume=None,
+        x_star=None, resume=None,
     )  # fmt: skip
-    job = Job(
-        0, run.algorithm, problem.regulariser, View(problem.loss), run.x0, 3, batch_size,
+    run_spec = RunSpec(
+        0, run.algorithm, problem.regulariser, ObjectiveSpec(problem.loss), run.x0, 3, batch_size,
         int(problem.sites.sizes.max()), run.participants == problem.n,
     )  # fmt: skip
-    return ServerLoop(job, task_of(problem), run.participants, sampling=run.sampling)
+    return ServerLoop(run_spec, spec_of(problem), run.participants, sampling=run.sampling)
 
 
 def bits(replies: Any) -> bytes:
@@ -112,13 +111,13 @@ def now_or_later(names, always):
 def test_every_algorithm_takes_the_path_of_the_reference_engine(name, problem, paths):
     if not ALGORITHMS[name].composite:
         problem = problem.replace(regulariser=cf.regularisers.Zero())
-    algorithm = suggest(name, problem, tau=3)
+    algorithm = default_steps(name, problem, tau=3)
     batch, k = (5, 2) if ALGORITHMS[name].sampling != "no" else (None, None)
     federation, link = remote(paths)
     here = trajectory(InProcess(problem.sites), loop_of(problem, algorithm, batch, k))
     there = trajectory(federation, loop_of(problem, algorithm, batch, k))
     np.testing.assert_array_equal(there, here)
-    plain = reference(problem, algorithm, ROUNDS, batch_size=batch, participants=k, seed=3)
+    plain = run_plain(problem, algorithm, ROUNDS, batch_size=batch, participants=k, seed=3)
     np.testing.assert_array_equal(there[-1], plain.x)
     assert (there[-1] != there[0]).any()
     assert federation.problems == []
@@ -208,9 +207,9 @@ def test_a_refusal_of_a_site_names_the_site_and_the_rule(problem, tmp_path):
     with pytest.raises(cf.InputError, match="site '0' refuses Curvature: it does not answer Curvature"):
         ask(federation, Curvature(VIEW, np.zeros(D), np.arange(2)))
     few, _ = remote(furnish(tmp_path / "few", problem.sites, more))
-    with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has fewer rows than its least_rows") as told:
+    with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has fewer rows than its min_rows") as cached:
         ask(few, Moments())
-    assert "6" not in str(told.value)  # the number of its rows
+    assert "6" not in str(cached.value)  # the number of its rows
 
 
 def test_a_fit_works_without_the_curvature_that_a_site_refuses(tmp_path):
@@ -218,7 +217,7 @@ def test_a_fit_works_without_the_curvature_that_a_site_refuses(tmp_path):
     federation, _ = remote(furnish(tmp_path, sites, '[refuses]\nquestions = ["Curvature"]\n'))
     there, here = (
         cf.FederatedLasso(alpha=0.1).fit_federation(f)
-        for f in (federation, InProcess(sites, Refusals(questions=("Curvature",))))
+        for f in (federation, InProcess(sites, DisclosurePolicy(queries=("Curvature",))))
     )
     np.testing.assert_array_equal(there.coef_, here.coef_)
     assert there.certificate_.holds
@@ -232,7 +231,7 @@ class LossOfMyOwn(cf.losses.Squared):
 
 def test_a_class_of_others_is_read_by_sites_that_accept_it(problem, paths, tmp_path):
     name = f"{LossOfMyOwn.__module__}:LossOfMyOwn"
-    query = ValueAndGradient(View(LossOfMyOwn()), np.zeros((1, D)))
+    query = ValueAndGradient(ObjectiveSpec(LossOfMyOwn()), np.zeros((1, D)))
     with pytest.raises(cf.InputError, match=rf"site '0': a message names {name}, which is not of compfed. Install it"):
         ask(remote(paths)[0], query)
     accepting, _ = remote(furnish(tmp_path, problem.sites, f'accepts = ["{name}"]\n'))
@@ -244,12 +243,12 @@ def test_a_class_of_others_is_read_by_sites_that_accept_it(problem, paths, tmp_p
 def test_an_unfit_table_is_named_without_a_value_of_it(problem, tmp_path):
     paths = furnish(tmp_path, problem.sites)
     rows = paths[1].parent / "rows.csv"
-    for text, told in {
+    for text, cached in {
         "a0,y0\nsecret,1.0\n": "words in column 'a0'. Encode words",
         "": "its table cannot be read",
     }.items():
         rows.write_text(text)
-        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {told}") as refused:
+        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {cached}") as refused:
             ask(remote(paths)[0], Moments())
         assert "secret" not in str(refused.value)
 
@@ -331,17 +330,17 @@ def nan(value: Any) -> Any:
 
 
 X = np.zeros((2, D))
-PART = Share(0.5, 0, False, True)
+PART = Holdout(0.5, 0, False, True)
 WRONG: dict[str, tuple[Any, Any, str]] = {
     "nan": (ValueAndGradient(VIEW, X), changed(gradient=nan), "ValueAndGradient: gradient has 16 number"),
     "value": (ValueAndGradient(VIEW, X), changed(value=nan), "ValueAndGradient: value has numbers that are NaN"),
     "shape": (ValueAndGradient(VIEW, X), changed(gradient=lambda g: g[:, 1:]), r"gradient has shape \(2, 7\)"),
     "moments": (Moments(), changed(square=nan), "Moments: square has 8 number"),
     "curvature": (Curvature(VIEW, X[0], np.arange(3)), changed(triangle=lambda t: t[:-1]), r"\(5,\); expected \(6,\)"),
-    "lipschitz": (Steepness(VIEW), changed(L=nan), "Steepness: L is nan"),
+    "lipschitz": (Lipschitz(VIEW), changed(L=nan), "Steepness: L is nan"),
     "held out": (HeldOut(VIEW, PART, X), changed(loss=nan), "HeldOut: loss has numbers that are NaN"),
     "rows": (Describe(), changed(rows=lambda _: -1), "Describe: rows is -1"),
-    "kind of answer": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda _: (Steepness.Answer(1.0),)),
+    "kind of answer": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda _: (Lipschitz.Answer(1.0),)),
                        "Moments is answered with Steepness.Answer"),
     "count": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda r: (*r, *r)), "2 replies to 1 queries"),
     "number": (Moments(), other(number=7), "its reply is for number '7', not 1; it was not used"),
@@ -395,8 +394,8 @@ def test_a_reply_that_breaks_the_reader_names_its_site(paths, monkeypatch):
 
 def test_nan_in_a_round_names_the_site_and_enters_no_sum(problem, paths):
     federation, link = remote(paths)
-    loop = loop_of(problem, suggest("DecoupledProx", problem, tau=3))
-    converse(federation, loop.round())
+    loop = loop_of(problem, default_steps("DecoupledProx", problem, tau=3))
+    run_program(federation, loop.round())
     before = loop.model()
 
     def broken(name, data, reply):
@@ -410,7 +409,7 @@ def test_nan_in_a_round_names_the_site_and_enters_no_sum(problem, paths):
 
     link.meddle = broken
     with pytest.raises(NotFinite, match="round 2, client '1', stage client"):
-        converse(federation, loop.round())
+        run_program(federation, loop.round())
     np.testing.assert_array_equal(loop.model(), before)
 
 
@@ -427,9 +426,9 @@ def test_a_round_of_another_shape_names_the_site(problem, paths):
         return changed_replies(link, name, reply(), edit)
 
     link.meddle = cut
-    loop = loop_of(problem, suggest("DecoupledProx", problem, tau=3))
+    loop = loop_of(problem, default_steps("DecoupledProx", problem, tau=3))
     with pytest.raises(NoReply, match=r"site '2' .* Round: field '.*' of a message has shape \(7,\)"):
-        converse(federation, loop.round())
+        run_program(federation, loop.round())
     assert loop.r == 0
 
 
@@ -530,7 +529,7 @@ def test_control_characters_of_a_site_reach_no_screen_and_no_file(where, paths, 
             return Reply(None, EVIL)
         fields = fields_of(link, "1", reply())
         if where == "refusal":
-            fields["replies"] = (Refused(EVIL),)
+            fields["replies"] = (Refusal(EVIL),)
         elif where in ("kind", "run", "site"):
             fields[where] = EVIL
         else:

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 import compfed as cf
-from compfed.federation import QUESTIONS
+from compfed.federation import QUERIES
 from compfed.network import keys
 from compfed.network.settings import FederationSettings, admit, new_federation
 from compfed.network.settings_file import parse_address
@@ -486,12 +486,12 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "labels twice": (SITE.replace('"y"', '["y", "y"]') + NETWORK, "names a column twice"),
     "features": (SITE + "features = 1\n" + NETWORK, "features = 1 must be a list of names"),
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
-    "refuses": (SITE + NETWORK + "[refuses]\nleast_row = 5\n", r"\[refuses\]: 'least_row' .* Did you mean 'least_rows'"),
+    "refuses": (SITE + NETWORK + "[refuses]\nleast_row = 5\n", r"\[refuses\]: 'least_row' .* Did you mean 'min_rows'"),
     "refuses is no table": ("refuses = 1\n" + SITE + NETWORK, r"\[refuses\] must be a table"),
     "query": (SITE + NETWORK + '[refuses]\nquestions = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
-    "least rows": (SITE + NETWORK + "[refuses]\nleast_rows = -1\n", "least_rows"),
-    "least rows in words": (SITE + NETWORK + '[refuses]\nleast_rows = "many"\n', "least_rows"),
-    "share": (SITE + NETWORK + "[refuses]\ncurvature_share = -0.5\n", "curvature_share"),
+    "least rows": (SITE + NETWORK + "[refuses]\nleast_rows = -1\n", "min_rows"),
+    "least rows in words": (SITE + NETWORK + '[refuses]\nleast_rows = "many"\n', "min_rows"),
+    "share": (SITE + NETWORK + "[refuses]\ncurvature_share = -0.5\n", "max_hessian_share"),
     "limits": (SITE + NETWORK + "[limits]\nmax_second = 5\n", r"\[limits\]: 'max_second' .* Did you mean 'max_seconds'"),
     "seconds": (SITE + NETWORK + "[limits]\nmax_seconds = 0\n", "max_seconds"),
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
@@ -519,7 +519,7 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         tmp_path / "state",
         tmp_path / "node.key",
     )
-    assert (settings.refuses.least_rows, settings.budget.max_seconds) == (50, 60)
+    assert (settings.refuses.min_rows, settings.budget.max_seconds) == (50, 60)
     assert (settings.limits.max_message_bytes, settings.limits.max_models) == (1000, 7)
     with pytest.raises(cf.InputError, match=r"ca = 'ca\.crt' is not there. The operator sends ca\.crt"):
         settings.check_files()
@@ -532,8 +532,8 @@ def test_a_site_says_what_leaves(tmp_path):
     path = tmp_path / "site.toml"
     path.write_text(SITE + NETWORK + '[refuses]\nquestions = ["Curvature"]\nleast_rows = 50\ncurvature_share = 0.2\n')
     said = what_leaves(SiteSettings.read(path))
-    assert set(LEAVES) == {query.__name__ for query in QUESTIONS}
-    assert all(query.__name__ in said for query in QUESTIONS)
+    assert set(LEAVES) == {query.__name__ for query in QUERIES}
+    assert all(query.__name__ in said for query in QUERIES)
     assert "x.csv stay here" in said
     assert "never Curvature: refused" in said
     assert "With fewer than 50 rows: nothing at all." in said

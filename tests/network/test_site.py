@@ -19,9 +19,9 @@ from network.memory_link import furnish, key_of, remote
 
 import compfed as cf
 from compfed._utils import files as durable
-from compfed.federation import Curvature, Describe, InProcess, Moments, Refused, Round, ValueAndGradient, ask
+from compfed.federation import Curvature, Describe, InProcess, Moments, Refusal, Round, ValueAndGradient, ask
 from compfed.federation.codec import digest, pack, to_bytes
-from compfed.federation.spec import Job, View
+from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import keys
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.site import service as service_module
@@ -30,7 +30,7 @@ from compfed.network.site.settings import SiteSettings
 from compfed.network.site.state import RunFiles
 
 D = 3
-VIEW = View(cf.losses.Squared())
+VIEW = ObjectiveSpec(cf.losses.Squared())
 NAMES = ("north", "south")
 
 
@@ -175,7 +175,7 @@ def test_a_damaged_record_is_told_again(tmp_path):
     path, query = site(tmp_path), ValueAndGradient(VIEW, np.zeros((1, D)))
     answered(path, message(query))
     (file,) = (path.parent / "state" / "runs" / "run" / "records").iterdir()
-    other = View(cf.losses.Logistic())
+    other = ObjectiveSpec(cf.losses.Logistic())
     durable.write_checked(file, to_bytes(pack(other)))  # a record under the name of another
     assert answered(path, message(query, number=2, after=1, known={digest(VIEW)}))["kind"] == "lost"
     file.write_bytes(b"")
@@ -240,7 +240,7 @@ def _raw(header: Header, body: Any) -> bytes:
 def test_a_record_that_is_no_query_is_refused(tmp_path):
     path = site(tmp_path)
     (reply,) = answered(path, message(VIEW))["replies"]
-    assert isinstance(reply, Refused)
+    assert isinstance(reply, Refusal)
     assert reply.reason == "site 'north' refuses View: View is not a question it knows."
 
 
@@ -320,7 +320,7 @@ def test_a_refusal_of_one_query_does_not_affect_the_others(tmp_path):
     path = site(tmp_path, '[refuses]\nquestions = ["Curvature"]\n')
     moments, refused = answered(path, message(Moments(), Curvature(VIEW, np.zeros(D), np.arange(2))))["replies"]
     np.testing.assert_allclose(moments.mean, table().features[0].mean(axis=0), rtol=1e-12)
-    assert refused == Refused("site 'north' refuses Curvature: it does not answer Curvature.")
+    assert refused == Refusal("site 'north' refuses Curvature: it does not answer Curvature.")
     assert log_of(path)[0]["refused"] == {"count": 1, "first": [refused.reason]}
 
 
@@ -358,7 +358,7 @@ def test_the_reply_to_one_message_is_bounded(tmp_path):
     path = site(tmp_path, "[limits]\nmax_reply_bytes = 1000\n")
     x = np.zeros((20, D))
     replies = answered(path, message(*[ValueAndGradient(VIEW, x)] * 50))["replies"]
-    used = [reply for reply in replies if not isinstance(reply, Refused)]
+    used = [reply for reply in replies if not isinstance(reply, Refusal)]
     assert len(used) == 2  # 20 values, gradients and sizes of terms: 800 bytes each
     assert all("at most 1000 bytes (max_reply_bytes)" in reply.reason for reply in replies[2:])
 
@@ -374,7 +374,7 @@ def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
 def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
     path = site(tmp_path, '[refuses]\nquestions = ["Moments"]\n')
     (first,) = answered(path, message(Moments()))["replies"]
-    assert isinstance(first, Refused)
+    assert isinstance(first, Refusal)
     path.write_text(path.read_text().replace('"Moments"', '"HeldOut"'))
     (second,) = answered(path, message(Moments()))["replies"]
     np.testing.assert_allclose(second.mean, table().features[0].mean(axis=0), rtol=1e-12)
@@ -386,10 +386,10 @@ def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path
     algorithm = cf.algorithms.FedAvg(eta=0.1, tau=2)
     reasons = set()
     for batch in (1, 5, 12, 13, 40):
-        job = Job(0, algorithm, cf.regularisers.Zero(), VIEW, np.zeros(D), 0, batch, 12, True)
-        (reply,) = answered(path, message(Round(job, 0, 0, {"x": np.zeros(D)}), run=f"run{batch}"))["replies"]
+        run_spec = RunSpec(0, algorithm, cf.regularisers.Zero(), VIEW, np.zeros(D), 0, batch, 12, True)
+        (reply,) = answered(path, message(Round(run_spec, 0, 0, {"x": np.zeros(D)}), run=f"run{batch}"))["replies"]
         reasons.add(reply.reason)
-    assert reasons == {"site 'north' refuses Round: it has fewer rows than its least_rows."}
+    assert reasons == {"site 'north' refuses Round: it has fewer rows than its min_rows."}
 
 
 def test_a_number_of_the_rows_is_in_no_refusal(tmp_path):

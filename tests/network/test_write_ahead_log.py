@@ -22,14 +22,14 @@ from network.memory_link import furnish, remote, wipe
 from problems import logistic
 
 import compfed as cf
-from compfed.federation import Describe, InProcess, Moments, ask, converse
+from compfed.federation import Describe, InProcess, Moments, ask, run_program
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import Job, View
+from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.envelope import read_header
 from compfed.network.server.remote import TableChanged
 from compfed.network.server.write_ahead_log import NAME, WriteAheadLog
-from compfed.simulation.plain import task_of
+from compfed.simulation.plain import spec_of
 
 later = pytest.mark.thorough  # run by `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
@@ -48,7 +48,7 @@ def paths(problem, tmp_path):
 
 
 def minimised(problem, federation, name="DecoupledProx") -> np.ndarray:
-    return cf.minimise(problem, name, tol=1e-12, federation=federation, max_rounds=12).x
+    return cf.solve_federated(problem, name, tol=1e-12, federation=federation, max_rounds=12).x
 
 
 @pytest.fixture(scope="module")
@@ -164,16 +164,18 @@ def test_a_site_that_is_asked_now_and_then_has_its_own_rounds_done_again(problem
     """With sampled sites nobody else would notice: a state that starts afresh is another method."""
     algorithm = cf.algorithms.Scaffold(eta=0.3, tau=3)
     smooth = problem.replace(regulariser=cf.regularisers.Zero())
-    job = Job(0, algorithm, smooth.regulariser, View(smooth.loss), np.zeros(smooth.d), 3, None, 20, everyone=False)
+    run_spec = RunSpec(
+        0, algorithm, smooth.regulariser, ObjectiveSpec(smooth.loss), np.zeros(smooth.d), 3, None, 20, everyone=False
+    )
     ends = []
     federation, link = remote(paths)
     for where in (InProcess(smooth.sites), federation):
-        loop = ServerLoop(job, task_of(smooth), participants=1)
+        loop = ServerLoop(run_spec, spec_of(smooth), participants=1)
         for r in range(10):
             if where is federation and r == 7:
                 for path in paths:
                     wipe(path)
-            converse(where, loop.round())
+            run_program(where, loop.round())
         ends.append(loop.model())
     np.testing.assert_array_equal(*ends)
     assert len({site for site, _ in link.sent}) == 2
@@ -533,7 +535,7 @@ def test_a_table_that_is_restored_can_be_used(problem, paths, tmp_path, undistur
 
 def test_both_logs_have_a_line_per_reply_and_nothing_of_the_rows(problem, paths, tmp_path):
     federation, _ = remote(paths, tmp_path / "run")
-    cf.minimise(problem, "ProximalNewton", federation=federation)
+    cf.solve_federated(problem, "ProximalNewton", federation=federation)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert len(lines) == 2 * federation.number
     site = [json.loads(line) for line in (paths[1].parent / "state" / "log.jsonl").read_text().splitlines()]

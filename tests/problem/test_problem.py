@@ -183,7 +183,7 @@ def test_weights_equal_to_shares_give_the_pooled_problem(sites, x):
     np.testing.assert_allclose(split.objective(x), pooled.objective(x), rtol=1e-13)
     np.testing.assert_allclose(split.gradient(x), pooled.gradient(x), rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(split.lipschitz, pooled.lipschitz, rtol=1e-8)
-    np.testing.assert_allclose(cf.solve(split).x, cf.solve(pooled).x, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(cf.solve_pooled(split).x, cf.solve_pooled(pooled).x, rtol=1e-9, atol=1e-12)
 
 
 def test_weights_are_uniform_unless_given(sites, x):
@@ -242,11 +242,11 @@ def test_astype(problem, x):
 
 
 def test_describe_is_plain_data(problem):
-    told = problem.describe()
-    assert told["loss"] == {"name": type(problem.loss).__name__, "ridge": RIDGE}
-    assert told["regulariser"] == {"name": "L1", "lam": LAM}
-    assert told["samples"] == {"total": sum(SIZES), "smallest": 1, "largest": 300}
-    assert (told["clients"], told["features"], told["uniform_weights"]) == (5, D, False)
+    cached = problem.describe()
+    assert cached["loss"] == {"name": type(problem.loss).__name__, "ridge": RIDGE}
+    assert cached["regulariser"] == {"name": "L1", "lam": LAM}
+    assert cached["samples"] == {"total": sum(SIZES), "smallest": 1, "largest": 300}
+    assert (cached["clients"], cached["features"], cached["uniform_weights"]) == (5, D, False)
 
 
 # --- the caller's precision ---
@@ -266,9 +266,9 @@ PUBLIC_CALLS: dict[str, Any] = {
     "gradient_mapping": lambda p: p.gradient_mapping(np.ones(8)),
     "lipschitz": lambda p: (p.lipschitz, p.client_lipschitz),
     "astype": lambda p: p.astype("float32").gradient(np.ones(8)),
-    "solve": lambda p: cf.solve(p),
+    "solve": lambda p: cf.solve_pooled(p),
     "simulate": lambda p: cf.simulate(p, ALGORITHM, 2).x,
-    "reference": lambda p: cf.engines.reference(p, ALGORITHM, 2).x,
+    "reference": lambda p: cf.simulation.run_plain(p, ALGORITHM, 2).x,
     "grid": lambda p: cf.grid(p, ALGORITHM, 2, {"eta": [0.01, 0.02]})[0].x,
     "a refusal": lambda p: refused(lambda: p.objective(np.ones(3))),
     "a divergence": lambda p: refused(lambda: cf.simulate(p, cf.algorithms.DecoupledProx(eta=1e4), 60)),
@@ -308,7 +308,7 @@ def test_a_weakly_convex_penalty_needs_short_steps():
     with pytest.raises(cf.InputError, match=r"MCP is weakly convex: its prox needs steps below 3, and here 1/L = 400"):
         _ = flat.lipschitz
     with pytest.raises(cf.InputError, match="MCP is weakly convex"):
-        cf.minimise(flat)
+        cf.solve_federated(flat)
     steep = cf.Problem(cf.losses.Squared(), g, cf.data.from_arrays([2.0 * np.eye(4)], [np.ones(4)]))  # 1/L = 1
     assert steep.lipschitz == pytest.approx(1.0)
     with pytest.raises(cf.InputError, match=r"DecoupledProx takes the prox of MCP with steps up to 4; .* below 3"):

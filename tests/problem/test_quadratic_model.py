@@ -34,7 +34,7 @@ from compfed.regularisers import (
     TotalVariation1D,
     Zero,
 )
-from compfed.regularisers.coordinate_form import Form, form_of, plain
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, plain
 from compfed.regularisers.matrices import turned
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -112,8 +112,8 @@ def model(seed: int, rows: int = 25, d: int = D) -> Model:
     return Model(A, 1.5 * rng.standard_normal(d))
 
 
-def known(g: Any, d: int = D) -> Form:
-    form = form_of(g, d)
+def known(g: Any, d: int = D) -> CoordinateForm:
+    form = coordinate_form(g, d)
     assert form is not None
     return form
 
@@ -635,7 +635,7 @@ def test_groups_with_flat_directions(lam):
     one = rng.standard_normal((4, 2))
     A = np.column_stack([one, one, 2 * one[:, :1]])
     B, gradient = A.T @ A, -A.T @ rng.standard_normal(4)
-    form = form_of(GroupL2(lam, (0, 1, 0, 1, 1), np.ones(2)), 5)
+    form = coordinate_form(GroupL2(lam, (0, 1, 0, 1, 1), np.ones(2)), 5)
     assert form is not None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -652,7 +652,7 @@ def test_a_step_is_cut_where_a_group_bends(monkeypatch):
     X = np.array([[2.0, 2, 0, 0, 2, 4], [-1, -1, 0, 1, -1, -2]])
     Z = X - X.mean(axis=0)
     B, gradient = Z.T @ Z / 2, -Z.T @ np.array([-1.0, 1.4]) / 2
-    form = form_of(GroupL2(1e-3, (0, 0, 1, 1, 2, 2)), 6)
+    form = coordinate_form(GroupL2(1e-3, (0, 0, 1, 1, 2, 2)), 6)
     assert form is not None
     sweeps = 0
     sweep = _Search.sweep

@@ -82,7 +82,7 @@ def test_values_by_hand(weighted):
 
 
 def test_minimiser_with_whole_weights_is_that_of_repeated_rows(weighted, repeated):
-    np.testing.assert_allclose(cf.solve(weighted).x, cf.solve(repeated).x, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(cf.solve_pooled(weighted).x, cf.solve_pooled(repeated).x, rtol=1e-10, atol=1e-13)
 
 
 def test_a_run_with_whole_weights_is_that_of_repeated_rows(weighted, repeated):
@@ -123,7 +123,7 @@ def test_shares_make_it_the_pooled_table_of_scikit_learn():
     smooth = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.Zero(), sites, weights=sites.shares)
     model = LogisticRegression(C=1 / (RIDGE * weight.sum()), fit_intercept=False, tol=1e-12, max_iter=10_000)
     model.fit(*sites.pooled(), sample_weight=weight)
-    np.testing.assert_allclose(cf.solve(smooth).x, model.coef_[0], rtol=1e-6)
+    np.testing.assert_allclose(cf.solve_pooled(smooth).x, model.coef_[0], rtol=1e-6)
     one_site = problem(cf.data.from_arrays([np.vstack(A)], [np.hstack(y)], row_weights=[weight]))
     np.testing.assert_allclose(
         problem(sites, weights=sites.shares).gradient(X), one_site.gradient(X), rtol=1e-11, atol=1e-14
@@ -238,7 +238,7 @@ def test_full_gradient_by_hand():
 
 
 def agree(p: cf.Problem, algorithm: cf.algorithms.Algorithm, **options: Any) -> None:
-    a, b = (engine(p, algorithm, 8, seed=3, **options) for engine in (cf.simulate, cf.engines.reference))
+    a, b = (engine(p, algorithm, 8, seed=3, **options) for engine in (cf.simulate, cf.simulation.run_plain))
     scale = np.abs(b.x).max()
     np.testing.assert_allclose(a.x, b.x, rtol=0, atol=1e-12 * scale)
     np.testing.assert_allclose(a["objective"], b["objective"], rtol=1e-12)

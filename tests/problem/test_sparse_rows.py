@@ -11,7 +11,7 @@ from compfed._utils import validation as memory
 from compfed.estimators import table
 from compfed.federation import InProcess, Moments, ask
 from compfed.federation.site.site import Site
-from compfed.federation.spec import Frame
+from compfed.federation.spec import FeatureScaling
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
 from compfed.problem import sparse_rows
@@ -30,7 +30,7 @@ def matrix(n: int = N, d: int = D, seed: int = 0) -> sp.csr_matrix:
 def pair(request):
     """(sparse rows, the same written out)."""
     A, rng = matrix(), np.random.default_rng(1)
-    frame = Frame(rng.standard_normal(D), rng.uniform(0.5, 2.0, D), intercept=request.param)
+    frame = FeatureScaling(rng.standard_normal(D), rng.uniform(0.5, 2.0, D), intercept=request.param)
     return frame.features(A), frame.features(A.toarray())
 
 

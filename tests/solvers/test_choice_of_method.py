@@ -13,10 +13,9 @@ from problems import logistic
 from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
-from compfed.algorithms import FISTA, AcceleratedDecoupledProx, ProximalBFGS, ProximalNewton
+from compfed.algorithms import FISTA, AcceleratedDecoupledProx, ProximalBFGS, ProximalNewton, default_steps
 from compfed.estimators.path import path_over
-from compfed.federation import InProcess, Refusals, SiteRefusal
-from compfed.solve import suggest
+from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
 from compfed.solvers.method_choice import BANDWIDTH, ROUNDS, automatic
 from compfed.solvers.second_order import NO_MINIMISER
 
@@ -90,16 +89,16 @@ def test_first_order_methods_where_second_order_ones_are_not_for(name):
     choice = automatic(problem, 10.0)
     assert choice.method in FIRST_ORDER
     assert "Proximal" not in choice.why
-    assert isinstance(suggest("auto", problem, at=problem.start), FIRST_ORDER)
+    assert isinstance(default_steps("auto", problem, at=problem.start), FIRST_ORDER)
     if name == "a loss from a function":  # by its values it is the logistic loss
-        minimum = cf.minimise(problem, tol=1e-8)
+        minimum = cf.solve_federated(problem, tol=1e-8)
         assert isinstance(minimum.algorithm, FIRST_ORDER)
-        np.testing.assert_allclose(minimum.x, cf.solve(SMALL).x, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(minimum.x, cf.solve_pooled(SMALL).x, rtol=0, atol=1e-6)
 
 
 def test_the_reasons_are_in_the_provenance():
     """All candidates with rounds, bytes and seconds, the chosen one first, and the price."""
-    minimum = cf.minimise(SMALL, seconds_per_round=0.25)
+    minimum = cf.solve_federated(SMALL, seconds_per_round=0.25)
     said = minimum.trace.provenance["choice"]
     assert "at 0.25 s a round and 10 MB/s" in said
     listed = said.split(": ", 1)[1].split("; ")
@@ -107,13 +106,13 @@ def test_the_reasons_are_in_the_provenance():
     # 12 rounds of 16 * 8 + 4 * 8 + 8 * 36 = 448 bytes, 3 s for the rounds and next to nothing for the bytes
     assert listed[0] == "ProximalNewton: about 12 rounds of 0.448 kB, 3 s"
     assert isinstance(minimum.algorithm, ProximalNewton)
-    assert "choice" not in cf.minimise(SMALL, "ProximalBFGS").trace.provenance  # nothing was chosen
+    assert "choice" not in cf.solve_federated(SMALL, "ProximalBFGS").trace.provenance  # nothing was chosen
 
 
 @pytest.mark.parametrize("price", [-1.0, np.nan, "dear"])
 def test_a_price_is_a_number(price):
     with pytest.raises(cf.InputError, match="seconds_per_round"):
-        cf.minimise(SMALL, seconds_per_round=price)
+        cf.solve_federated(SMALL, seconds_per_round=price)
     with pytest.raises(cf.InputError, match="seconds_per_round"):
         cf.FederatedLasso(seconds_per_round=price).fit(np.eye(3), np.arange(3.0), sites=None)
 
@@ -121,26 +120,26 @@ def test_a_price_is_a_number(price):
 # --- a site that refuses curvature ---
 
 
-def refusing(sites: cf.data.Sites, refusal: Refusals) -> InProcess:
+def refusing(sites: cf.data.Sites, refusal: DisclosurePolicy) -> InProcess:
     """The last site refuses, the others do not."""
     return InProcess([*InProcess(sites).sites[:-1], InProcess(sites, refusal).sites[-1]])
 
 
-NEVER = Refusals(questions=("Curvature",))
+NEVER = DisclosurePolicy(queries=("Curvature",))
 
 
-@pytest.mark.parametrize("refusal", [NEVER, Refusals(curvature_share=0.1)], ids=["never", "so many rows"])
+@pytest.mark.parametrize("refusal", [NEVER, DisclosurePolicy(max_hessian_share=0.1)], ids=["never", "so many rows"])
 def test_without_curvature_it_goes_on_with_gradients(refusal):
-    minimum = cf.minimise(SMALL, federation=refusing(SMALL.sites, refusal))
+    minimum = cf.solve_federated(SMALL, federation=refusing(SMALL.sites, refusal))
     assert isinstance(minimum.algorithm, ProximalBFGS)
     assert minimum.converged
     assert "site '4' refuses Curvature" in minimum.trace.provenance["choice"]
     assert "ProximalNewton" not in minimum.trace.provenance["choice"]
-    np.testing.assert_allclose(minimum.x, cf.minimise(SMALL).x, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(minimum.x, cf.solve_federated(SMALL).x, rtol=0, atol=1e-9)
 
 
 def test_the_refusal_is_in_the_notes():
-    minimum = cf.minimise(SMALL, federation=refusing(SMALL.sites, NEVER))
+    minimum = cf.solve_federated(SMALL, federation=refusing(SMALL.sites, NEVER))
     assert any("site '4' refuses Curvature" in note for note in minimum.notes)
 
 
@@ -150,20 +149,20 @@ def test_a_refusal_in_the_midst_of_a_search():
     A = [rng.standard_normal((25, 300)) for _ in range(2)]
     sites = cf.data.from_arrays(A, [np.sign(a[:, 0] + 0.5 * rng.standard_normal(25)) for a in A])
     problem = cf.Problem(cf.losses.Logistic(ridge=1e-2), cf.regularisers.L1(0.05), sites)
-    minimum = cf.minimise(problem, federation=refusing(sites, Refusals(curvature_share=1.0)))
+    minimum = cf.solve_federated(problem, federation=refusing(sites, DisclosurePolicy(max_hessian_share=1.0)))
     assert isinstance(minimum.algorithm, ProximalBFGS)
     assert minimum.converged
     for said in (minimum.notes[0], minimum.trace.provenance["choice"]):
         assert re.search(
             r"site '1' refuses Curvature: \d+ coordinates are more than 1 of the number of its rows;", said
         )
-    np.testing.assert_allclose(minimum.x, cf.minimise(problem).x, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(minimum.x, cf.solve_federated(problem).x, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("refusal", [NEVER, Refusals(curvature_share=0.1)], ids=["never", "so many rows"])
+@pytest.mark.parametrize("refusal", [NEVER, DisclosurePolicy(max_hessian_share=0.1)], ids=["never", "so many rows"])
 def test_asked_for_by_name_the_refusal_is_an_error(refusal):
     with pytest.raises(SiteRefusal, match=r"site '4' refuses Curvature"):
-        cf.minimise(SMALL, "ProximalNewton", federation=refusing(SMALL.sites, refusal))
+        cf.solve_federated(SMALL, "ProximalNewton", federation=refusing(SMALL.sites, refusal))
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +181,7 @@ def test_a_fit_has_the_same_coefficients_with_and_without_a_refusal(cancer):
     assert np.linalg.norm((plain.coef_ - without.coef_) * size) <= 1e-6 * np.linalg.norm(plain.coef_ * size)
     np.testing.assert_array_equal(plain.coef_ != 0, without.coef_ != 0)
     assert "refuses Curvature" in without.trace_.provenance["choice"]
-    assert without.communication_.by_question["Curvature"][0] == 1  # it was asked for once
+    assert without.communication_.by_query["Curvature"][0] == 1  # it was asked for once
     with pytest.raises(SiteRefusal, match=r"refuses Curvature"):
         cf.FederatedLogisticRegression(0.01, algorithm="ProximalNewton").fit_federation(refusing(cancer, NEVER))
 

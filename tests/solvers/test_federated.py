@@ -20,10 +20,11 @@ from compfed.algorithms import (
     ProximalGradient,
     ProximalNewton,
 )
-from compfed.federation import InProcess, converse
-from compfed.federation.server.rounds import Answered, Order, Segment, looked
-from compfed.simulation.plain import task_of
-from compfed.solve import bounds, suggest
+from compfed.algorithms.default_steps import default_steps
+from compfed.algorithms.default_steps import lipschitz_bounds as bounds
+from compfed.federation import InProcess, run_program
+from compfed.federation.server.rounds import Evaluation, Order, Segment, looked
+from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import minimising
 from compfed.solvers.method_choice import of_first_order
 from compfed.solvers.search import Search, Start
@@ -40,14 +41,14 @@ def first_order(problem: cf.Problem, tau: int = 5, at: Any = None) -> type[Algor
 
 @pytest.fixture(scope="module")
 def star() -> np.ndarray:
-    x = cf.solve(PROBLEM).x
+    x = cf.solve_pooled(PROBLEM).x
     assert 0 < np.count_nonzero(x) < D
     return x
 
 
 @pytest.fixture(scope="module")
-def minimum() -> cf.Minimum:
-    return cf.minimise(PROBLEM)
+def minimum() -> cf.FederatedSolution:
+    return cf.solve_federated(PROBLEM)
 
 
 # --- the minimiser ---
@@ -60,24 +61,24 @@ def test_it_reaches_the_minimiser_by_default(minimum, star):
     np.testing.assert_array_equal(minimum.x == 0, star == 0)
     np.testing.assert_array_equal(np.asarray(minimum), minimum.x)
     assert isinstance(minimum.algorithm, ProximalNewton)
-    assert isinstance(minimum.algorithm, type(suggest("auto", PROBLEM)))
+    assert isinstance(minimum.algorithm, type(default_steps("auto", PROBLEM)))
 
 
 def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
     problem = logistic(samples=[20, 12, 20, 12, 20], weights=True)
-    minimum = cf.minimise(problem)
+    minimum = cf.solve_federated(problem)
     assert minimum.converged
-    np.testing.assert_allclose(minimum.x, cf.solve(problem).x, rtol=0, atol=1e-7)
+    np.testing.assert_allclose(minimum.x, cf.solve_pooled(problem).x, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["DecoupledProx", "FISTA", "FedDR", "Scaffnew", "ProximalBFGS"])
 def test_exact_methods_by_name(name, star):
-    minimum = cf.minimise(PROBLEM, name, tau=TAU)
-    suggested = suggest(name, PROBLEM, tau=TAU)
-    if suggested.by_questions:  # its first step is from a rougher bound
-        assert 0 < minimum.algorithm.eta < suggested.eta  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    minimum = cf.solve_federated(PROBLEM, name, tau=TAU)
+    from_bounds = default_steps(name, PROBLEM, tau=TAU)
+    if from_bounds.by_questions:  # its first step is from a rougher bound
+        assert 0 < minimum.algorithm.eta < from_bounds.eta  # pyright: ignore[reportAttributeAccessIssue]  # it has one
     else:
-        assert minimum.algorithm == suggested
+        assert minimum.algorithm == from_bounds
     assert minimum.converged
     assert minimum.certificate.holds
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
@@ -98,7 +99,7 @@ def mapping_by_hand(x: np.ndarray) -> float:
 @pytest.mark.parametrize("tol", [1e-2, 1e-6])
 def test_certificate_by_hand(tol, name):
     """The same of a search by rounds and of one by questions."""
-    minimum = cf.minimise(PROBLEM, name, tol=tol)
+    minimum = cf.solve_federated(PROBLEM, name, tol=tol)
     certificate = minimum.certificate
     scale = np.linalg.norm(quadratic_oracle(PROBLEM)[1].mean(axis=0))  # of grad f(0) = -b
     np.testing.assert_allclose(certificate.gradient_mapping, mapping_by_hand(minimum.x), rtol=1e-6)
@@ -112,13 +113,13 @@ def test_certificate_by_hand(tol, name):
 
 
 def test_a_scale_of_ones_own():
-    minimum = cf.minimise(PROBLEM, tol=1e-3, scale=0.5)
+    minimum = cf.solve_federated(PROBLEM, tol=1e-3, scale=0.5)
     assert minimum.certificate.scale == 0.5
     assert mapping_by_hand(minimum.x) <= 1e-3 * 0.5 < minimum.trace["gradient_mapping"][-2]
 
 
 def test_starting_at_the_minimiser_takes_no_rounds(star):
-    minimum = cf.minimise(PROBLEM, x0=star)
+    minimum = cf.solve_federated(PROBLEM, x0=star)
     assert (minimum.converged, minimum.rounds) == (True, 0)
     np.testing.assert_array_equal(minimum.x, star)
 
@@ -131,7 +132,7 @@ def test_a_problem_in_single_precision_is_minimised_in_double(method):
     y = A @ np.array([1.0, 0.99])
     sites = cf.data.from_arrays(np.split(A, 3), np.split(y, 3))
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites, dtype="float32")
-    minimum = cf.minimise(problem, method, max_rounds=500)
+    minimum = cf.solve_federated(problem, method, max_rounds=500)
     assert minimum.converged == minimum.certificate.holds == bool(np.abs(minimum.x - [1.0, 0.99]).max() < 1e-3)
     assert minimum.converged == (method == "auto")
 
@@ -141,7 +142,7 @@ def test_a_large_model_is_no_blow_up(method):
     """The minimiser grows with the labels, and so does every step: 1e11 times the labels, 1e11 times the model."""
     scaled = cf.data.from_arrays(PROBLEM.sites.features, [1e11 * y for y in PROBLEM.sites.labels])
     problem = cf.Problem(PROBLEM.loss, cf.regularisers.Zero(), scaled)
-    minimum = cf.minimise(problem, method, max_rounds=2000)
+    minimum = cf.solve_federated(problem, method, max_rounds=2000)
     assert minimum.certificate.holds
     assert minimum.notes == []
     least = np.linalg.norm(minimum.x)
@@ -202,11 +203,11 @@ def test_a_stopped_run_goes_on(whole):
 
 @pytest.mark.parametrize("name", ["FISTA", "DecoupledProx"])
 def test_a_step_far_too_long_is_halved_until_it_is_not(name, star):
-    asked = suggest(name, PROBLEM, tau=TAU, scale=50.0)
+    asked = default_steps(name, PROBLEM, tau=TAU, scale=50.0)
     with pytest.warns(
         cf.StepSizeWarning, match=rf"{name}: .*; step halved to eta=.*going on from the last good model\."
     ):
-        minimum = cf.minimise(PROBLEM, asked)
+        minimum = cf.solve_federated(PROBLEM, asked)
     assert minimum.converged
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
     halvings = [note for note in minimum.notes if "step halved to eta=" in note]
@@ -224,7 +225,7 @@ def test_a_step_far_too_long_is_halved_until_it_is_not(name, star):
 def test_proximal_gradient_ends_below_the_longest_stable_step(star):
     """Gradient steps on a quadratic are stable below 2 / L and at no step beyond."""
     with pytest.warns(cf.StepSizeWarning):
-        minimum = cf.minimise(PROBLEM, ProximalGradient(eta=50 / PROBLEM.lipschitz))
+        minimum = cf.solve_federated(PROBLEM, ProximalGradient(eta=50 / PROBLEM.lipschitz))
     assert minimum.converged
     eta: float = minimum.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]  # it has one
     assert 1 / PROBLEM.lipschitz < eta < 2 / PROBLEM.lipschitz
@@ -232,8 +233,8 @@ def test_proximal_gradient_ends_below_the_longest_stable_step(star):
 
 
 def test_a_step_that_is_right_is_left_alone(star):
-    asked = suggest("DecoupledProx", PROBLEM, tau=TAU, scale=0.7)
-    minimum = cf.minimise(PROBLEM, asked)
+    asked = default_steps("DecoupledProx", PROBLEM, tau=TAU, scale=0.7)
+    minimum = cf.solve_federated(PROBLEM, asked)
     assert minimum.algorithm is asked
     assert minimum.notes == []
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
@@ -241,7 +242,7 @@ def test_a_step_that_is_right_is_left_alone(star):
 
 @pytest.mark.parametrize(("algorithm", "trouble"), [("FedMid", "no lower"), (FedMid(eta=50.0, tau=TAU), "blew up")])
 def test_an_inexact_method_stops_where_it_gets_no_further(star, algorithm, trouble):
-    minimum = cf.minimise(PROBLEM, algorithm, tau=TAU, max_rounds=4000)
+    minimum = cf.solve_federated(PROBLEM, algorithm, tau=TAU, max_rounds=4000)
     assert not minimum.converged
     assert not minimum.certificate.holds
     assert trouble in minimum.notes[-1]
@@ -255,17 +256,19 @@ def test_an_inexact_method_stops_where_it_gets_no_further(star, algorithm, troub
 
 
 def test_max_rounds():
-    minimum = cf.minimise(PROBLEM, "DecoupledProx", tau=TAU, max_rounds=25)
+    minimum = cf.solve_federated(PROBLEM, "DecoupledProx", tau=TAU, max_rounds=25)
     assert minimum.rounds == 25
     assert not minimum.converged
     assert minimum.certificate.relative > minimum.certificate.tol
     np.testing.assert_array_equal(minimum.trace["round"], [0, 10, 20, 25])
-    np.testing.assert_array_equal(minimum.x, cf.simulate(PROBLEM, suggest("DecoupledProx", PROBLEM, tau=TAU), 25).x)
+    np.testing.assert_array_equal(
+        minimum.x, cf.simulate(PROBLEM, default_steps("DecoupledProx", PROBLEM, tau=TAU), 25).x
+    )
 
 
 def test_max_rounds_counts_the_rounds_of_all_steps():
     with pytest.warns(cf.StepSizeWarning):
-        minimum = cf.minimise(PROBLEM, suggest("FISTA", PROBLEM, scale=5.0), max_rounds=33)
+        minimum = cf.solve_federated(PROBLEM, default_steps(FISTA, PROBLEM, scale=5.0), max_rounds=33)
     assert minimum.rounds <= 33
     assert minimum.trace["round"][-1] == minimum.rounds
     assert len(minimum.notes) > 0
@@ -295,7 +298,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 def test_mistake(mistake):
     given, message = MISTAKES[mistake]
     with pytest.raises(cf.InputError, match=message):
-        cf.minimise(**{"problem": PROBLEM, **given})
+        cf.solve_federated(**{"problem": PROBLEM, **given})
 
 
 @pytest.mark.parametrize("tol", [-1.0, np.nan, True, "small"])
@@ -323,7 +326,7 @@ def large_counts() -> tuple[cf.Problem, np.ndarray]:
 def test_poisson_with_large_counts_is_that_of_scikit_learn(large_counts):
     """Newton's step from zero goes to exp(400): refused, and halved until it helps. No warning is due for that."""
     problem, expected = large_counts
-    minimum = cf.minimise(problem)
+    minimum = cf.solve_federated(problem)
     assert minimum.converged
     np.testing.assert_allclose(minimum.x, expected, rtol=1e-6)
     assert minimum.trace["objective"][1] > minimum.trace["objective"][0]
@@ -334,12 +337,12 @@ def test_first_order_steps_follow_the_curvature(large_counts):
     """The curvature at the start is 1/400 of that at the minimiser: steps begin far too long, then follow the model."""
     problem, expected = large_counts
     with pytest.warns(cf.StepSizeWarning, match="the model blew up; step halved"):
-        minimum = cf.minimise(problem, "AcceleratedDecoupledProx")
+        minimum = cf.solve_federated(problem, "AcceleratedDecoupledProx")
     assert minimum.converged
     np.testing.assert_allclose(minimum.x, expected, rtol=1e-6)
     assert any("the curvature at the model is now" in note for note in minimum.notes)
     # the step it ended with is that of the minimiser, not one cut down at the start
-    fitting: Any = suggest(type(minimum.algorithm), problem, at=minimum.x)
+    fitting: Any = default_steps(type(minimum.algorithm), problem, at=minimum.x)
     assert 0.5 < minimum.algorithm.eta / fitting.eta < 2  # pyright: ignore[reportAttributeAccessIssue]  # it has one
 
 
@@ -348,7 +351,7 @@ def test_first_order_steps_follow_the_curvature(large_counts):
 
 def test_labels_all_zero_are_done_at_once():
     sites = cf.data.from_arrays(PROBLEM.sites.features, [np.zeros(12)] * 5)
-    minimum = cf.minimise(cf.Problem(PROBLEM.loss, PROBLEM.regulariser, sites))
+    minimum = cf.solve_federated(cf.Problem(PROBLEM.loss, PROBLEM.regulariser, sites))
     assert (minimum.converged, minimum.rounds, minimum.certificate.gradient_mapping) == (True, 0, 0.0)
     assert minimum.certificate.relative == 0.0
     np.testing.assert_array_equal(minimum.x, np.zeros(D))
@@ -360,7 +363,7 @@ def test_a_start_that_is_the_minimiser_but_for_rounding():
     A = [rng.standard_normal((12, D)) for _ in range(5)]
     A = [a - np.mean(A, axis=(0, 1)) for a in A]
     problem = cf.Problem(PROBLEM.loss, cf.regularisers.L1(0.0), cf.data.from_arrays(A, [np.full(12, 3.0)] * 5))
-    minimum = cf.minimise(problem)  # a warning would be an error
+    minimum = cf.solve_federated(problem)  # a warning would be an error
     assert 0 < minimum.certificate.scale < 1e-14
     assert minimum.converged
     assert minimum.notes == []
@@ -401,8 +404,10 @@ def test_where_the_curvature_has_no_bound_it_is_that_at_the_model():
         L, L_max = (steep + 4 * flat) / 5, max(steep, flat)
         expected = AcceleratedDecoupledProx if 4 / L_max > 1 / L else FISTA
         assert first_order(problem, 5, at=[x]) is expected
-        np.testing.assert_allclose(suggest("FISTA", problem, at=[x]).eta, 1 / L, rtol=1e-8)
-        np.testing.assert_allclose(suggest("DecoupledProx", problem, tau=5, at=[x]).eta, 4 / (5 * L_max), rtol=1e-8)
+        np.testing.assert_allclose(default_steps(FISTA, problem, at=[x]).eta, 1 / L, rtol=1e-8)
+        np.testing.assert_allclose(
+            default_steps(cf.algorithms.DecoupledProx, problem, tau=5, at=[x]).eta, 4 / (5 * L_max), rtol=1e-8
+        )
     assert {first_order(problem, 5, at=[x]) for x in (-3.0, 3.0)} == {AcceleratedDecoupledProx, FISTA}
 
 
@@ -456,7 +461,7 @@ def test_then_of_two_runs_is_the_longer_run():
 def segment(x: float, rounds: list[int], objective: list[float], blew_up: bool = False) -> Segment:
     trace = piece(rounds, objective)
     trace = cf.Trace(trace.columns, np.full(D, x), {"diverged": "yes"} if blew_up else {})
-    at = Answered(value=objective[-1], gradient=np.zeros(D), terms=0.0, L=None, L_max=None)
+    at = Evaluation(value=objective[-1], gradient=np.zeros(D), terms=0.0, L=None, L_max=None)
     return Segment(trace, None if blew_up else at)
 
 
@@ -481,10 +486,10 @@ def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(mo
 
     monkeypatch.setattr("compfed.solvers.first_order.runner", runner)
     start = Start(np.zeros(D), np.ones(5), scale=1.0)
-    task = task_of(PROBLEM)
+    spec = spec_of(PROBLEM)
     with pytest.warns(cf.StepSizeWarning, match="blew up" if blew_up else "500 rounds brought the objective no lower"):
-        minimum, _ = converse(
-            InProcess(PROBLEM.sites), minimising(InProcess(PROBLEM.sites), task, Search("FISTA"), start)
+        minimum, _ = run_program(
+            InProcess(PROBLEM.sites), minimising(InProcess(PROBLEM.sites), spec, Search("FISTA"), start)
         )
     first, second = (order.algorithm.eta for order in orders)  # pyright: ignore[reportAttributeAccessIssue]  # FISTA's
     assert second == first / 2
@@ -496,11 +501,11 @@ def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(mo
 
 def test_what_the_sites_say_is_summed_with_their_weights():
     """Two sites of weights 1/4 and 3/4; L is a sum, L_max the largest."""
-    task = SimpleNamespace(weights=np.array([0.25, 0.75]))
+    spec = SimpleNamespace(weights=np.array([0.25, 0.75]))
     answers = [
         (SimpleNamespace(value=[v], gradient=[[v, 0.0]], terms=[10 * v]), SimpleNamespace(L=v)) for v in (4.0, 8.0)
     ]
-    found = looked(task, answers)  # pyright: ignore[reportArgumentType]  # stands in
+    found = looked(spec, answers)  # pyright: ignore[reportArgumentType]  # stands in
     assert (found.value, found.terms, found.L, found.L_max) == (7.0, 70.0, 7.0, 8.0)
     assert found.gradient.tolist() == [7.0, 0.0]
 
@@ -510,7 +515,7 @@ def test_what_is_returned_is_the_point_that_met_the_tolerance():
     X = np.random.default_rng(184).standard_normal((9, 3))
     sites = cf.data.from_table(X, np.round(np.exp(X[:, 0])), np.arange(9) % 3)
     problem = cf.Problem(cf.losses.Poisson(ridge=1e-9), cf.regularisers.NonNegative(), sites)
-    found = cf.minimise(problem)
+    found = cf.solve_federated(problem)
     assert found.converged
     assert found.certificate.holds
     gradient = X.T @ (np.exp(X @ found.x) - np.round(np.exp(X[:, 0]))) / 9 + 1e-9 * found.x

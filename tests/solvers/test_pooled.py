@@ -52,7 +52,7 @@ def by_cvxpy(problem: cf.Problem, penalty: Any, constraints: Any = ()) -> np.nda
     return x.value
 
 
-def agree(solution: cf.Solution, other: np.ndarray, some_zeros: bool = True) -> None:
+def agree(solution: cf.PooledSolution, other: np.ndarray, some_zeros: bool = True) -> None:
     assert solution.converged
     np.testing.assert_allclose(solution.x, other, atol=2e-5)
     np.testing.assert_array_equal(solution.x == 0, np.abs(other) < 2e-5)
@@ -86,7 +86,7 @@ def test_against_cvxpy(name, weighted, regression, classification):
     loss, g, penalty, constraints = CASES[name]
     sites = classification if isinstance(loss, cf.losses.Logistic) else regression
     problem = cf.Problem(loss, g, sites, weights=[0.6, 0.1, 0.3] if weighted else None)
-    solution = cf.solve(problem)
+    solution = cf.solve_pooled(problem)
     agree(solution, by_cvxpy(problem, penalty, constraints), some_zeros=name != "ball")
     # certified at rounding level, by a gradient mapping that test_problem checks on its own
     scale = problem.lipschitz * np.linalg.norm(solution.x) + np.linalg.norm(problem.gradient(solution.x))
@@ -105,7 +105,7 @@ def test_against_cvxpy(name, weighted, regression, classification):
 def test_lasso_of_scikit_learn(regression):
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.5), regression, weights=regression.shares)
     model = Lasso(alpha=0.5, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(*regression.pooled())
-    solution = cf.solve(problem)
+    solution = cf.solve_pooled(problem)
     np.testing.assert_allclose(solution.x, model.coef_, rtol=1e-6, atol=1e-9)
     np.testing.assert_array_equal(solution.x == 0, model.coef_ == 0)
     assert 0 < np.count_nonzero(solution.x) < D
@@ -118,7 +118,7 @@ def test_elastic_net_of_scikit_learn(regression):
     l1, l2 = alpha * ratio, alpha * (1 - ratio)
     in_g = cf.Problem(cf.losses.Squared(), cf.regularisers.ElasticNet(l1, l2), regression, weights=regression.shares)
     in_f = cf.Problem(cf.losses.Squared(ridge=l2), cf.regularisers.L1(l1), regression, weights=regression.shares)
-    for solution in map(cf.solve, (in_g, in_f)):
+    for solution in map(cf.solve_pooled, (in_g, in_f)):
         np.testing.assert_allclose(solution.x, model.coef_, rtol=1e-6, atol=1e-9)
         np.testing.assert_array_equal(solution.x == 0, model.coef_ == 0)
         assert 0 < np.count_nonzero(solution.x) < D
@@ -131,7 +131,7 @@ def test_logistic_regression_of_scikit_learn(classification):
     C = 1 / (lam * sum(SIZES))
     model = LogisticRegression(l1_ratio=1.0, C=C, solver="saga", fit_intercept=False, tol=1e-12, max_iter=100_000)
     model.fit(*classification.pooled())
-    solution = cf.solve(problem)
+    solution = cf.solve_pooled(problem)
     np.testing.assert_allclose(solution.x, model.coef_[0], rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal(solution.x == 0, model.coef_[0] == 0)
     assert 0 < np.count_nonzero(solution.x) < D
@@ -140,7 +140,7 @@ def test_logistic_regression_of_scikit_learn(classification):
 def test_least_squares_without_a_regulariser(regression):
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), regression, weights=regression.shares)
     A, y = regression.pooled()
-    np.testing.assert_allclose(cf.solve(problem).x, np.linalg.lstsq(A, y)[0], rtol=1e-10)
+    np.testing.assert_allclose(cf.solve_pooled(problem).x, np.linalg.lstsq(A, y)[0], rtol=1e-10)
 
 
 def test_a_large_lambda_gives_exactly_zero(regression):
@@ -148,14 +148,14 @@ def test_a_large_lambda_gives_exactly_zero(regression):
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(1.0), regression)
     top = np.abs(problem.gradient(np.zeros(D))).max()
     for factor, nonzeros in ((1.001, 0), (0.999, 1)):
-        solution = cf.solve(problem.replace(regulariser=cf.regularisers.L1(factor * top)))
+        solution = cf.solve_pooled(problem.replace(regulariser=cf.regularisers.L1(factor * top)))
         assert solution.converged
         assert np.count_nonzero(solution.x) == nonzeros
 
 
 def test_a_float32_problem_is_solved_in_float64(regression):
     problem = cf.Problem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(0.5), regression)
-    np.testing.assert_array_equal(cf.solve(problem.astype("float32")).x, cf.solve(problem).x)
+    np.testing.assert_array_equal(cf.solve_pooled(problem.astype("float32")).x, cf.solve_pooled(problem).x)
 
 
 def test_an_unfinished_solve_warns_and_says_what_it_reached():
@@ -164,7 +164,7 @@ def test_an_unfinished_solve_warns_and_says_what_it_reached():
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), cf.data.from_arrays([A], [A.sum(axis=1)]))
     message = r"stopped after 5 iterations with gradient mapping \d.*rounding level is .*max_iterations.*ridge"
     with pytest.warns(UserWarning, match=message):
-        solution = cf.solve(problem, max_iterations=5)
+        solution = cf.solve_pooled(problem, max_iterations=5)
     assert not solution.converged
     assert solution.iterations == 5
     assert "NOT converged" in repr(solution)
@@ -181,14 +181,14 @@ def test_wherever_it_stops_the_constraints_hold():
     for iterations in range(1, 60):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # not converged, of course
-            solution = cf.solve(problem, max_iterations=iterations)
+            solution = cf.solve_pooled(problem, max_iterations=iterations)
         assert (solution.x >= 0).all()
         assert np.isfinite(solution.objective)
 
 
 def test_a_solution_works_as_an_array(regression):
     problem = cf.Problem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(0.5), regression)
-    solution = cf.solve(problem)
+    solution = cf.solve_pooled(problem)
     x = solution.x
     np.testing.assert_array_equal(np.asarray(solution), x)
     assert np.asarray(solution, dtype=np.float32).dtype == np.float32
@@ -199,6 +199,6 @@ def test_a_solution_works_as_an_array(regression):
     np.testing.assert_array_equal(np.ones(D) - solution, 1 - x)
     np.testing.assert_allclose(np.linalg.norm(solution), np.sqrt((x**2).sum()))
     assert problem.objective(solution) == problem.objective(x) == solution.objective
-    trace = cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.02), 1, reference=solution, x0=solution)
+    trace = cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.02), 1, x_star=solution, x0=solution)
     assert trace["optimality"].max() <= 1e-13
     assert f"{np.count_nonzero(x)} of {D}" in repr(solution)

@@ -14,5 +14,5 @@ def problem() -> cf.Problem:
 
 
 @pytest.fixture(scope="session")
-def star(problem) -> cf.Solution:
-    return cf.solve(problem)
+def star(problem) -> cf.PooledSolution:
+    return cf.solve_pooled(problem)

@@ -13,9 +13,9 @@ A9A = SHARED / "adult_a9a" / "a9a"
 
 
 def rounds_to(
-    problem: cf.Problem, algorithm: cf.algorithms.Algorithm, star: cf.Solution, rounds: int, every: int = 1
+    problem: cf.Problem, algorithm: cf.algorithms.Algorithm, star: cf.PooledSolution, rounds: int, every: int = 1
 ) -> float:
-    found = cf.simulate(problem, algorithm, rounds, reference=star, record_every=every).first("optimality", 1e-6)
+    found = cf.simulate(problem, algorithm, rounds, x_star=star, record_every=every).first("optimality", 1e-6)
     return np.inf if found is None else found
 
 
@@ -27,8 +27,8 @@ def test_acceleration_saves_a_quarter_of_fista_s_rounds(problem, star):
 
 
 def test_compression_costs_no_more_rounds_and_a_tenth_of_the_bytes(problem, star):
-    plain = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, reference=star)
-    compressed = cf.simulate(problem, CompressedDecoupledProx(eta=1.0, keep=3, tau=5), 500, reference=star)
+    plain = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, x_star=star)
+    compressed = cf.simulate(problem, CompressedDecoupledProx(eta=1.0, keep=3, tau=5), 500, x_star=star)
     assert compressed["optimality"][plain.first("optimality", 1e-6)] <= 1e-6  # recorded every round
     assert compressed["optimality"][-1] <= 1e-10
     per_round = compressed["bytes_up"][-1] / 500
@@ -48,7 +48,7 @@ def test_acceleration_on_a9a():
     parts = np.array_split(order, 10)
     sites = cf.data.from_arrays([X[p] for p in parts], [y[p] for p in parts])
     problem = cf.Problem(cf.losses.Logistic(ridge=1e-4), cf.regularisers.L1(1e-4), sites)
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     L_max = problem.client_lipschitz.max()
     eta = 6 / (5 * L_max)
     assert rounds_to(problem, AcceleratedDecoupledProx(eta=eta, tau=5), star, 300, every=20) <= 300

@@ -37,7 +37,7 @@ def written(tmp_path_factory) -> tuple[Path, str]:
 
 
 def star(problem: cf.Problem) -> np.ndarray:
-    return cf.minimise(problem, "ProximalNewton", tol=1e-15).x
+    return cf.solve_federated(problem, "ProximalNewton", tol=1e-15).x
 
 
 def test_the_command_writes_and_prints_what_the_traces_say(written):
@@ -66,15 +66,15 @@ def test_the_command_writes_and_prints_what_the_traces_say(written):
 
 @pytest.mark.parametrize("name", ["ProximalNewton", "ProximalBFGS"])
 def test_messages_and_bytes_of_a_search_are_those_of_its_conversation(name, quick):
-    """`minimise` counts what travels in another place."""
+    """`solve_federated` counts what travels in another place."""
     for problem in quick.values():
         x = star(problem)
         trace = by_questions(problem, cf.algorithms.find(name), x, 40)
-        alone = cf.minimise(problem, name, max_rounds=39)
-        told = alone.communication
-        assert told is not None
+        alone = cf.solve_federated(problem, name, max_rounds=39)
+        cached = alone.communication
+        assert cached is not None
         assert (trace["round"][-1], trace["bytes_up"][-1], trace["bytes_down"][-1]) == (
-            told.rounds, told.bytes_up, told.bytes_down,
+            cached.rounds, cached.bytes_up, cached.bytes_down,
         )  # fmt: skip
         assert trace["optimality"][-1] == pytest.approx(np.linalg.norm(alone.x - x) / np.linalg.norm(x), abs=1e-14)
 
@@ -84,7 +84,7 @@ def test_a_row_is_what_one_has_who_stops_there(quick):
     problem = quick["wide"]
     x = star(problem)
     trace = by_questions(problem, cf.algorithms.ProximalBFGS, x, 13)
-    stopped = [cf.minimise(problem, "ProximalBFGS", max_rounds=k).x for k in range(1, 13)]
+    stopped = [cf.solve_federated(problem, "ProximalBFGS", max_rounds=k).x for k in range(1, 13)]
     expected = [np.linalg.norm(model - x) / np.linalg.norm(x) for model in stopped]
     np.testing.assert_allclose(trace["optimality"][1:], expected, rtol=1e-10)
     assert len(set(expected)) < 12  # refused
@@ -104,7 +104,7 @@ def test_rounds_of_other_methods_are_those_of_the_engine_and_one_message(quick):
     problem = quick["paper"]
     x, d = star(problem), problem.d
     trace = run(problem, cf.algorithms.FISTA, x, 130)
-    plain = cf.simulate(problem, cf.steps.suggest("FISTA", problem), 129, reference=x)
+    plain = cf.simulate(problem, cf.algorithms.default_steps("FISTA", problem), 129, x_star=x)
     np.testing.assert_allclose(trace["optimality"], plain["optimality"], rtol=1e-6, atol=1e-13)
     np.testing.assert_array_equal(trace["round"], plain["round"] + 1)
     first = 8 * d + 8 * d + 8 * d + 8 * 4  # two questions at the start; gradient, value, terms, L_i; the ridge
@@ -128,7 +128,7 @@ def test_the_order_on_the_paper_s_problem(problem, star):
 
 def test_x_star_is_that_of_another_solver(quick):
     for name in ("paper", "wide"):
-        x = cf.solve(quick[name]).x
+        x = cf.solve_pooled(quick[name]).x
         assert np.linalg.norm(star(quick[name]) - x) <= 1e-11 * np.linalg.norm(x)
     table = cf.data.bundled.breast_cancer()  # FISTA on standardised columns, where it arrives
     model = cf.FederatedLogisticRegression(0.01, algorithm="FISTA", tol=1e-13).fit(table.X, table.y, sites=table.sites)

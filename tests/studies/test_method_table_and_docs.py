@@ -74,7 +74,7 @@ def test_the_reference_in_the_class_is_that_of_the_docstring(name):
     cls = ALGORITHMS[name]
     assert cls.composite is not None
     assert cls.exact is not None
-    reference = cls.reference
+    reference = cls.citation
     assert reference is not None
     document = " ".join((inspect.getmodule(cls).__doc__ or "").split())  # pyright: ignore[reportOptionalMemberAccess]
     credited = document[document.index("Reference:") :]
@@ -148,9 +148,9 @@ def test_the_skeleton_runs_in_both_engines(monkeypatch):
     monkeypatch.setattr(LocalProx, "sampling", "observed")
     for batch, k in ((None, None), (4, 2)):
         a = cf.simulate(problem, LocalProx(eta=1.0, tau=2), 20, batch_size=batch, participants=k)
-        b = cf.engines.reference(problem, LocalProx(eta=1.0, tau=2), 20, batch_size=batch, participants=k)
+        b = cf.simulation.run_plain(problem, LocalProx(eta=1.0, tau=2), 20, batch_size=batch, participants=k)
         np.testing.assert_allclose(a.x, b.x, rtol=1e-10)
     # with one client and no relaxation it is proximal gradient, which is exact
     alone = cf.Problem(problem.loss, problem.regulariser, cf.data.from_arrays(sites.features[:1], sites.labels[:1]))
-    trace = cf.simulate(alone, LocalProx(eta=2.0, tau=5), 300, reference=cf.solve(alone), record_every=300)
+    trace = cf.simulate(alone, LocalProx(eta=2.0, tau=5), 300, x_star=cf.solve_pooled(alone), record_every=300)
     assert trace["optimality"][-1] < 1e-10

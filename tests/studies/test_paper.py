@@ -48,7 +48,7 @@ CURVES = {
 @pytest.mark.parametrize("name", CURVES)
 def test_convergence_curves(problem, star, name):
     algorithm, expected = CURVES[name]
-    trace = cf.simulate(problem, algorithm, 200, reference=star, record_every=10)
+    trace = cf.simulate(problem, algorithm, 200, x_star=star, record_every=10)
     np.testing.assert_allclose(at(trace, list(expected)), list(expected.values()), rtol=0.15)
 
 
@@ -69,16 +69,14 @@ def test_convergence_curves(problem, star, name):
     ids=str,
 )
 def test_rounds_to_six_digits(problem, star, algorithm, rounds):
-    trace = cf.simulate(problem, algorithm, int(1.3 * rounds), reference=star)
+    trace = cf.simulate(problem, algorithm, int(1.3 * rounds), x_star=star)
     assert trace.first("optimality", 1e-6) == pytest.approx(rounds, rel=0.15)
 
 
 def test_exact_in_double_precision_and_stable_in_single(problem, star):
-    double = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 600, reference=star, record_every=100)
+    double = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 600, x_star=star, record_every=100)
     assert double["optimality"][-1] <= 1e-12
-    single = cf.simulate(
-        problem.astype("float32"), DecoupledProx(eta=1.0, tau=5), 3000, reference=star, record_every=500
-    )
+    single = cf.simulate(problem.astype("float32"), DecoupledProx(eta=1.0, tau=5), 3000, x_star=star, record_every=500)
     assert single["optimality"][single["round"] >= 500].max() < 1e-5
 
 
@@ -87,7 +85,7 @@ def test_the_paper_s_own_upload_drifts_in_single_precision(problem, star):
     """Why the gradient sum is the default: zhat integrates rounding errors."""
     algorithm = DecoupledProx(eta=1.0, tau=5, upload="model")
     with pytest.warns(cf.RunWarning, match="drifts away from the minimiser.*leave upload out"):
-        trace = cf.simulate(problem.astype("float32"), algorithm, 2000, reference=star, record_every=500)
+        trace = cf.simulate(problem.astype("float32"), algorithm, 2000, x_star=star, record_every=500)
     assert trace["optimality"][-1] > 3e-5
     assert trace["optimality"][-1] > trace["optimality"][-3]
 
@@ -96,21 +94,21 @@ def test_the_paper_s_own_upload_drifts_in_single_precision(problem, star):
 def test_floors_with_mini_batches(problem, star):
     expected = {"DecoupledProx": 3.7e-3, "FedMid": 0.34, "FedDA": 0.30}
     for algorithm in (DecoupledProx(eta=1.0), FedMid(eta=1.0), FedDA(eta=1.0)):
-        traces = cf.grid(problem, algorithm, 300, {"seed": range(5)}, batch_size=20, record_every=10, reference=star)
+        traces = cf.grid(problem, algorithm, 300, {"seed": range(5)}, batch_size=20, record_every=10, x_star=star)
         floor = np.median([t["optimality"][-10:].mean() for t in traces])
         assert floor == pytest.approx(expected[type(algorithm).__name__], rel=0.15)
 
 
 def test_sampled_clients_still_converge(problem, star):
     """Not covered by the theory; observed: 10 of 30 clients a round, full gradients."""
-    trace = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, participants=10, reference=star, record_every=500)
+    trace = cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, participants=10, x_star=star, record_every=500)
     assert trace["optimality"][-1] < 1e-7
 
 
 def test_variance_reduction_has_the_rate_of_full_gradients_and_no_floor(problem, star):
     """Beyond the paper: mini-batches of 20, where Algorithm 1 stops at 3.7e-3."""
     algorithm = VarianceReducedDecoupledProx(eta=1.0, tau=10)
-    options = {"record_every": 50, "reference": star}
+    options = {"record_every": 50, "x_star": star}
     traces = cf.grid(problem, algorithm, 300, {"seed": range(5)}, batch_size=20, **options)
     full = cf.simulate(problem, DecoupledProx(eta=1.0, tau=10), 300, **options)
     for trace in traces:
@@ -125,7 +123,7 @@ def test_variance_reduction_has_the_rate_of_full_gradients_and_no_floor(problem,
 def test_variance_reduction_with_sampled_clients(problem, star):
     """Observed, as for Algorithm 1: 10 of 30 clients a round, and mini-batches as well."""
     algorithm = VarianceReducedDecoupledProx(eta=1.0, tau=5)
-    options = {"batch_size": 20, "participants": 10, "reference": star, "record_every": 500}
+    options = {"batch_size": 20, "participants": 10, "x_star": star, "record_every": 500}
     assert cf.simulate(problem, algorithm, 500, **options)["optimality"][-1] < 1e-10
     assert cf.simulate(problem, DecoupledProx(eta=1.0, tau=5), 500, **options)["optimality"][-1] > 1e-3
 
@@ -134,7 +132,7 @@ def test_variance_reduction_with_sampled_clients(problem, star):
 def test_floors_grow_with_heterogeneity(spread, fedmid, fedda):
     sites = cf.data.synthetic(alpha=spread, beta=spread, samples=500, seed=0)
     problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites)
-    star = cf.solve(problem)
+    star = cf.solve_pooled(problem)
     for algorithm, floor in ((FedMid(eta=1.0), fedmid), (FedDA(eta=1.0), fedda)):
-        trace = cf.simulate(problem, algorithm, 150, reference=star, record_every=150)
+        trace = cf.simulate(problem, algorithm, 150, x_star=star, record_every=150)
         assert trace["optimality"][-1] == pytest.approx(floor, rel=0.15)

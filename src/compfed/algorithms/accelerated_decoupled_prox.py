@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 from compfed.algorithms.fista import Restart
 
 
@@ -53,18 +53,18 @@ class Client(NamedTuple):
     momentum: Momentum
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
     q: Array | None
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # q - eta S
 
 
 @record
-class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Zhang, Hu, Johansson",
         year=2024,
         title="Composite federated learning with heterogeneous data",
@@ -94,10 +94,10 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
         s, beta = Restart()(old.s, old.q, old.p, p)
         return Momentum(p=p, s=s, q=p + beta * (p - old.p))
 
-    def down(self, g, s):
-        return Down(x=s.x, q=s.momentum.q if self.down_vectors == "two" else None)
+    def broadcast(self, g, s):
+        return Broadcast(x=s.x, q=s.momentum.q if self.down_vectors == "two" else None)
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         q = c.momentum.q if d.q is None else d.q
 
         def step(carry, t_key):
@@ -109,14 +109,14 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (_, z, S), _ = jax.lax.scan(step, (q, q, jnp.zeros_like(q)), steps)
-        return Up(z=q - self.eta * S), c._replace(q=q, S=S), z
+        return Update(z=q - self.eta * S), c._replace(q=q, S=S), z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         q = s.momentum.q
         x = q + self.eta_g * (mean.z - q)
         return Server(x=x, momentum=self.extrapolate(g, x, s.momentum))
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         momentum = self.extrapolate(g, d.x, c.momentum) if d.q is None else c.momentum
         return c._replace(c=(c.q - d.x) / self.eta_tilde - c.S / self.tau, momentum=momentum)
 
@@ -127,5 +127,5 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Down, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)

@@ -12,7 +12,7 @@ How a sample S of k of the n clients stands for all is one of three schemes (`co
 
     "proportional"   mean = sum_S (p_i / pi_i) u_i, pi_i ~ p_i the chance to be drawn    share = sum_S p_i     unbiased
     "uniform"        mean = (n/k) sum_S p_i u_i                                          share = k/n           unbiased
-    "ratio"          mean = sum_S p_i u_i / sum_S p_i                                    share = sum_S p_i     biased
+    "self-normalised"          mean = sum_S p_i u_i / sum_S p_i                                    share = sum_S p_i     biased
 
 Under the last two share * mean = sum_S p_i u_i, on which a server that keeps sum_i p_i of something relies: such a method
 cannot be run with the first. A class lists in `schemes` what its server's step is right with, its default first.
@@ -53,7 +53,7 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class Reference:
+class Citation:
     """Where a method comes from: the paper it is the method of, or the one that ours is made after.
 
     `ours`: another method than the paper's. `reconstructed`: meant to be the paper's, whose pseudo-code was not at hand.
@@ -94,15 +94,15 @@ class Task(Protocol):
 class Exchange(Protocol):
     """One message down, the clients' work, and the server's step on the mean of their answers."""
 
-    def down(self, g: Regulariser, s: Any) -> Any: ...
-    def client(self, f: LocalLoss, g: Regulariser, d: Any, c: Any, key: Array) -> tuple[Any, Any, Array]: ...
-    def server(self, g: Regulariser, s: Any, mean: Any, share: Array) -> Any: ...
+    def broadcast(self, g: Regulariser, s: Any) -> Any: ...
+    def client_update(self, f: LocalLoss, g: Regulariser, d: Any, c: Any, key: Array) -> tuple[Any, Any, Array]: ...
+    def server_update(self, g: Regulariser, s: Any, mean: Any, share: Array) -> Any: ...
 
 
 class Algorithm(Generic[S, C, D, U]):
     """One federated method. Subclasses are records (see `compfed._utils.records`) and define the five methods below."""
 
-    reference: ClassVar[Reference | None] = None
+    citation: ClassVar[Citation | None] = None
     # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
     composite: ClassVar[bool | None] = None  # does it handle a non-smooth g?
     exact: ClassVar[bool | None] = None  # with full gradients of all clients, is its limit the minimiser?
@@ -128,15 +128,15 @@ class Algorithm(Generic[S, C, D, U]):
         """
         raise NotImplementedError
 
-    def down(self, g: Regulariser, s: S) -> D:
+    def broadcast(self, g: Regulariser, s: S) -> D:
         """The message that opens a round."""
         raise NotImplementedError
 
-    def client(self, f: LocalLoss, g: Regulariser, d: D, c: C, key: Array) -> tuple[U, C, Array]:
+    def client_update(self, f: LocalLoss, g: Regulariser, d: D, c: C, key: Array) -> tuple[U, C, Array]:
         """The local work of one participant: its answer, its memory, and the local model it ended with."""
         raise NotImplementedError
 
-    def server(self, g: Regulariser, s: S, mean: U, share: Array) -> S:
+    def server_update(self, g: Regulariser, s: S, mean: U, share: Array) -> S:
         """The server's step on the average of what the participants sent."""
         raise NotImplementedError
 
@@ -144,7 +144,7 @@ class Algorithm(Generic[S, C, D, U]):
         """The model."""
         raise NotImplementedError
 
-    def close(self, g: Regulariser, d: D, c: C) -> C:
+    def finish_round(self, g: Regulariser, d: D, c: C) -> C:
         """A participant's last act in a round, once it has heard the result. Most algorithms need none."""
         return c
 
@@ -157,7 +157,7 @@ class Algorithm(Generic[S, C, D, U]):
         """The drift correction of a client, where there is one: their weighted sum should vanish."""
         return None
 
-    def seeded(self, seed: int) -> Self:
+    def with_seed(self, seed: int) -> Self:
         """The method as it runs with this seed; for those that draw something all clients share."""
         return self
 
@@ -174,14 +174,14 @@ class Algorithm(Generic[S, C, D, U]):
         return False
 
     @classmethod
-    def suggested(cls, b: Bounds, scale: float) -> Self:
+    def from_bounds(cls, b: Bounds, scale: float) -> Self:
         """The method with steps from the bounds; `scale` multiplies the main one."""
         raise InputError(
             f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...), or "
             f"give the class a method suggested(cls, bounds, scale)."
         )
 
-    def prepared(self, problem: Task, participants: int) -> Self:
+    def bind(self, problem: Task, participants: int) -> Self:
         """The algorithm as it will run on `problem` with `participants` clients a round; refuses what cannot work."""
         if participants < problem.n and self.sampling == "no":
             raise InputError(
@@ -197,14 +197,14 @@ class Algorithm(Generic[S, C, D, U]):
         return self
 
     @classmethod
-    def closes(cls) -> bool:
+    def finishes_rounds(cls) -> bool:
         """Does a participant need the result of its round?"""
-        return cls.close is not Algorithm.close
+        return cls.finish_round is not Algorithm.finish_round
 
     @classmethod
-    def has_rule(cls) -> bool:
+    def has_default_steps(cls) -> bool:
         """Does it say which steps suit given bounds?"""
-        return cls.suggested.__func__ is not Algorithm.suggested.__func__
+        return cls.from_bounds.__func__ is not Algorithm.from_bounds.__func__
 
 
 class Sparse(NamedTuple):

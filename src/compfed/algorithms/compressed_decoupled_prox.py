@@ -33,7 +33,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference, Sparse
+from compfed.algorithms.base import Algorithm, Citation, Sparse
 from compfed.errors import InputError
 
 
@@ -49,17 +49,17 @@ class Client(NamedTuple):
     m: Array  # memory: q for "EF21", e for "EF14"
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     news: Sparse  # its `keep` largest coordinates; dense in the mean
 
 
 @record
-class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Qiu, Ouyang, Xiong, You, Liu, Shi",
         year=2026,
         title="Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
@@ -85,10 +85,10 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
         zero = jnp.zeros_like(x0)
         return Server(x=x0, q=zero), Client(c=zero, p=x0, S=zero, m=zero)
 
-    def down(self, g, s):
-        return Down(x=s.x)
+    def broadcast(self, g, s):
+        return Broadcast(x=s.x)
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
 
         def step(carry, t_key):
@@ -104,13 +104,13 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
         _, indices = jax.lax.top_k(jnp.abs(news), self.keep)
         sent = Sparse(values=news[indices], indices=indices)
         m = c.m + sent.dense(len(p)) if self.feedback == "EF21" else news - sent.dense(len(p))
-        return Up(news=sent), Client(c=c.c, p=p, S=S, m=m), z
+        return Update(news=sent), Client(c=c.c, p=p, S=S, m=m), z
 
-    def server(self, g, s, mean: Any, share):
+    def server_update(self, g, s, mean: Any, share):
         q = s.q + mean.news if self.feedback == "EF21" else mean.news  # dense
         return Server(x=g.prox(s.x, self.eta_tilde) - self.eta_tilde * q, q=q)
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
 
     def solution(self, g, s):
@@ -120,14 +120,14 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Down, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         # a third of the step of DecoupledProx: the memory lags behind the gradients
         return cls(eta=b.corrected(scale) / 3, keep=int(np.ceil(0.05 * b.d)), tau=b.tau)
 
-    def prepared(self, problem, participants):
+    def bind(self, problem, participants):
         if self.keep > problem.d:
             raise InputError(
                 f"CompressedDecoupledProx(keep={self.keep}) keeps more coordinates than the {problem.d} there are. "
                 f"Use keep <= {problem.d}."
             )
-        return super().prepared(problem, participants)
+        return super().bind(problem, participants)

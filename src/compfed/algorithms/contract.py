@@ -21,7 +21,7 @@ from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm, dense
 from compfed.errors import InputError
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import form_of
+from compfed.regularisers.coordinate_form import coordinate_form
 
 
 class Shapes(NamedTuple):
@@ -72,11 +72,11 @@ def _exchanged(algorithm: Algorithm, g: Regulariser, x0: Array) -> list[Shapes]:
     s, c = algorithm.init(x0)
     found = []
     for exchange in algorithm.exchanges:
-        down = exchange.down(g, s)
-        up, c, _ = exchange.client(FlatLoss(), g, down, c, key)  # pyright: ignore[reportArgumentType]  # stands in
+        down = exchange.broadcast(g, s)
+        up, c, _ = exchange.client_update(FlatLoss(), g, down, c, key)  # pyright: ignore[reportArgumentType]  # stands in
         found.append(Shapes(down, up))
         if exchange is not algorithm:
-            s = exchange.server(g, s, up, share)
+            s = exchange.server_update(g, s, up, share)
     return found
 
 
@@ -142,7 +142,7 @@ class _Prox:
         return x
 
     def form(self, d: int) -> Any:
-        return form_of(self.real, d)
+        return coordinate_form(self.real, d)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -176,7 +176,7 @@ class _Walk:
             self.kept("server", "s", s, after)
             s, c = after, memory
         self.vector("solution", "the model", self.call(a, "solution", g, s))
-        if a.closes():
+        if a.finishes_rounds():
             self.kept("close", "c", c, self.call(a, "close", g, self.call(a.exchanges[0], "down", g, s), c))
         correction = self.call(a, "correction", s, c)
         if correction is not None:

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -37,14 +37,14 @@ class Client(NamedTuple):
     S: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # z_tau
     S: Array
 
 
 @record
-class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
         year=2020,
         title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
@@ -63,22 +63,22 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0, v=zero), Client(c=zero, S=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(carry, key):
             z, S = carry
             q = f.grad(z, key)
             return (g.prox(z - self.eta * (q + c.c), self.eta), S + q), None
 
         (z, S), _ = jax.lax.scan(step, (d.x, jnp.zeros_like(d.x)), jax.random.split(key, self.tau))
-        return Up(z=z, S=S), Client(c=c.c, S=S), z
+        return Update(z=z, S=S), Client(c=c.c, S=S), z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(x=mean.z, v=mean.S / self.tau)
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=d.v - c.S / self.tau)
 
     def solution(self, g, s):
@@ -88,5 +88,5 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)

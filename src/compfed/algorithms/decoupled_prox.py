@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 from compfed.errors import InputError
 
 
@@ -46,13 +46,13 @@ class Client(NamedTuple):
     S: Array  # sum of the gradients of that round
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # zhat_tau, or p - eta S
 
 
 @record
-class DecoupledProx(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class DecoupledProx(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Zhang, Hu, Johansson",
         year=2024,
         title="Composite federated learning with heterogeneous data",
@@ -62,7 +62,7 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("ratio",)  # any other would move sum_i p_i c_i away from zero
+    schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -79,10 +79,10 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0), Client(c=zero, p=x0, S=zero)  # L1, L3
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)  # L6
 
         def step(carry, t_key):
@@ -96,13 +96,13 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (zhat, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)  # L7-12
         sent = zhat if self.upload == "model" else p - self.eta * S
-        return Up(z=sent), Client(c=c.c, p=p, S=S), z  # L13
+        return Update(z=sent), Client(c=c.c, p=p, S=S), z  # L13
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))  # L15
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)  # L18-19
 
     def solution(self, g, s):
@@ -115,10 +115,10 @@ class DecoupledProx(Algorithm[Global, Client, Global, Up]):
         return self.upload == "model"
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)
 
-    def prepared(self, problem, participants):
+    def bind(self, problem, participants):
         everyone = participants == problem.n
         if self.upload == "gradient-sum" and not everyone:
             raise InputError(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, part, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 @record
@@ -65,7 +65,7 @@ class Server(NamedTuple):
     r: Array  # rounds done
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     G: Array
     W: Array
     r: Array
@@ -77,8 +77,8 @@ class Sums(NamedTuple):
 
 
 @record
-class FastFedDA(Algorithm[Server, Array, Down, Sums]):
-    reference = Reference(
+class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
+    citation = Citation(
         authors="Bao, Crawshaw, Luo, Liu",
         year=2022,
         title="Fast Composite Optimization and Statistical Recovery in Federated Learning", where="ICML",
@@ -88,7 +88,7 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
     slow = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("proportional", "ratio")  # not "uniform": sums are sent, not changes of them
+    schemes = ("proportional", "self-normalised")  # not "uniform": sums are sent, not changes of them
 
     mu: float = positive()
     schedule: Constant | Linear | Quadratic = part()
@@ -106,10 +106,10 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
         w = g.prox((0.5 * self.mu * W + gamma * w0 - G) / q, A / q)
         return jnp.where(t < 0, w0, w)  # before the first gradient
 
-    def down(self, g, s):
-        return Down(G=s.G, W=s.W, r=s.r)
+    def broadcast(self, g, s):
+        return Broadcast(G=s.G, W=s.W, r=s.r)
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(sums, k_key):
             k, key = k_key
             t = d.r * self.tau + k
@@ -121,12 +121,12 @@ class FastFedDA(Algorithm[Server, Array, Down, Sums]):
         sums, _ = jax.lax.scan(step, Sums(G=d.G, W=d.W), steps)
         return sums, c, self.point(g, sums.G, sums.W, c, (d.r + 1) * self.tau - 1)
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Server(G=mean.G, W=mean.W, w0=s.w0, r=s.r + 1)
 
     def solution(self, g, s):
         return self.point(g, s.G, s.W, s.w0, s.r * self.tau - 1)
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(mu=max(b.mu, 1e-6 * b.L), schedule=Constant(b.L_max / scale), tau=b.tau)

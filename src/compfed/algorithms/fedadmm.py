@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Server(NamedTuple):
@@ -41,17 +41,17 @@ class Client(NamedTuple):
     z: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # change of xhat_i
 
 
 @record
-class FedADMM(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Wang, Marella, Anderson",
         year=2022,
         title="FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation",
@@ -62,7 +62,7 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "ratio")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -73,19 +73,19 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
     def init(self, x0):
         return Server(xtilde=x0), Client(x=x0, z=jnp.zeros_like(x0))
 
-    def down(self, g, s):
-        return Down(x=g.prox(s.xtilde, 1.0 / self.rho))
+    def broadcast(self, g, s):
+        return Broadcast(x=g.prox(s.xtilde, 1.0 / self.rho))
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(u, key):
             return u - self.eta * (f.grad(u, key) + c.z + self.rho * (u - d.x)), None
 
         x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         z = c.z + self.rho * (x - d.x)
         # xhat_i need not be remembered: it is x_i + z_i / rho, at the start too
-        return Up(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z), x
+        return Update(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z), x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
         return Server(xtilde=s.xtilde + share * mean.delta)
 
@@ -93,5 +93,5 @@ class FedADMM(Algorithm[Server, Client, Down, Up]):
         return g.prox(s.xtilde, 1.0 / self.rho)
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.inner_step(scale), rho=1.0 / b.prox_parameter(scale), tau=b.tau)

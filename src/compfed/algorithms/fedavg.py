@@ -7,7 +7,7 @@ Solves min_x sum_i p_i f_i(x) (smooth only). With tau > 1 and different f_i it s
 Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Deviations: a server step eta_g (1 in the paper); with some of the clients and unequal weights these are drawn in
 proportion to p_i, where the paper draws uniformly and takes the ratio sum_S p_i u_i / sum_S p_i: that is biased, and with
-tau = 1 and one client a round it minimises the mean of the f_i in which all count alike. sampling="ratio" runs it.
+tau = 1 and one client a round it minimises the mean of the f_i in which all count alike. sampling="self-normalised" runs it.
 Sampling: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD", ICML 2020, Theorem I, for equal weights, uniform draws,
 gradients of bounded dissimilarity and small steps: to a neighbourhood that shrinks with the steps. Unequal weights: observed.
 """
@@ -20,20 +20,20 @@ import jax
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
     w: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # z_tau - w
 
 
 @record
-class FedAvg(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class FedAvg(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
         year=2017,
         title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
@@ -43,7 +43,7 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     exact = False
     sampling = "proved"
     proof = "Karimireddy 2020, Theorem I"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -54,22 +54,22 @@ class FedAvg(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(w=x0), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(z, key):
             return z - self.eta * f.grad(z, key), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=z - d.w), c, z
+        return Update(delta=z - d.w), c, z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):
         return s.w
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, tau=b.tau)

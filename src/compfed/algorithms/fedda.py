@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -29,13 +29,13 @@ class Global(NamedTuple):
     a: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # z_tau - z
 
 
 @record
-class FedDA(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class FedDA(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="Yuan, Zaheer, Reddi",
         year=2021,
         title="Federated Composite Optimization",
@@ -44,7 +44,7 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     composite = True
     exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -55,24 +55,24 @@ class FedDA(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(z=x0, a=jnp.zeros((), x0.dtype)), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(z, k_key):
             k, key = k_key
             w = g.prox(z, d.a + k * self.eta)
             return z - self.eta * f.grad(w, key), None
 
         z, _ = jax.lax.scan(step, d.z, (jnp.arange(self.tau), jax.random.split(key, self.tau)))
-        return Up(delta=z - d.z), c, g.prox(z, d.a + self.tau * self.eta)
+        return Update(delta=z - d.z), c, g.prox(z, d.a + self.tau * self.eta)
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(z=s.z + self.eta_g * mean.delta, a=s.a + self.eta_g * self.eta * self.tau)
 
     def solution(self, g, s):
         return g.prox(s.z, s.a)
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, tau=b.tau)

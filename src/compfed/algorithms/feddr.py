@@ -31,7 +31,7 @@ import jax
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Server(NamedTuple):
@@ -43,17 +43,17 @@ class Client(NamedTuple):
     y: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # change of xhat_i
 
 
 @record
-class FedDR(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class FedDR(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Tran-Dinh, Pham, Phan, Nguyen",
         year=2021,
         title="FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
@@ -63,7 +63,7 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "ratio")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
 
     eta: float = positive()
     lam: float = positive()
@@ -76,10 +76,10 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
     def init(self, x0):
         return Server(xtilde=x0), Client(x=x0, y=x0)
 
-    def down(self, g, s):
-        return Down(x=g.prox(s.xtilde, self.lam))
+    def broadcast(self, g, s):
+        return Broadcast(x=g.prox(s.xtilde, self.lam))
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         y = c.y + self.alpha * (d.x - c.x)
 
         def step(u, key):
@@ -88,9 +88,9 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
         start = c.x if self.start == "previous" else y
         x, _ = jax.lax.scan(step, start, jax.random.split(key, self.tau))
         # xhat_i need not be remembered: it is 2 x_i - y_i, at the start too
-        return Up(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y), x
+        return Update(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y), x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
         return Server(xtilde=s.xtilde + share * mean.delta)
 
@@ -98,5 +98,5 @@ class FedDR(Algorithm[Server, Client, Down, Up]):
         return g.prox(s.xtilde, self.lam)
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.inner_step(scale), lam=b.prox_parameter(scale), tau=b.tau)

@@ -24,20 +24,20 @@ import jax
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
     w: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # z_tau - w
 
 
 @record
-class FedMid(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class FedMid(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="Yuan, Zaheer, Reddi",
         year=2021,
         title="Federated Composite Optimization",
@@ -46,7 +46,7 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     composite = True
     exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -58,17 +58,17 @@ class FedMid(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(w=x0), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(z, key):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=z - d.w), c, z
+        return Update(delta=z - d.w), c, z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         w = s.w + self.eta_g * mean.delta
         if self.server_prox == "none":
             return Global(w=w)
@@ -79,5 +79,5 @@ class FedMid(Algorithm[Global, None, Global, Up]):
         return s.w
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, tau=b.tau)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -43,7 +43,7 @@ class Client(NamedTuple):
 
 @record
 class FedPD(Algorithm[Global, Client, Global, Global]):
-    reference = Reference(
+    citation = Citation(
         authors="Zhang, Hong, Dhople, Yin, Liu",
         year=2021,
         title="FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
@@ -62,10 +62,10 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     def init(self, x0):
         return Global(x0=x0), Client(x=x0, lam=jnp.zeros_like(x0))
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def update(carry, keys):
             x, lam, x0 = carry
 
@@ -80,12 +80,12 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
         (x, lam, x0), _ = jax.lax.scan(update, (c.x, c.lam, d.x0), keys)
         return Global(x0=x0), Client(x=x, lam=lam), x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return mean
 
     def solution(self, g, s):
         return s.x0
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.inner_step(scale), eta_pd=b.prox_parameter(scale), tau=b.tau)

@@ -25,7 +25,7 @@ import jax
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Server(NamedTuple):
@@ -37,17 +37,17 @@ class Client(NamedTuple):
     x: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     y: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     dz: Array
 
 
 @record
-class FedPLT(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Bastianello, Liu, Johansson",
         year=2024,
         title="Enhancing Privacy in Federated Learning through Local Training",
@@ -57,7 +57,7 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "ratio")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -68,10 +68,10 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
     def init(self, x0):
         return Server(z=x0), Client(z=x0, x=x0)
 
-    def down(self, g, s):
-        return Down(y=g.prox(s.z, self.rho))
+    def broadcast(self, g, s):
+        return Broadcast(y=g.prox(s.z, self.rho))
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         v = 2.0 * d.y - c.z
 
         def step(w, key):
@@ -79,14 +79,14 @@ class FedPLT(Algorithm[Server, Client, Down, Up]):
 
         x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         dz = 2.0 * (x - d.y)
-        return Up(dz=dz), Client(z=c.z + dz, x=x), x
+        return Update(dz=dz), Client(z=c.z + dz, x=x), x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Server(z=s.z + share * mean.dz)
 
     def solution(self, g, s):
         return g.prox(s.z, self.rho)
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.inner_step(scale), rho=b.prox_parameter(scale), tau=b.tau)

@@ -24,20 +24,20 @@ import jax
 from jax import Array
 
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
     w: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # u_tau - w
 
 
 @record
-class FedProx(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class FedProx(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
         year=2020,
         title="Federated Optimization in Heterogeneous Networks",
@@ -46,7 +46,7 @@ class FedProx(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     mu: float = nonnegative()
@@ -58,22 +58,22 @@ class FedProx(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(w=x0), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(u, key):
             return u - self.eta * (f.grad(u, key) + self.mu * (u - d.w)), None
 
         u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Up(delta=u - d.w), c, u
+        return Update(delta=u - d.w), c, u
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):
         return s.w
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / (1.1 * b.L_max), mu=0.1 * b.L_max, tau=b.tau)

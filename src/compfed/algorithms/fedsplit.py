@@ -23,7 +23,7 @@ import jax
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -35,13 +35,13 @@ class Client(NamedTuple):
     h: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array
 
 
 @record
-class FedSplit(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class FedSplit(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Pathak, Wainwright",
         year=2020,
         title="FedSplit: An algorithmic framework for fast federated optimization",
@@ -59,10 +59,10 @@ class FedSplit(Algorithm[Global, Client, Global, Up]):
     def init(self, x0):
         return Global(x=x0), Client(z=x0, h=x0)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         centre = 2.0 * d.x - c.z
 
         def step(u, key):
@@ -70,14 +70,14 @@ class FedSplit(Algorithm[Global, Client, Global, Up]):
 
         h, _ = jax.lax.scan(step, c.h, jax.random.split(key, self.tau))
         z = c.z + 2.0 * (h - d.x)
-        return Up(z=z), Client(z=z, h=h), h
+        return Update(z=z), Client(z=z, h=h), h
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(x=mean.z)
 
     def solution(self, g, s):
         return s.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.inner_step(scale), s=b.prox_parameter(scale), tau=b.tau)

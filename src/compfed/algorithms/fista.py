@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import part, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 def _next(t):
@@ -55,17 +55,17 @@ class Server(NamedTuple):
     t: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     y: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     gradient: Array
 
 
 @record
-class FISTA(Algorithm[Server, None, Down, Up]):
-    reference = Reference(
+class FISTA(Algorithm[Server, None, Broadcast, Update]):
+    citation = Citation(
         authors="Beck, Teboulle",
         year=2009,
         title="A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
@@ -82,13 +82,13 @@ class FISTA(Algorithm[Server, None, Down, Up]):
     def init(self, x0):
         return Server(x=x0, y=x0, t=jnp.ones((), x0.dtype)), None
 
-    def down(self, g, s):
-        return Down(y=s.y)
+    def broadcast(self, g, s):
+        return Broadcast(y=s.y)
 
-    def client(self, f, g, d, c, key):
-        return Up(gradient=f.grad(d.y, key)), c, d.y
+    def client_update(self, f, g, d, c, key):
+        return Update(gradient=f.grad(d.y, key)), c, d.y
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         x = g.prox(s.y - self.eta * mean.gradient, self.eta)
         t, beta = self.momentum(s.t, s.y, s.x, x)
         return Server(x=x, y=x + beta * (x - s.x), t=t)
@@ -97,5 +97,5 @@ class FISTA(Algorithm[Server, None, Down, Up]):
         return s.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L)

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Server(NamedTuple):
@@ -48,31 +48,31 @@ class Gradient(NamedTuple):
     gradient: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     m: Array
     c: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # y_tau - x
 
 
 class MeanGradient:
     """The first exchange: c = the mean of grad f_i(x) over the participants, over all rows."""
 
-    def down(self, g, s: Server):
+    def broadcast(self, g, s: Server):
         return Model(x=s.x)
 
-    def client(self, f, g, d: Model, c: Client, key):
+    def client_update(self, f, g, d: Model, c: Client, key):
         return Gradient(gradient=f.full_grad(d.x)), Client(x=d.x), d.x
 
-    def server(self, g, s: Server, mean: Gradient, share):
+    def server_update(self, g, s: Server, mean: Gradient, share):
         return s._replace(c=mean.gradient)
 
 
 @record
-class Mime(Algorithm[Server, Client, Down, Up]):
-    reference = Reference(
+class Mime(Algorithm[Server, Client, Broadcast, Update]):
+    citation = Citation(
         authors="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
         year=2020,
         title="Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
@@ -82,7 +82,7 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     exact = True
     exact_sampled = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -99,18 +99,18 @@ class Mime(Algorithm[Server, Client, Down, Up]):
     def exchanges(self):
         return MeanGradient(), self
 
-    def down(self, g, s):
-        return Down(m=s.m, c=s.c)
+    def broadcast(self, g, s):
+        return Broadcast(m=s.m, c=s.c)
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(y, key):
             v = f.grad(y, key) - f.grad(c.x, key) + d.c  # one key: one mini-batch, used twice
             return y - self.eta * ((1.0 - self.beta) * v + self.beta * d.m), None
 
         y, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
-        return Up(delta=y - c.x), c, y
+        return Update(delta=y - c.x), c, y
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         m = (1.0 - self.beta) * s.c + self.beta * s.m
         return Server(x=s.x + self.eta_g * mean.delta, m=m, c=s.c)
 
@@ -118,5 +118,5 @@ class Mime(Algorithm[Server, Client, Down, Up]):
         return s.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -33,14 +33,14 @@ class Global(NamedTuple):
     m: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     delta: Array  # y_tau - x
     gradient: Array  # grad f_i(x) over all rows
 
 
 @record
-class MimeLite(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class MimeLite(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
         year=2020,
         title="Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
@@ -49,7 +49,7 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     composite = False
     exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "ratio")
+    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -61,17 +61,17 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(x=x0, m=jnp.zeros_like(x0)), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(y, key):
             return y - self.eta * ((1.0 - self.beta) * f.grad(y, key) + self.beta * d.m), None
 
         y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
-        return Up(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
+        return Update(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         m = (1.0 - self.beta) * mean.gradient + self.beta * s.m
         return Global(x=s.x + self.eta_g * mean.delta, m=m)
 
@@ -79,5 +79,5 @@ class MimeLite(Algorithm[Global, None, Global, Up]):
         return s.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)

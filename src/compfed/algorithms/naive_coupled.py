@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -38,13 +38,13 @@ class Client(NamedTuple):
     S: Array  # sum of the gradients of that round
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # z_tau, post-proximal
 
 
 @record
-class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Zhang, Hu, Johansson",
         year=2024,
         title="Composite federated learning with heterogeneous data",
@@ -68,10 +68,10 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0), Client(c=zero, p=x0, S=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
 
         def step(carry, t_key):
@@ -83,13 +83,13 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
-        return Up(z=z), Client(c=c.c, p=p, S=S), z
+        return Update(z=z), Client(c=c.c, p=p, S=S), z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
 
     def solution(self, g, s):
@@ -99,5 +99,5 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)

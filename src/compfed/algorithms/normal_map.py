@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -43,13 +43,13 @@ class Client(NamedTuple):
     N: Array  # sum of the normal maps of that round
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     u: Array  # z - eta N
 
 
 @record
-class NormalMap(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class NormalMap(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Huang, Pu, Johansson",
         year=2026,
         title="Achieving Linear Speedup for Composite Federated Learning",
@@ -74,10 +74,10 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(z=x0), Client(c=zero, z=x0, N=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(carry, key):
             u, N = carry
             x = g.prox(u, self.gamma)
@@ -85,12 +85,12 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
             return (u - self.eta * (normal + c.c), N + normal), None
 
         (u, N), _ = jax.lax.scan(step, (d.z, jnp.zeros_like(d.z)), jax.random.split(key, self.tau))
-        return Up(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N), g.prox(u, self.gamma)
+        return Update(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N), g.prox(u, self.gamma)
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(z=s.z + self.eta_g * (mean.u - s.z))
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.z - d.z) / self.eta_tilde - c.N / self.tau)
 
     def solution(self, g, s):
@@ -100,5 +100,5 @@ class NormalMap(Algorithm[Global, Client, Global, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=0.8 * b.corrected(scale), gamma=0.8 * b.corrected(scale) * b.tau, tau=b.tau)

@@ -27,7 +27,7 @@ from jax import Array
 
 from compfed._utils.array_namespace import namespace
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 from compfed.problem.model_step import FAR, descends, either, in_metric, value_of
 
 
@@ -46,18 +46,18 @@ class Server(NamedTuple):
     D: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     value: Array
     gradient: Array
 
 
 @record
-class ProximalBFGS(Algorithm[Server, None, Down, Up]):
-    reference = Reference(
+class ProximalBFGS(Algorithm[Server, None, Broadcast, Update]):
+    citation = Citation(
         authors="Lee, Lim, Wright",
         year=2018,
         title="A distributed quasi-Newton algorithm for empirical risk minimization with nonsmooth regularization",
@@ -81,13 +81,13 @@ class ProximalBFGS(Algorithm[Server, None, Down, Up]):
         nothing = Point(x0, zero + FAR, xp.zeros_like(x0))
         return Server(at=nothing, S=none, Y=none, trial=x0, t=zero + 1.0, D=zero), None
 
-    def down(self, g, s):
-        return Down(x=s.trial)
+    def broadcast(self, g, s):
+        return Broadcast(x=s.trial)
 
-    def client(self, f, g, d, c, key):
-        return Up(f.value(d.x), f.full_grad(d.x)), c, d.x
+    def client_update(self, f, g, d, c, key):
+        return Update(f.value(d.x), f.full_grad(d.x)), c, d.x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         new = Point(s.trial, mean.value + value_of(g, s.trial), mean.gradient)
         accepted = descends(new.F, s.at.F, s.t * s.D)
         S, Y = remembered(s.S, s.Y, new, s.at)
@@ -103,7 +103,7 @@ class ProximalBFGS(Algorithm[Server, None, Down, Up]):
         return s.at.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L)
 
 

@@ -14,20 +14,20 @@ from typing import NamedTuple
 from jax import Array
 
 from compfed._utils.records import positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
     x: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     gradient: Array
 
 
 @record
-class ProximalGradient(Algorithm[Global, None, Global, Up]):
-    reference = Reference(
+class ProximalGradient(Algorithm[Global, None, Global, Update]):
+    citation = Citation(
         authors="Beck",
         year=2017,
         title="First-Order Methods in Optimization",
@@ -43,18 +43,18 @@ class ProximalGradient(Algorithm[Global, None, Global, Up]):
     def init(self, x0):
         return Global(x=x0), None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
-        return Up(gradient=f.grad(d.x, key)), c, d.x
+    def client_update(self, f, g, d, c, key):
+        return Update(gradient=f.grad(d.x, key)), c, d.x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(x=g.prox(s.x - self.eta * mean.gradient, self.eta))
 
     def solution(self, g, s):
         return s.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L)

@@ -26,10 +26,10 @@ from jax import Array
 
 from compfed._utils.array_namespace import is_jax, namespace
 from compfed._utils.records import count, optional, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 from compfed.problem.model_step import FAR, descends, either, foreseen, next_working_set, on_working_set, value_of
 from compfed.problem.triangle import square, upper
-from compfed.regularisers.coordinate_form import form_of
+from compfed.regularisers.coordinate_form import coordinate_form
 
 WIDTH = 512  # numbers sent grow with its square: a megabyte
 
@@ -52,22 +52,22 @@ class Server(NamedTuple):
     D: Array
 
 
-class Down(NamedTuple):
+class Broadcast(NamedTuple):
     x: Array
     W: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     value: Array
     gradient: Array
     H: Array  # its upper triangle
 
 
 @record
-class ProximalNewton(Algorithm[Server, None, Down, Up]):
+class ProximalNewton(Algorithm[Server, None, Broadcast, Update]):
     """`width`: coordinates in the working set, all of a model that has no more; 512 unless given."""
 
-    reference = Reference(
+    citation = Citation(
         "Lee, Sun, Saunders", 2014, "Proximal Newton-type methods for minimizing composite functions", "SIAM J. Optimization",
         ours=True,
     )  # fmt: skip
@@ -88,13 +88,13 @@ class ProximalNewton(Algorithm[Server, None, Down, Up]):
         nothing = Point(x0, zero + FAR, xp.zeros_like(x0), xp.zeros((len(W), len(W)), x0.dtype), W)
         return Server(at=nothing, trial=x0, W=W, t=zero + 1.0, D=zero), None
 
-    def down(self, g, s):
-        return Down(x=s.trial, W=s.W)
+    def broadcast(self, g, s):
+        return Broadcast(x=s.trial, W=s.W)
 
-    def client(self, f, g, d, c, key):
-        return Up(f.value(d.x), f.full_grad(d.x), upper(f.model_hessian(d.x, d.W))), c, d.x
+    def client_update(self, f, g, d, c, key):
+        return Update(f.value(d.x), f.full_grad(d.x), upper(f.model_hessian(d.x, d.W))), c, d.x
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         new = Point(s.trial, mean.value + value_of(g, s.trial), mean.gradient, square(mean.H, len(s.W)), s.W)
         accepted = descends(new.F, s.at.F, s.t * s.D)
         at = either(accepted, new, s.at)
@@ -110,10 +110,10 @@ class ProximalNewton(Algorithm[Server, None, Down, Up]):
         return s.at.x
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls()
 
-    def prepared(self, problem, participants):
-        form = form_of(problem.regulariser, problem.d)
+    def bind(self, problem, participants):
+        form = coordinate_form(problem.regulariser, problem.d)
         whole = form is None or not form.separable  # in a program a group cannot be taken as a whole
-        return replace(super().prepared(problem, participants), width=problem.d if whole else self.width or WIDTH)
+        return replace(super().bind(problem, participants), width=problem.d if whole else self.width or WIDTH)

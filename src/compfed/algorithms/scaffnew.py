@@ -33,7 +33,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, optional, part, positive, record, seed
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 from compfed.errors import InputError
 from compfed.sampling import run_key, shared_key
 
@@ -77,13 +77,13 @@ class Client(NamedTuple):
     xhat: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     v: Array  # xhat - eta m h
 
 
 @record
-class Scaffnew(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class Scaffnew(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Mishchenko, Malinovsky, Stich, Richtarik",
         year=2022,
         title="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
@@ -104,26 +104,26 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
     def init(self, x0):
         return Global(x=x0, r=jnp.zeros((), jnp.int32)), Client(h=jnp.zeros_like(x0), xhat=x0)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(t, x):
             return x - self.eta * (f.grad(x, jax.random.fold_in(key, t)) - c.h)
 
         xhat = jax.lax.fori_loop(0, self.steps.drawn(d.r), step, d.x)
-        return Up(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat), xhat
+        return Update(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat), xhat
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return Global(x=g.prox(mean.v, self.length), r=s.r + 1)
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(h=c.h + (d.x - c.xhat) / self.length)
 
     def solution(self, g, s):
         return s.x
 
-    def seeded(self, seed):
+    def with_seed(self, seed):
         if not isinstance(self.steps, Random) or self.steps.seed is not None:
             return self
         return replace(self, steps=replace(self.steps, seed=seed))
@@ -135,5 +135,5 @@ class Scaffnew(Algorithm[Global, Client, Global, Up]):
         return replace(self, steps=Fixed(tau=steps))
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=scale / b.L_max, steps=Fixed(tau=b.tau))

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -43,14 +43,14 @@ class Client(NamedTuple):
     c_i: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     dy: Array  # y_tau - x
     dc: Array  # change of c_i
 
 
 @record
-class Scaffold(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class Scaffold(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
         year=2020,
         title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
@@ -61,7 +61,7 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
     sampling = "proved"
     proof = "Karimireddy 2020, Theorem III"
     exact_sampled = True
-    schemes = ("ratio", "uniform")
+    schemes = ("self-normalised", "uniform")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
@@ -74,18 +74,18 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0, c=zero), Client(c_i=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         def step(y, key):
             return y - self.eta * (f.grad(y, key) - c.c_i + d.c), None
 
         y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
         c_i = f.full_grad(d.x) if self.option == "I" else c.c_i - d.c + (d.x - y) / (self.tau * self.eta)
-        return Up(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i), y
+        return Update(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i), y
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         # absent clients keep their c_i, so only the participants' share of the mean moves c
         return Global(x=s.x + self.eta_g * mean.dy, c=s.c + share * mean.dc)
 
@@ -96,5 +96,5 @@ class Scaffold(Algorithm[Global, Client, Global, Up]):
         return s.c - c.c_i
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -39,13 +39,13 @@ class Client(NamedTuple):
     S: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # p - eta S, whose mean is that of z_tau since the corrections cancel
 
 
 @record
-class ServerProx(Algorithm[Global, Client, Global, Up]):
-    reference = Reference(
+class ServerProx(Algorithm[Global, Client, Global, Update]):
+    citation = Citation(
         authors="Zhou, Zhong, Shi, Wen, Yu",
         year=2025,
         title="FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
@@ -69,10 +69,10 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0), Client(c=zero, p=x0, S=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
 
         def step(carry, key):
@@ -81,13 +81,13 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
             return (z - self.eta * (q + c.c), S + q), None
 
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
-        return Up(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
+        return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
 
     def solution(self, g, s):
@@ -97,5 +97,5 @@ class ServerProx(Algorithm[Global, Client, Global, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), tau=b.tau)

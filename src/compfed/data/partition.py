@@ -99,11 +99,11 @@ def shards(y: Any, sites: int, shards_per_site: int = 2, seed: int = 0) -> np.nd
     pieces = np.ones(len(classes), int)
     for _ in range(total - len(classes)):
         pieces[np.argmax(counts / pieces)] += 1  # the class whose shards are the largest
-    dealt = iter(rng.permutation(np.repeat(np.arange(sites), shards_per_site)))
+    assign_folds = iter(rng.permutation(np.repeat(np.arange(sites), shards_per_site)))
     where = np.empty(len(labels), int)
     for label, k in zip(classes, pieces, strict=True):
         for part in np.array_split(rng.permutation(np.flatnonzero(labels == label)), k):
-            where[part] = next(dealt)
+            where[part] = next(assign_folds)
     return where
 
 

@@ -43,7 +43,7 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
 def _shares(counts: np.ndarray, share: float) -> np.ndarray:
     """How many of each class to hold out."""
     total = max(1, round(share * int(counts.sum())))
-    dealt = np.minimum(apportioned(total, counts / counts.sum()), counts - 1)
-    if not dealt.any():
-        dealt[counts.argmax()] = min(1, int(counts.max()) - 1)
-    return dealt
+    assign_folds = np.minimum(apportioned(total, counts / counts.sum()), counts - 1)
+    if not assign_folds.any():
+        assign_folds[counts.argmax()] = min(1, int(counts.max()) - 1)
+    return assign_folds

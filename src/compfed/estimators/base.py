@@ -41,10 +41,10 @@ from compfed.estimators.table import (
     warn_of_one_site,
 )
 from compfed.federation.accounting import Communication
-from compfed.federation.server.program import Federation, converse
+from compfed.federation.server.program import Federation, run_program
 from compfed.simulation.federation import Simulated
 from compfed.solvers.certificate import OUT_OF_REACH
-from compfed.solvers.search import Minimum, Search
+from compfed.solvers.search import FederatedSolution, Search
 from compfed.trace import Trace
 
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class FederatedModel(BaseEstimator):
     def fit_federation(self, federation: Federation) -> Any:
         """Fit over whoever answers: sites in this process, or sites across a network."""
         alpha: Any = getattr(self, "alpha")  # noqa: B009  # a field of every subclass with a given alpha
-        fitted, cost = converse(federation, fitting(federation, self.plan(), float(alpha)))
+        fitted, cost = run_program(federation, fitting(federation, self.plan(), float(alpha)))
         with self._restored_on_failure():
             self._publish(federation, fitted, cost)
             minimum = fitted.minimum
@@ -160,7 +160,7 @@ class FederatedModel(BaseEstimator):
                 stacklevel=stacklevel,
             )
 
-    def _why_not(self, minimum: Minimum) -> str:
+    def _why_not(self, minimum: FederatedSolution) -> str:
         """Why the certificate does not hold, for a person."""
         me = type(self).__name__
         if not minimum.certificate.minimiser_exists:
@@ -267,7 +267,7 @@ class FederatedModel(BaseEstimator):
             )
         names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
-        return converse(federation, scoring(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
+        return run_program(federation, scoring(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
     def linear_predictor(self, X: Any) -> np.ndarray:
         """Predictions z of shape (rows, outputs)."""

@@ -31,7 +31,7 @@ from compfed.estimators.multi_output import (
 from compfed.estimators.programs.cv import Parts, selecting
 from compfed.estimators.programs.path import AlphaGrid, warn_if_short
 from compfed.estimators.table import NOT_SAID, fold_column, splits_of
-from compfed.federation.server.program import Federation, converse
+from compfed.federation.server.program import Federation, run_program
 
 RULES = ("best", "one_standard_error")
 
@@ -93,7 +93,7 @@ class CrossValidated(FederatedModel):
 
     def _select(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[Parts]:
         talk = selecting(federation, self.plan(), self._grid(), self.cv, self.seed, self.rule, listed)
-        found, cost = converse(federation, talk)
+        found, cost = run_program(federation, talk)
         self._publish(federation, found.fitted, cost)
         self.trace_ = found.fitted.minimum.trace  # of one model among many: its own rounds
         prepared = found.fitted.prepared
@@ -107,7 +107,7 @@ class CrossValidated(FederatedModel):
         self.n_fits_not_converged_ = sum(not m.converged for m in found.fits)
         warn_if_short(type(self).__name__, found.fits, self.tol, self.max_rounds, stacklevel)
         self._warn_if_undecided(found.fitted, stacklevel)
-        return found.parts
+        return found.subsets
 
 
 @estimator

@@ -13,8 +13,8 @@ from compfed.estimators.programs.fit import Prepared, prepared_of
 from compfed.estimators.programs.path import AlphaGrid, following, warn_if_short
 from compfed.estimators.table import NOT_SAID, warn_of_one_site
 from compfed.federation.accounting import Communication
-from compfed.federation.server.program import Federation, Talk, converse
-from compfed.solvers.search import Minimum
+from compfed.federation.server.program import Federation, Program, run_program
+from compfed.solvers.search import FederatedSolution
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def path_over(
     grid, plan = AlphaGrid("regularisation_path", alphas, n_alphas, eps), model.plan()
     grid.check()
 
-    def talk() -> Talk[tuple[Prepared, np.ndarray, list[Minimum]]]:
+    def talk() -> Program[tuple[Prepared, np.ndarray, list[FederatedSolution]]]:
         prepared = yield from prepared_of(federation, plan)
         values = grid.values(prepared)
         return prepared, values, (yield from following(federation, prepared, values))
 
-    (prepared, values, found), cost = converse(federation, talk())
+    (prepared, values, found), cost = run_program(federation, talk())
     warn_if_short("regularisation_path", found, model.tol, model.max_rounds)
     coefs, intercepts = zip(*(prepared.published(m.x) for m in found), strict=True)
     converged = all(m.converged for m in found)

@@ -7,27 +7,48 @@ docs/architecture.md.
 from compfed.federation.accounting import Communication
 from compfed.federation.limits import QueryLimits
 from compfed.federation.queries import (
-    QUESTIONS,
+    QUERIES,
     Curvature,
     Describe,
     HeldOut,
+    Lipschitz,
     Moments,
-    Question,
-    Refused,
+    Query,
+    Refusal,
     Result,
     Round,
     SiteRefusal,
-    Steepness,
     ValueAndGradient,
 )
 from compfed.federation.server.moments import describe
-from compfed.federation.server.program import Federation, Request, Talk, ask, converse, in_parallel
-from compfed.federation.site.disclosure import Refusals
+from compfed.federation.server.program import Federation, Program, Request, ask, gather, run_program
+from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
 
 __all__ = [
-    "QUESTIONS", "Communication", "Curvature", "Describe", "Federation", "HeldOut", "InProcess", "Moments", "QueryLimits",
-    "Question", "Refusals", "Refused", "Request", "Result", "Round", "Site", "SiteRefusal", "Steepness", "Talk", "ValueAndGradient", "ask",
-    "converse", "describe", "in_parallel",
-]  # fmt: skip
+    "QUERIES",
+    "Communication",
+    "Curvature",
+    "Describe",
+    "DisclosurePolicy",
+    "Federation",
+    "HeldOut",
+    "InProcess",
+    "Lipschitz",
+    "Moments",
+    "Program",
+    "Query",
+    "QueryLimits",
+    "Refusal",
+    "Request",
+    "Result",
+    "Round",
+    "Site",
+    "SiteRefusal",
+    "ValueAndGradient",
+    "ask",
+    "describe",
+    "gather",
+    "run_program",
+]

@@ -18,7 +18,7 @@ class Communication:
     bytes_down: float = 0.0
     bytes_up: float = 0.0
     models: int = 0
-    by_question: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # models, bytes down, bytes up
+    by_query: Mapping[str, tuple[int, float, float]] = field(default_factory=dict)  # models, bytes down, bytes up
 
     @property
     def models_per_message(self) -> float:
@@ -34,12 +34,12 @@ class Communication:
 
     def over(self, n: int) -> Communication:
         """What one of n sites had, on average over all of them."""
-        kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_question.items()}
+        kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_query.items()}
         return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds)
 
     def _with(self, other: Communication, rounds: int) -> Communication:
-        kinds = {**self.by_question}
-        for kind, more in other.by_question.items():
+        kinds = {**self.by_query}
+        for kind, more in other.by_query.items():
             had = kinds.get(kind, (0, 0.0, 0.0))
             kinds[kind] = (had[0] + more[0], had[1] + more[1], had[2] + more[2])
         return Communication(

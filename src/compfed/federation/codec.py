@@ -27,8 +27,8 @@ import numpy as np
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation import queries as questions
-from compfed.federation import spec as view
+from compfed.federation import queries as queries
+from compfed.federation import spec as objective
 from compfed.losses import Model
 from compfed.regularisers.adapter import Adapted
 from compfed.site_summary import Facts
@@ -45,7 +45,7 @@ MAX_DEPTH = 64  # of the JSON; a record and its fields are two levels
 MAX_NODES = 1_000_000  # of the JSON
 MAX_OBJECTS = 200_000  # JSON objects among these: a dictionary takes a few hundred bytes
 MAX_RECORDS = 50_000
-MAX_TOLD_ONCE = 2_000  # records in a message that are kept: each is hashed
+MAX_SENT_ONCE = 2_000  # records in a message that are kept: each is hashed
 INT = 2**63  # whole numbers are below this in size
 
 # Packages whose records may be named: every class made with `record` in them is data, and building it runs no foreign code.
@@ -53,7 +53,15 @@ RECORD_PACKAGES = (
     "compfed.losses", "compfed.regularisers", "compfed.algorithms", "compfed.studies.ablation",
 )  # fmt: skip
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
-_SPECS = (view.Frame, view.Fold, view.WholeSite, view.Listed, view.Share, view.View, view.Job)
+_SPECS = (
+    objective.FeatureScaling,
+    objective.Fold,
+    objective.SiteFold,
+    objective.PredefinedSplit,
+    objective.Holdout,
+    objective.ObjectiveSpec,
+    objective.RunSpec,
+)
 
 
 class Packed(NamedTuple):
@@ -63,11 +71,11 @@ class Packed(NamedTuple):
     arrays: list[np.ndarray]
 
 
-class NotTold(InputError):
+class NotCached(InputError):
     """A message refers to a record by its hash, and the reader does not have it."""
 
 
-class Told(Protocol):
+class Cached(Protocol):
     """Records that travelled before, by hash."""
 
     def __contains__(self, name: object, /) -> bool: ...
@@ -107,7 +115,7 @@ def unnamed(arrays: Mapping[str, np.ndarray], like: Any) -> Any:
 # --- packing ---
 
 
-def pack(value: Any, told: Collection[str] = ()) -> Packed:
+def pack(value: Any, cached: Collection[str] = ()) -> Packed:
     """The value as plain data and arrays; records whose hash is in `told` by that hash alone."""
     arrays: list[np.ndarray] = []
 
@@ -131,8 +139,8 @@ def pack(value: Any, told: Collection[str] = ()) -> Packed:
         if isinstance(value, (np.ndarray, jax.Array)):
             arrays.append(_sendable(np.asarray(value), path))
             return {"array": len(arrays) - 1}
-        if getattr(value, "told_once", False) and (name := digest(value)) in told:
-            return {"told": name}
+        if getattr(value, "told_once", False) and (name := digest(value)) in cached:
+            return {"cached": name}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {f.name: plain(getattr(value, f.name), f"{path}.{f.name}") for f in dataclasses.fields(value)}
             return {"record": _name(type(value)), "fields": fields}
@@ -154,7 +162,7 @@ def pack(value: Any, told: Collection[str] = ()) -> Packed:
 
 
 def unpack(
-    packed: Packed, accepts: Collection[str] = (), told: Told | None = None, records: Collection[str] | None = None
+    packed: Packed, accepts: Collection[str] = (), cached: Cached | None = None, records: Collection[str] | None = None
 ) -> Any:
     """The value that `pack` was given.
 
@@ -169,20 +177,22 @@ def unpack(
     InputError
         For everything that `pack` does not write, and nothing else is raised for it.
     """
-    reader = _Reader(packed.arrays, accepts, {} if told is None else told, records)
+    reader = _Reader(packed.arrays, accepts, {} if cached is None else cached, records)
     value = reader.built(packed.head, 0)
     if not all(reader.used):
         raise InputError(f"a message has {len(reader.used)} arrays; its head refers to {sum(reader.used)} of them.")
     for name, record in reader.new.items():
-        reader.told[name] = record
+        reader.cached[name] = record
     return value
 
 
 class _Reader:
     """One message being read: what it used so far, and the records it brought."""
 
-    def __init__(self, arrays: list[np.ndarray], accepts: Collection[str], told: Told, records: Collection[str] | None):
-        self.arrays, self.accepts, self.told, self.allowed = arrays, accepts, told, records
+    def __init__(
+        self, arrays: list[np.ndarray], accepts: Collection[str], cached: Cached, records: Collection[str] | None
+    ):
+        self.arrays, self.accepts, self.cached, self.allowed = arrays, accepts, cached, records
         self.used = [False] * len(arrays)
         self.new: dict[str, Any] = {}
         self.records = 0
@@ -220,10 +230,10 @@ class _Reader:
             raise InputError("a message refers to a record by something that is no hash.")
         if name in self.new:
             return self.new[name]
-        if name not in self.told:
+        if name not in self.cached:
             short = printable(name[:12])
-            raise NotTold(f"a message refers to {short}, which was not told before; send it in full.")
-        return self.told[name]
+            raise NotCached(f"a message refers to {short}, which was not told before; send it in full.")
+        return self.cached[name]
 
     def read_tuple(self, items: Any, depth: int) -> Any:
         if type(items) is not list:
@@ -256,8 +266,8 @@ class _Reader:
         values = {k: self.built(v, depth) for k, v in given.items()}
         made = self.made(name, lambda: cls(**values))
         if getattr(made, "told_once", False):
-            if len(self.new) >= MAX_TOLD_ONCE:
-                raise InputError(f"a message has more than {MAX_TOLD_ONCE} records to keep. Send fewer runs at a time.")
+            if len(self.new) >= MAX_SENT_ONCE:
+                raise InputError(f"a message has more than {MAX_SENT_ONCE} records to keep. Send fewer runs at a time.")
             self.new[self.made(name, lambda: digest(made))] = made
         return made
 
@@ -295,7 +305,7 @@ class _Reader:
 
 _BUILD = {
     frozenset({"float"}): _Reader.read_float, frozenset({"array"}): _Reader.read_array,
-    frozenset({"told"}): _Reader.read_known, frozenset({"tuple"}): _Reader.read_tuple,
+    frozenset({"cached"}): _Reader.read_known, frozenset({"tuple"}): _Reader.read_tuple,
     frozenset({"dict"}): _Reader.read_dict, frozenset({"model", "params"}): _Reader.read_model,
     frozenset({"record", "fields"}): _Reader.read_record,
 }  # fmt: skip
@@ -456,7 +466,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def payload(value: Any, told: set[str]) -> int:
+def payload(value: Any, cached: set[str]) -> int:
     """Bytes of the numbers in a question or an answer; what was told before costs nothing, and `told` gains the rest.
 
     Numbers and arrays count; names, labels of a message and its framing do not.
@@ -466,14 +476,14 @@ def payload(value: Any, told: set[str]) -> int:
     if isinstance(value, float):
         return 8
     if getattr(value, "told_once", False):
-        if (name := digest(value)) in told:
+        if (name := digest(value)) in cached:
             return 0
-        told.add(name)
+        cached.add(name)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return sum(payload(getattr(value, f.name), told) for f in dataclasses.fields(value))
+        return sum(payload(getattr(value, f.name), cached) for f in dataclasses.fields(value))
     if isinstance(value, Mapping):
-        return sum(payload(item, told) for item in value.values())
-    return sum(payload(item, told) for item in value) if isinstance(value, (tuple, list)) else 0
+        return sum(payload(item, cached) for item in value.values())
+    return sum(payload(item, cached) for item in value) if isinstance(value, (tuple, list)) else 0
 
 
 # --- names ---
@@ -486,15 +496,15 @@ def known_records() -> dict[str, type]:
     Queries and their replies, the specifications they hold, and the records of losses, regularisers and algorithms. A class
     is listed under the module it was defined in, so that no path through an import leads to a foreign one.
     """
-    explicit = (*questions.QUESTIONS, *_replies(), *_SPECS)
+    explicit = (*queries.QUERIES, *_replies(), *_SPECS)
     ours = [cls for module in _modules() for cls in vars(module).values() if is_record(cls)]
     mine = [cls for cls in ours if any(_within(cls.__module__, package) for package in RECORD_PACKAGES)]
     return {_name(cls): cls for cls in (*explicit, *mine) if cls not in _NOT_SENT}
 
 
 def _replies() -> list[type]:
-    answers = [getattr(cls, "Answer") for cls in questions.QUESTIONS]  # noqa: B009  # a type has no such attribute
-    return [*answers, questions.Refused, Facts]
+    answers = [getattr(cls, "Answer") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
+    return [*answers, queries.Refusal, Facts]
 
 
 def _modules() -> Iterator[Any]:
@@ -528,8 +538,8 @@ def _imported(name: str) -> Any:
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
+        for subset in path.split("."):
+            found = getattr(found, subset)
     except Exception:
         raise InputError(f"a message names {printable(name)}, which is not installed here.") from None
     return found

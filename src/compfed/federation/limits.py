@@ -23,14 +23,14 @@ from compfed.federation.queries import (
     Curvature,
     Describe,
     HeldOut,
+    Lipschitz,
     Moments,
-    Question,
+    Query,
     Result,
     Round,
-    Steepness,
     ValueAndGradient,
 )
-from compfed.federation.spec import Fold, Frame, Job, Listed, Share, View, WholeSite
+from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -74,13 +74,13 @@ class QueryLimits:
             if type(value) is not int or value < 1:
                 raise InputError(f"QueryLimits({f.name}={value!r}): {f.name} must be a whole number >= 1.")
 
-    def reason(self, question: Question, site: Site) -> str | None:
+    def reason(self, query: Query, site: Site) -> str | None:
         """Why a site does not answer a query; None if it fits. Allocates nothing of the size that a query asks for.
 
         A query that is not of the closed list is left to the site's other refusals.
         """
         try:
-            _Checks(self, site).query(question)
+            _Checks(self, site).query(query)
         except InputError as problem:
             return printable(str(problem)).removesuffix(".")
         except Exception as problem:  # a field of another type than a check expects
@@ -96,43 +96,43 @@ class _Checks:
         self.rows = len(site.labels)
         self.most = limits.max_numbers + 2 * self.rows * (site.width + 1)
 
-    def query(self, question: Question) -> None:
-        match question:
+    def query(self, query: Query) -> None:
+        match query:
             case Describe():
-                _truth("classes", question.classes)
-                _truth("detail", question.detail)
-                self.part(question.part)
+                _truth("classes", query.classes)
+                _truth("detail", query.detail)
+                self.subset(query.subset)
             case Moments():
-                self.part(question.part)
-            case Steepness():
-                d = self.view(question.view)
-                _truth("roughly", question.roughly)
-                if question.x is not None:
-                    _finite("x", question.x, (d,))
+                self.subset(query.subset)
+            case Lipschitz():
+                d = self.objective(query.objective)
+                _truth("roughly", query.roughly)
+                if query.x is not None:
+                    _finite("x", query.x, (d,))
             case ValueAndGradient():
-                d = self.view(question.view)
-                models = self.models(question.x, d)
-                if question.dual is not None:
-                    _floats("dual", question.dual, (models, 4))
-                    if not callable(getattr(question.view.loss, "conjugate", None)):
-                        raise InputError(f"{type(question.view.loss).__name__} has no conjugate; leave out dual")
+                d = self.objective(query.objective)
+                models = self.models(query.x, d)
+                if query.dual is not None:
+                    _floats("dual", query.dual, (models, 4))
+                    if not callable(getattr(query.objective.loss, "conjugate", None)):
+                        raise InputError(f"{type(query.objective.loss).__name__} has no conjugate; leave out dual")
             case Curvature():
-                d = self.view(question.view)
-                _finite("x", question.x, (d,))
-                self.working_set(question.W, d)
+                d = self.objective(query.objective)
+                _finite("x", query.x, (d,))
+                self.working_set(query.W, d)
             case HeldOut():
-                d = self.view(question.view)
-                self.part(question.part, needed=True)
-                self.models(question.x, d)
+                d = self.objective(query.objective)
+                self.subset(query.subset, needed=True)
+                self.models(query.x, d)
             case Round():
-                self.job(question.job)
-                _whole("r", question.r, 0, MAX_ROUNDS - 1)
-                _whole("exchange", question.exchange, 0, len(question.job.algorithm.exchanges) - 1)
-                self.message(question.d, question.job)
+                self.run_spec(query.run_spec)
+                _whole("r", query.r, 0, MAX_ROUNDS - 1)
+                _whole("exchange", query.exchange, 0, len(query.run_spec.algorithm.exchanges) - 1)
+                self.message(query.d, query.run_spec)
             case Result():
-                self.job(question.job)
-                _whole("r", question.r, 0, MAX_ROUNDS - 2)
-                self.message(question.d, question.job)
+                self.run_spec(query.run_spec)
+                _whole("r", query.r, 0, MAX_ROUNDS - 2)
+                self.message(query.d, query.run_spec)
 
     def numbers(self, count: int, what: str) -> None:
         if count > self.most:
@@ -143,18 +143,18 @@ class _Checks:
 
     # --- the objective ---
 
-    def view(self, view: Any) -> int:
+    def objective(self, objective: Any) -> int:
         """d, the size of a model of an objective that fits this site."""
-        if type(view) is not View:
+        if type(objective) is not ObjectiveSpec:
             raise InputError("view is no view")
-        if view.dtype not in ("float64", "float32"):
+        if objective.dtype not in ("float64", "float32"):
             raise InputError("dtype must be 'float64' or 'float32'")
-        self.part(view.part)
-        self.classes(view.classes)
-        width = self.columns(view.columns)
-        if view.frame is not None:
-            width = self.frame(view.frame, width)
-        return self.loss(view.loss, width)
+        self.subset(objective.subset)
+        self.classes(objective.classes)
+        width = self.columns(objective.columns)
+        if objective.scaling is not None:
+            width = self.scaling(objective.scaling, width)
+        return self.loss(objective.loss, width)
 
     def loss(self, loss: Any, width: int) -> int:
         if isinstance(loss, type) or not all(callable(getattr(loss, name, None)) for name in LOSS_METHODS):
@@ -176,17 +176,17 @@ class _Checks:
         _indices("columns", columns, self.site.width)
         return columns.size
 
-    def frame(self, frame: Any, width: int) -> int:
+    def scaling(self, scaling: Any, width: int) -> int:
         """The number of columns in the coordinates of a frame."""
-        if type(frame) is not Frame:
+        if type(scaling) is not FeatureScaling:
             raise InputError("frame is no frame")
-        _finite("centre", frame.centre, (width,))
-        _finite("scale", frame.scale, (width,))
-        _truth("intercept", frame.intercept)
-        _whole("outputs", frame.outputs, 1, self.limits.max_numbers)
-        if not (frame.scale > 0).all():
+        _finite("centre", scaling.centre, (width,))
+        _finite("scale", scaling.scale, (width,))
+        _truth("intercept", scaling.intercept)
+        _whole("outputs", scaling.outputs, 1, self.limits.max_numbers)
+        if not (scaling.scale > 0).all():
             raise InputError("scale must be > 0")
-        return width + int(frame.intercept)
+        return width + int(scaling.intercept)
 
     def classes(self, classes: Any) -> None:
         if classes is None:
@@ -200,36 +200,36 @@ class _Checks:
         if (classes[1:] <= classes[:-1]).any() or (classes.dtype.kind == "f" and not np.isfinite(classes).all()):
             raise InputError("classes must be sorted, each once")
 
-    def part(self, part: Any, needed: bool = False) -> None:
+    def subset(self, subset: Any, needed: bool = False) -> None:
         """Some of the rows, which this site can find."""
-        if part is None:
+        if subset is None:
             if needed:
                 raise InputError("part is missing")
             return
-        if type(part) not in (Fold, WholeSite, Listed, Share):
+        if type(subset) not in (Fold, SiteFold, PredefinedSplit, Holdout):
             raise InputError("part is no part of the rows")
-        _truth("held_out", part.held_out)
-        match part:
+        _truth("held_out", subset.held_out)
+        match subset:
             case Fold():
-                _whole("folds", part.folds, 1, self.limits.max_folds)
-                _whole("number", part.number, 0, part.folds - 1)
-                first = part.first
+                _whole("folds", subset.folds, 1, self.limits.max_folds)
+                _whole("number", subset.number, 0, subset.folds - 1)
+                first = subset.first
                 if not isinstance(first, np.ndarray) or first.ndim != 1 or first.dtype.kind not in "iu":
                     raise InputError("first must be a list of whole numbers")
                 if not self.site.index < first.size <= MAX_SITES:
                     raise InputError(f"first has {first.size} entries; it must have one for each site")
                 _whole("first", int(first[self.site.index]), 0, MAX_ROWS)
-            case WholeSite():
-                _whole("number", part.number, -1, MAX_SITES)
-            case Listed():
-                _whole("number", part.number, 0, len(self.site.splits) - 1)
-            case Share():
-                if not isinstance(part.share, float) or not 0 < part.share < 1:
+            case SiteFold():
+                _whole("number", subset.number, -1, MAX_SITES)
+            case PredefinedSplit():
+                _whole("number", subset.number, 0, len(self.site.splits) - 1)
+            case Holdout():
+                if not isinstance(subset.share, float) or not 0 < subset.share < 1:
                     raise InputError("share must be a number between 0 and 1")
-        if isinstance(part, (Fold, Share)):
-            _whole("seed", part.seed, 0, MAX_SEED - 1)
-            _truth("by_class", part.by_class)
-            if part.by_class and self.site.labels.ndim != 1:
+        if isinstance(subset, (Fold, Holdout)):
+            _whole("seed", subset.seed, 0, MAX_SEED - 1)
+            _truth("by_class", subset.by_class)
+            if subset.by_class and self.site.labels.ndim != 1:
                 raise InputError("by_class needs one label per row")
 
     def models(self, x: Any, d: int) -> int:
@@ -251,26 +251,28 @@ class _Checks:
 
     # --- a run ---
 
-    def job(self, job: Any) -> None:
-        if type(job) is not Job:
+    def run_spec(self, run_spec: Any) -> None:
+        if type(run_spec) is not RunSpec:
             raise InputError("job is no job")
-        d = self.view(job.view)
-        _finite("x0", job.x0, (d,))
-        if job.x0.dtype.name != job.view.dtype:
-            raise InputError(f"x0 is of {job.x0.dtype.name}; the objective is in {job.view.dtype}")
-        _whole("number", job.number, 0, 2**63 - 1)
-        _whole("seed", job.seed, 0, MAX_SEED - 1)
-        _whole("capacity", job.capacity, 1, MAX_ROWS - 1)
-        _truth("everyone", job.everyone)
-        if job.batch_size is not None:
-            _whole("batch_size", job.batch_size, 1, job.capacity)
-            if not job.batch_size <= self.rows <= job.capacity:
+        d = self.objective(run_spec.objective)
+        _finite("x0", run_spec.x0, (d,))
+        if run_spec.x0.dtype.name != run_spec.objective.dtype:
+            raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")
+        _whole("number", run_spec.number, 0, 2**63 - 1)
+        _whole("seed", run_spec.seed, 0, MAX_SEED - 1)
+        _whole("capacity", run_spec.capacity, 1, MAX_ROWS - 1)
+        _truth("everyone", run_spec.everyone)
+        if run_spec.batch_size is not None:
+            _whole("batch_size", run_spec.batch_size, 1, run_spec.capacity)
+            if not run_spec.batch_size <= self.rows <= run_spec.capacity:
                 raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
-            self.numbers(job.capacity, f"a capacity of {job.capacity} rows")  # a random number for each may be drawn
-        if not isinstance(job.algorithm, Algorithm):
-            raise InputError(f"algorithm is a {type(job.algorithm).__name__}, which is no algorithm")
-        self.algorithm(job.algorithm, d)
-        self.regulariser(job.regulariser, d)
+            self.numbers(
+                run_spec.capacity, f"a capacity of {run_spec.capacity} rows"
+            )  # a random number for each may be drawn
+        if not isinstance(run_spec.algorithm, Algorithm):
+            raise InputError(f"algorithm is a {type(run_spec.algorithm).__name__}, which is no algorithm")
+        self.algorithm(run_spec.algorithm, d)
+        self.regulariser(run_spec.regulariser, d)
 
     def algorithm(self, algorithm: Any, d: int) -> None:
         steps, most = 1, self.limits.max_local_steps
@@ -306,13 +308,13 @@ class _Checks:
                     f"{name} has shape {np.shape(value)}; it must be a number, or one for each of {d} coefficients"
                 )
 
-    def message(self, arrays: Any, job: Job) -> None:
+    def message(self, arrays: Any, run_spec: RunSpec) -> None:
         """The message of a round: its names, shapes and dtypes are compared with the algorithm's own later."""
         if not isinstance(arrays, Mapping) or not all(isinstance(a, np.ndarray) for a in arrays.values()):
             raise InputError("d must be a table of arrays")
         W = arrays.get("W")
-        if job.algorithm.by_questions and W is not None:
-            self.working_set(W, job.x0.size)
+        if run_spec.algorithm.by_questions and W is not None:
+            self.working_set(W, run_spec.x0.size)
 
 
 # --- single values ---

@@ -15,16 +15,16 @@ import numpy as np
 from scipy.sparse import issparse
 
 from compfed.errors import InputError
-from compfed.federation.spec import Job, Part, View
+from compfed.federation.spec import RunSpec, RowSubset, ObjectiveSpec
 from compfed.losses.base import unwarned
 from compfed.problem import sparse_rows
 from compfed.site_summary import Facts, facts_of
 
 if TYPE_CHECKING:
-    from compfed.federation.site.site import Look, Site
+    from compfed.federation.site.site import LocalDataset, Site
 
 
-class Refused(NamedTuple):
+class Refusal(NamedTuple):
     """What a site answers to a question that it will not, or cannot, answer."""
 
     reason: str  # for a person: names the site, the question and why
@@ -38,7 +38,7 @@ class SiteRefusal(InputError):
         self.replies = replies
 
 
-class Question(Protocol):
+class Query(Protocol):
     def answer(self, site: Site) -> Any:
         """What a site says, from its own rows alone."""
         ...
@@ -53,7 +53,7 @@ class Describe:
     """
 
     classes: bool = False
-    part: Part | None = None
+    subset: RowSubset | None = None
     detail: bool = False
 
     class Answer(NamedTuple):
@@ -71,7 +71,7 @@ class Describe:
         return self._counted(site)._replace(facts=facts)
 
     def _counted(self, site: Site) -> Answer:
-        weights = site.weights_of(self.part)
+        weights = site.weights_of(self.subset)
         rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
         if self.classes:
             site.check_classes()
@@ -95,7 +95,7 @@ class Moments:
     column whose mean is large (`scaling.spread`). Sums of squares would lose them all.
     """
 
-    part: Part | None = None
+    subset: RowSubset | None = None
 
     class Answer(NamedTuple):
         mean: np.ndarray
@@ -103,7 +103,7 @@ class Moments:
         square: np.ndarray
 
     def answer(self, site: Site) -> Answer:
-        A, q = site.features, site.shares_of(self.part)
+        A, q = site.features, site.shares_of(self.subset)
         if issparse(A):
             return self.Answer(*sparse_rows.moments(A, q))
         away = np.subtract(
@@ -116,13 +116,13 @@ class Moments:
 
 
 @dataclass(frozen=True, eq=False)
-class Steepness:
+class Lipschitz:
     """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x.
 
     With `roughly` a bound that takes one look at the rows: for steps it would be too large, for a certificate it will do.
     """
 
-    view: View
+    objective: ObjectiveSpec
     x: np.ndarray | None = None
     roughly: bool = False
 
@@ -130,7 +130,7 @@ class Steepness:
         L: float
 
     def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.view), self.view.loss
+        seen, loss = site.look(self.objective), self.objective.loss
         at = None if loss.curvature is not None else (seen.start if self.x is None else self.x)
         if self.roughly:
             steep = loss.curvature_bound(seen.A, seen.q, seen.lengths, at, seen.y)
@@ -148,7 +148,7 @@ class ValueAndGradient:
     the constant prediction z, theta_l = stretch ((1 - mix) (slope_l(x) - shift) + mix slope_l(z)).
     """
 
-    view: View
+    objective: ObjectiveSpec
     x: np.ndarray  # (models, d)
     dual: np.ndarray | None = None  # (models, 4)
 
@@ -160,7 +160,7 @@ class ValueAndGradient:
 
     @unwarned
     def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.view), self.view.loss
+        seen, loss = site.look(self.objective), self.objective.loss
         x = np.asarray(self.x, seen.A.dtype)
         half = 0.5 * float(loss.ridge)
         value, gradient, terms = loss.evaluated(x, seen.A, seen.y, seen.q, seen.lengths)
@@ -170,8 +170,10 @@ class ValueAndGradient:
             conjugate = np.array([self._conjugate(seen, v, *at) for v, at in zip(x, self.dual, strict=True)])
         return self.Answer(value, gradient, terms, conjugate)
 
-    def _conjugate(self, seen: Look, x: np.ndarray, shift: float, stretch: float, mix: float, z: float) -> float:
-        loss: Any = self.view.loss  # the server asks this only of a loss with a conjugate
+    def _conjugate(
+        self, seen: LocalDataset, x: np.ndarray, shift: float, stretch: float, mix: float, z: float
+    ) -> float:
+        loss: Any = self.objective.loss  # the server asks this only of a loss with a conjugate
         theta = (1 - mix) * (loss.slope(seen.A @ x, seen.y) - shift)
         if mix > 0:
             theta = theta + mix * loss.slope(np.full(len(theta), z), seen.y)
@@ -186,7 +188,7 @@ class Curvature:
     It is the second derivative, or what the loss has in its place (`Loss.model_hessian`). Only the upper triangle travels.
     """
 
-    view: View
+    objective: ObjectiveSpec
     x: np.ndarray  # (d,)
     W: np.ndarray
 
@@ -194,7 +196,7 @@ class Curvature:
         triangle: np.ndarray  # |W| (|W| + 1) / 2 numbers, or fewer where the loss says how
 
     def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.view), self.view.loss
+        seen, loss = site.look(self.objective), self.objective.loss
         return self.Answer(np.asarray(loss.model_triangle(self.x, seen.A, seen.y, seen.q, self.W)))
 
 
@@ -202,8 +204,8 @@ class Curvature:
 class HeldOut:
     """The loss of the models in the rows of x on the rows that `part` holds out, seen as `view` sees those it keeps."""
 
-    view: View
-    part: Part
+    objective: ObjectiveSpec
+    subset: RowSubset
     x: np.ndarray  # (models, d)
 
     class Answer(NamedTuple):
@@ -211,9 +213,9 @@ class HeldOut:
         loss: np.ndarray  # (models,): sum_l q_l loss_l, q_l the shares of those rows
 
     def answer(self, site: Site) -> Answer:
-        seen, weights = site.look(self.view), site.weights_of(self.part)
+        seen, weights = site.look(self.objective), site.weights_of(self.subset)
         q = weights / (weights.sum() or 1.0)
-        loss = np.array([q @ np.asarray(self.view.loss.values(v, seen.A, seen.y)) for v in self.x])
+        loss = np.array([q @ np.asarray(self.objective.loss.values(v, seen.A, seen.y)) for v in self.x])
         return self.Answer(float(weights.sum()), loss)
 
 
@@ -224,7 +226,7 @@ class Round:
     The site's memory of the job moves on. A method that closes its rounds hears their result in the next message.
     """
 
-    job: Job
+    run_spec: RunSpec
     r: int
     exchange: int
     d: Mapping[str, np.ndarray]
@@ -234,14 +236,14 @@ class Round:
         finite: bool  # is what the site remembers now finite too?
 
     def answer(self, site: Site) -> Answer:
-        return self.Answer(*site.take_part(self.job, self.r, self.exchange, self.d))
+        return self.Answer(*site.take_part(self.run_spec, self.r, self.exchange, self.d))
 
 
 @dataclass(frozen=True, eq=False)
 class Result:
     """The result of round r for its participants, where the next round may have others."""
 
-    job: Job
+    run_spec: RunSpec
     r: int
     d: Mapping[str, np.ndarray]
 
@@ -249,9 +251,9 @@ class Result:
         finite: bool
 
     def answer(self, site: Site) -> Answer:
-        return self.Answer(site.hear(self.job, self.r, self.d))
+        return self.Answer(site.hear(self.run_spec, self.r, self.d))
 
 
-QUESTIONS: tuple[type, ...] = (
-    Describe, Moments, Steepness, ValueAndGradient, Curvature, HeldOut, Round, Result,
+QUERIES: tuple[type, ...] = (
+    Describe, Moments, Lipschitz, ValueAndGradient, Curvature, HeldOut, Round, Result,
 )  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class FeatureScaling:
     """The coordinates a linear model is worked out in: features centred and scaled, the intercept last.
 
     With z = (a - centre) / scale and u = scale * w the prediction a^T w + b is z^T u + b', b' = b + centre^T w. Centring
@@ -79,7 +79,7 @@ class RowsOfASite(Protocol):
     def splits(self) -> Any: ...
 
 
-class Part(Protocol):
+class RowSubset(Protocol):
     """Some of the rows: those a fold trains with, or those it holds out."""
 
     @property
@@ -104,7 +104,7 @@ class Fold:
     by_class: bool
     held_out: bool
 
-    def dealt(self, site: RowsOfASite) -> np.ndarray:
+    def assign_folds(self, site: RowsOfASite) -> np.ndarray:
         """The fold of every row of a site."""
         y = site.labels
         order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
@@ -115,11 +115,11 @@ class Fold:
         return fold
 
     def mask(self, site: RowsOfASite) -> np.ndarray:
-        return (self.dealt(site) == self.number) == self.held_out
+        return (self.assign_folds(site) == self.number) == self.held_out
 
 
 @dataclass(frozen=True, eq=False)
-class WholeSite:
+class SiteFold:
     """Fold `number` is site `number`."""
 
     number: int
@@ -130,7 +130,7 @@ class WholeSite:
 
 
 @dataclass(frozen=True, eq=False)
-class Listed:
+class PredefinedSplit:
     """Split `number` of those that the sites were built with: for folds that speak of the rows of one table."""
 
     number: int
@@ -141,7 +141,7 @@ class Listed:
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class Holdout:
     """A share of every site's rows, drawn inside it from (seed, site, row), class by class for a classifier.
 
     Of two rows or more at least one is held out and one is kept; a single row is kept.
@@ -166,29 +166,29 @@ class Share:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ObjectiveSpec:
     """f_i as the server wants it: this loss, of these rows, in this frame."""
 
-    told_once: ClassVar[bool] = True
+    sent_once: ClassVar[bool] = True
 
     loss: Loss
-    frame: Frame | None = None
+    scaling: FeatureScaling | None = None
     classes: np.ndarray | None = None  # a label is its position among these
-    part: Part | None = None
+    subset: RowSubset | None = None
     dtype: str = "float64"
     columns: np.ndarray | None = None  # of the features only these; none at all for a model of an intercept alone
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class RunSpec:
     """One run of an algorithm: what a site must know to take part in its rounds."""
 
-    told_once: ClassVar[bool] = True
+    sent_once: ClassVar[bool] = True
 
     number: int  # tells two runs of the same thing apart
     algorithm: Algorithm
     regulariser: Regulariser
-    view: View
+    objective: ObjectiveSpec
     x0: np.ndarray
     seed: int
     batch_size: int | None
@@ -197,10 +197,10 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Task:
+class ProblemSpec:
     """min_x sum_i p_i f_i(x) + g(x), where f_i is what site i makes of the view."""
 
-    view: View
+    objective: ObjectiveSpec
     regulariser: Regulariser
     weights: np.ndarray  # p_i
     names: tuple[str, ...]
@@ -219,18 +219,18 @@ class Task:
 
     @property
     def loss(self) -> Loss:
-        return self.view.loss
+        return self.objective.loss
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(self.view.dtype)
+        return np.dtype(self.objective.dtype)
 
     @property
     def start(self) -> np.ndarray:
         """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
         return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
 
-    def with_regulariser(self, g: Regulariser) -> Task:
+    def with_regulariser(self, g: Regulariser) -> ProblemSpec:
         return replace(self, regulariser=g)
 
     def members(self) -> Members:

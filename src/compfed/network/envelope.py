@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.codec import REPLY_RECORDS, Told, from_bytes, pack, to_bytes, unpack
+from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
 from compfed.network import keys
 
 PROTOCOL = 3
@@ -94,7 +94,7 @@ def read_header(data: bytes) -> tuple[Header, bytes]:
     return header, data[end:]
 
 
-def read_queries(body: bytes, accepts: Collection[str], records: Told) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """(again, queries) of a message; `records` has those that travelled before and gains those that are new."""
     found = unpack(from_bytes(body), accepts, records)
     if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, tuple) for part in found):

@@ -9,19 +9,19 @@ from jax import Array
 from compfed._utils.compilation import compiled
 from compfed.losses import Loss
 from compfed.losses.lipschitz import steepest
-from compfed.problem.local_dataset import Store, rows_from
+from compfed.problem.local_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 
 NUMBERS = 2**18  # of predictions worked on at a time, on a CPU: so many stay in its cache
 
 
 @compiled
-def gradients(loss: Loss, s: Store, X: Array) -> Array:
+def gradients(loss: Loss, s: PaddedDataset, X: Array) -> Array:
     """grad f at each row of X."""
     return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
 
 
-def values_and_gradients(loss: Loss, s: Store, X: Array) -> tuple[Array, Array]:
+def values_and_gradients(loss: Loss, s: PaddedDataset, X: Array) -> tuple[Array, Array]:
     """f and grad f, both without the ridge, at each row of X: over some of the rows of the data at a time."""
 
     def part(A: Array, y: Array, weight: Array) -> tuple[Array, Array]:
@@ -43,7 +43,7 @@ def values_and_gradients(loss: Loss, s: Store, X: Array) -> tuple[Array, Array]:
 
 @compiled(static_argnames="axis")
 def objectives_and_mappings(
-    loss: Loss, g: Regulariser, s: Store, X: Array, step: Array | float, axis: str | None = None
+    loss: Loss, g: Regulariser, s: PaddedDataset, X: Array, step: Array | float, axis: str | None = None
 ) -> tuple[Array, Array]:
     """F and the gradient mapping at each row of X; `axis` is that of the mesh where the rows are shared out over one."""
     values, slopes = values_and_gradients(loss, s, X)
@@ -63,7 +63,7 @@ def with_regulariser(
 
 
 @compiled
-def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
+def client_gradients(loss: Loss, s: PaddedDataset, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the store."""
     one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
     parts = [one(*block) for block in zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)]
@@ -71,7 +71,7 @@ def client_gradients(loss: Loss, s: Store, x: Array) -> Array:
 
 
 @compiled
-def curvatures(loss: Loss, s: Store, x: Array) -> tuple[Array, Array]:
+def curvatures(loss: Loss, s: PaddedDataset, x: Array) -> tuple[Array, Array]:
     """Largest curvature at x of f, and of every f_i in the order of the store."""
 
     def top(client):

@@ -12,7 +12,7 @@ from compfed._utils.precision import precision
 from compfed.data import LazySites, Sites, lazy_sites
 from compfed.errors import InputError
 from compfed.losses import Loss
-from compfed.problem.local_dataset import Store
+from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.problem_spec import Statement
 from compfed.regularisers import Regulariser
@@ -25,7 +25,7 @@ class LazyProblem(Statement):
     """min_x sum_i p_i f_i(x) + g(x) over clients that are too many, or too large, to be held at once.
 
     `sites` come from `data.lazy_sites` or `data.mapped_sites` (or are ordinary `Sites`, which then stay off the device).
-    `simulate_cohorts` runs it; `weights` and `dtype` are those of a `Problem`.
+    `simulate_out_of_core` runs it; `weights` and `dtype` are those of a `Problem`.
     """
 
     sites: LazySites
@@ -50,7 +50,7 @@ class LazyProblem(Statement):
         """The clients, for whoever goes on from here. Of a few of them the rows are looked at."""
         return Members(self.sites.names, self.sites.sizes, self.weights, self.sites.marks)
 
-    def cohort(self, who: np.ndarray, like_all: bool = False) -> Store:
+    def cohort(self, who: np.ndarray, like_all: bool = False) -> PaddedDataset:
         """The rows of some clients on the device, each padded to the largest of them, or almost: to a power of two, so
         that cohorts share a few shapes. `like_all`: the store says that any of all clients might be there (mini-batches
         are drawn by the largest of all)."""
@@ -69,7 +69,7 @@ class LazyProblem(Statement):
             "ids": who.astype(np.int32),
         }
         with precision(self.dtype):
-            return jax.device_put(Store(**rows, buckets=((len(who), largest if like_all else room),)))
+            return jax.device_put(PaddedDataset(**rows, buckets=((len(who), largest if like_all else room),)))
 
     def _padded(self, who: np.ndarray, sizes: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         A = np.empty((len(who), room, self.sites.width), self.dtype)

@@ -20,7 +20,7 @@ SMALL = 256  # rows of a single site up to which it is padded to a power of two
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Store:
+class PaddedDataset:
     """The rows of all clients, one client after another, in arrays that live on the device.
 
     Clients of similar size form a bucket and are padded to its largest with rows that do not count; memory stays
@@ -58,7 +58,7 @@ def rows_from(A: Array, first: Array, count: int) -> Array:
     return jax.lax.optimization_barrier(run).reshape(count, width)
 
 
-def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> tuple[Store, np.ndarray]:
+def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype) -> tuple[PaddedDataset, np.ndarray]:
     """The store of a federation, and `order`: the site at each position of the store. `labels` are those of all rows."""
     sizes = sites.sizes
     order = np.argsort(-sizes, kind="stable")
@@ -86,7 +86,7 @@ def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype
         y[rows], q[rows], row_weight[rows] = labels[row], share, np.repeat(weights[who], room) * share
     with precision(dtype):
         # device_put, for jnp.asarray compiles a program for every shape; nothing else holds these arrays
-        made = Store(
+        made = PaddedDataset(
             A=jax.device_put(A),
             y=jax.device_put(y),
             q=jax.device_put(q),

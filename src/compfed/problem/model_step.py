@@ -23,7 +23,7 @@ from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.quadratic_model import minimiser
 from compfed.problem.working_set import ranked, working_set
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import Form, form_of
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.regularisers.matrices import turned
 
 PROX_STEPS = 20_000  # of FISTA, at most
@@ -36,7 +36,7 @@ FAR = 1e30  # stands for the value of g outside its domain: a state of the serve
 
 def value_of(g: Regulariser, x: Numbers) -> Numbers:
     """g(x), or FAR."""
-    form = None if is_jax(x) else form_of(g, x.size)
+    form = None if is_jax(x) else coordinate_form(g, x.size)
     if form is not None and not is_jax(*form[:6]):
         return min(form.value(x), FAR)
     if is_jax(x):
@@ -65,13 +65,13 @@ def either(condition: Numbers, one: Any, other: Any) -> Any:
 
 def on_working_set(g: Regulariser, x: Numbers, gradient: Numbers, H: Numbers, W: Numbers) -> Numbers:
     """u, of which only the coordinates W may differ from x; H is the matrix on W."""
-    form = form_of(g, x.size)
+    form = coordinate_form(g, x.size)
     if form is None:  # W is everything
         return by_prox(g, x, gradient, H, top(H))
 
     def search(x: np.ndarray, gradient: np.ndarray, H: np.ndarray, W: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
         u, W = x.copy(), W.astype(int)
-        u[W] = minimiser(Form(*numbers, group=form.group).at(W), x[W], gradient[W], H)
+        u[W] = minimiser(CoordinateForm(*numbers, group=form.group).at(W), x[W], gradient[W], H)
         return u
 
     return hosted(search, x.size, x, gradient, H, W, *form[:-1])
@@ -85,14 +85,14 @@ def foreseen(gradient: Numbers, H: Numbers, W: Numbers, change: Numbers) -> Numb
 
 def next_working_set(g: Regulariser, x: Numbers, gradient: Numbers, width: int) -> Numbers:
     """The coordinates to ask about at x: `width` of them in a program, at least so many where shapes are free."""
-    form = form_of(g, x.size)
+    form = coordinate_form(g, x.size)
     if form is None or width >= x.size:
         return namespace(x, gradient).arange(x.size, dtype=np.int32)
     if not is_jax(x, gradient, *form[:-1]):
         return working_set(form, x, gradient, width).astype(np.int32)
 
     def first(x: np.ndarray, gradient: np.ndarray, *numbers: np.ndarray) -> np.ndarray:
-        return ranked(Form(*numbers, group=form.group), x, gradient, width)
+        return ranked(CoordinateForm(*numbers, group=form.group), x, gradient, width)
 
     return hosted(first, width, x, gradient, *form[:-1]).astype(np.int32)
 
@@ -101,11 +101,11 @@ def in_metric(
     g: Regulariser, x: Numbers, gradient: Numbers, S: Numbers, Y: Numbers, first: Numbers, even: bool = False
 ) -> Numbers:
     """u over all coordinates, with the matrix of limited-memory BFGS of the pairs (S, Y), which is never formed."""
-    form = form_of(g, x.size)
+    form = coordinate_form(g, x.size)
     if form is not None:
 
         def search(x, gradient, S, Y, first, *numbers: np.ndarray) -> np.ndarray:
-            return minimiser(Form(*numbers, group=form.group), x, gradient, Compact.of_pairs(S, Y, first))
+            return minimiser(CoordinateForm(*numbers, group=form.group), x, gradient, Compact.of_pairs(S, Y, first))
 
         return hosted(search, x.size, x, gradient, S, Y, first, *form[:-1])
     few = turned(g, namespace(x, gradient, S, Y).concatenate([x[None], gradient[None], S, Y]))

@@ -17,7 +17,7 @@ from scipy.linalg import get_lapack_funcs
 
 from compfed.problem.bfgs_matrix import Compact
 from compfed.problem.working_set import norms, settled, subgradient, working_set
-from compfed.regularisers.coordinate_form import Form
+from compfed.regularisers.coordinate_form import CoordinateForm
 
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
 STALE = 30  # sweeps that do not bring it to half the distance: the next evaluation knows more than the next sweep
@@ -30,7 +30,7 @@ ROOM = 64  # coordinates a search over many starts with
 # --- the minimiser ---
 
 
-def minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray | Compact) -> np.ndarray:
+def minimiser(form: CoordinateForm, x: np.ndarray, gradient: np.ndarray, B: np.ndarray | Compact) -> np.ndarray:
     """u, for a g that has a form."""
     idle = np.append(form.pull, 0.0)[form.group] == 0  # a group without a pull is none
     form = form._replace(group=np.where(idle, -1, form.group))
@@ -54,7 +54,7 @@ def _rounding(size: np.ndarray) -> np.ndarray:
     return 32 * EPS * (size + size.sum() / max(size.size, 1))
 
 
-def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -> np.ndarray:
+def _minimiser(form: CoordinateForm, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -> np.ndarray:
     search, best, stale = _Search(form, x, gradient, B), np.inf, 0
     for _ in range(SWEEPS):
         search.sweep(*search.newton())
@@ -69,7 +69,7 @@ def _minimiser(form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray) -
 class _Search:
     """A search under way: u, and the gradient r = gradient + B (u - x) of the model there."""
 
-    def __init__(self, form: Form, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
+    def __init__(self, form: CoordinateForm, x: np.ndarray, gradient: np.ndarray, B: np.ndarray):
         self.form, self.x, self.gradient, self.B = form, x, gradient, B
         self.u, self.r = x.copy(), gradient.copy()
         self.groups: dict[int, tuple[np.ndarray, ...]] = {}  # members, their columns of B, eigenvalues and -vectors

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from compfed.regularisers.coordinate_form import Form
+from compfed.regularisers.coordinate_form import CoordinateForm
 
 
-def settled(form: Form, x: np.ndarray) -> np.ndarray:
+def settled(form: CoordinateForm, x: np.ndarray) -> np.ndarray:
     """Which coordinates sit at their kink (for a group: all of it) or at a bound."""
     return at_kink(form, x) | (x <= form.lower) | (x >= form.upper)
 
 
-def at_kink(form: Form, x: np.ndarray) -> np.ndarray:
+def at_kink(form: CoordinateForm, x: np.ndarray) -> np.ndarray:
     there = (x == form.kink) & (form.l1 > 0)
     if form.separable:
         return there
@@ -21,7 +21,7 @@ def at_kink(form: Form, x: np.ndarray) -> np.ndarray:
     return there | (grouped & ~away[member] & (form.pull[member] > 0))
 
 
-def subgradient(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def subgradient(form: CoordinateForm, x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """The element of least size of r + subdifferential of g at x; where none is zero, going against it is descent."""
     v = x - form.kink
     smooth = r + form.l2 * v + form.l1 * np.sign(v)
@@ -32,7 +32,7 @@ def subgradient(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.where(outward, 0.0, least)
 
 
-def _with_groups(form: Form, v: np.ndarray, least: np.ndarray) -> np.ndarray:
+def _with_groups(form: CoordinateForm, v: np.ndarray, least: np.ndarray) -> np.ndarray:
     """The pull of the groups: against v, or, at a kink, as far as it can hold the rest."""
     grouped, member = form.group >= 0, np.maximum(form.group, 0)
     size = norms(form, v)[member]
@@ -44,12 +44,12 @@ def _with_groups(form: Form, v: np.ndarray, least: np.ndarray) -> np.ndarray:
     return np.where(grouped & (size == 0), least * held, np.where(grouped & (v != 0), pulled, least))
 
 
-def norms(form: Form, v: np.ndarray) -> np.ndarray:
+def norms(form: CoordinateForm, v: np.ndarray) -> np.ndarray:
     grouped = form.group >= 0
     return np.sqrt(np.bincount(form.group[grouped], v[grouped] ** 2, minlength=len(form.pull)))
 
 
-def margin(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
+def margin(form: CoordinateForm, x: np.ndarray, r: np.ndarray) -> np.ndarray:
     """How far a coordinate at its kink is from leaving it: negative while it is held, positive where it will go."""
     held = ((x <= form.lower) & (r > 0)) | ((x >= form.upper) & (r < 0))
     over = np.where(settled(form, x), np.where(held, -np.abs(r), np.abs(r)) - form.l1, np.inf)
@@ -60,7 +60,7 @@ def margin(form: Form, x: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.where(grouped & np.isfinite(over), np.where(force > 0, force, over) - form.pull[member], over)
 
 
-def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
+def ranked(form: CoordinateForm, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
     """`width` coordinates: first those at no kink, then those nearest to leaving theirs.
 
     Where so many or more are at no kink, those that are furthest from where they should be, whoever they are.
@@ -76,7 +76,7 @@ def ranked(form: Form, x: np.ndarray, r: np.ndarray, width: int) -> np.ndarray:
     return some[first[:width]]
 
 
-def working_set(form: Form, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
+def working_set(form: CoordinateForm, x: np.ndarray, r: np.ndarray, least: int) -> np.ndarray:
     """Everything that is at no kink, then those nearest to leaving theirs: at least so many, whole groups."""
     away = int(np.sum(~settled(form, x)))
     wanted = max(least, away + 1, int(1.5 * away))

@@ -16,7 +16,7 @@ from compfed._utils.validation import LEAST, MOST, is_number
 from compfed.errors import InputError
 from compfed.regularisers.adapter import adopt
 from compfed.regularisers.base import Combinable, largest_step, like
-from compfed.regularisers.coordinate_form import Form, form_of, plain, side_by_side
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, plain, side_by_side
 
 
 @record
@@ -39,8 +39,8 @@ class Scaled(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.g.prox(x, t * self.factor)
 
-    def form(self, d: int) -> Form | None:
-        form = form_of(self.g, d)
+    def form(self, d: int) -> CoordinateForm | None:
+        form = coordinate_form(self.g, d)
         return form and form.scaled(self.factor)
 
     def critical(self, gradient: Array) -> Array:
@@ -71,8 +71,8 @@ class Shifted(Combinable):
         offset = like(x, self.offset)
         return offset + self.g.prox(x - offset, t)
 
-    def form(self, d: int) -> Form | None:
-        form = form_of(self.g, d)
+    def form(self, d: int) -> CoordinateForm | None:
+        form = coordinate_form(self.g, d)
         return form and form.moved(self.offset)
 
 
@@ -105,8 +105,8 @@ class Rescaled(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return like(x, self.scale) * self.g.prox(x / like(x, self.scale), t / self.scale**2)
 
-    def form(self, d: int) -> Form | None:
-        form = form_of(self.g, d)
+    def form(self, d: int) -> CoordinateForm | None:
+        form = coordinate_form(self.g, d)
         return form and form.stretched(self.scale)
 
     def critical(self, gradient: Array) -> Array:
@@ -136,8 +136,8 @@ class OnBlock(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.asarray(x).at[self.start : self.stop].set(self.g.prox(self._block(x), t))
 
-    def form(self, d: int) -> Form | None:
-        form = form_of(self.g, self._block(np.empty(d)).size)
+    def form(self, d: int) -> CoordinateForm | None:
+        form = coordinate_form(self.g, self._block(np.empty(d)).size)
         return form and side_by_side([plain(self.start), form, plain(d - self.stop)])
 
     def critical(self, gradient: Array) -> Array:
@@ -179,8 +179,8 @@ class Blocks(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.concatenate([g.prox(u, t) for g, u in self._pairs(x)])
 
-    def form(self, d: int) -> Form | None:
-        forms = [form_of(g, u.size) for g, u in self._pairs(np.empty(d))]
+    def form(self, d: int) -> CoordinateForm | None:
+        forms = [coordinate_form(g, u.size) for g, u in self._pairs(np.empty(d))]
         known = [form for form in forms if form is not None]
         return side_by_side(known) if len(known) == len(forms) else None
 

@@ -13,7 +13,7 @@ from jax import Array
 
 if TYPE_CHECKING:
     from compfed.regularisers.algebra import Scaled
-    from compfed.regularisers.coordinate_form import Form
+    from compfed.regularisers.coordinate_form import CoordinateForm
     from compfed.regularisers.sums import SumOf
 
 
@@ -39,7 +39,7 @@ class Combinable:
         """prox(x, t) is defined for t below this; infinite for convex g."""
         return math.inf
 
-    def form(self, d: int) -> Form | None:
+    def form(self, d: int) -> CoordinateForm | None:
         """This regulariser coefficient by coefficient, if it can be written so; ask with `form_of`."""
         return None
 

@@ -16,7 +16,7 @@ from compfed.errors import InputError
 Numbers = Any  # an array of NumPy, or of JAX where it depends on a number that is being traced
 
 
-class Form(NamedTuple):
+class CoordinateForm(NamedTuple):
     """g(x) = sum_j l1_j |v_j| + l2_j v_j^2 / 2 + sum_k pull_k ||v_(group k)||, v = x - kink, for lower <= x <= upper.
 
     Outside the bounds g is infinite. Coefficients of one group have one l2 and no bounds, so that `prox` is right.
@@ -73,7 +73,7 @@ class Form(NamedTuple):
         inside = np.clip(new, self.lower, self.upper)
         return np.where(new == inside, mapping, (x - inside) / t)
 
-    def at(self, W: Any) -> Form:
+    def at(self, W: Any) -> CoordinateForm:
         """The form of the coefficients W (whole groups, or none of a group), the others being fixed."""
         W = np.asarray(W)
         inside = self.group[W]
@@ -83,7 +83,7 @@ class Form(NamedTuple):
         group = np.full(inside.shape, -1)
         group[inside >= 0] = renumbered
         each = (array[W] for array in (self.l1, self.l2, self.kink, self.lower, self.upper))
-        return Form(*each, pull=self.pull[kept], group=group)
+        return CoordinateForm(*each, pull=self.pull[kept], group=group)
 
     @property
     def separable(self) -> bool:
@@ -96,19 +96,19 @@ class Form(NamedTuple):
         bounded = np.isfinite(self.lower) | np.isfinite(self.upper)
         return (self.l1 == 0) & (np.append(self.pull, 0.0)[self.group] == 0) & ~bounded
 
-    def scaled(self, factor: Any) -> Form:
+    def scaled(self, factor: Any) -> CoordinateForm:
         """factor g(x)."""
         return self._replace(l1=times(self.l1, factor), l2=times(self.l2, factor), pull=times(self.pull, factor))
 
-    def moved(self, offset: Any) -> Form:
+    def moved(self, offset: Any) -> CoordinateForm:
         """g(x - offset)."""
         offset = spread(offset, self.group.size)
         return self._replace(kink=self.kink + offset, lower=self.lower + offset, upper=self.upper + offset)
 
-    def stretched(self, scale: Any) -> Form:
+    def stretched(self, scale: Any) -> CoordinateForm:
         """g(x / scale)."""
         scale = numbers(scale)
-        return Form(
+        return CoordinateForm(
             l1=times(self.l1, 1.0 / scale),
             l2=times(self.l2, 1.0 / scale**2),
             kink=times(self.kink, scale),
@@ -118,7 +118,7 @@ class Form(NamedTuple):
             group=self.group,
         )
 
-    def plus(self, other: Form) -> Form | None:
+    def plus(self, other: CoordinateForm) -> CoordinateForm | None:
         """g(x) + h(x), if that has a form and it can be known: kinks that are being traced cannot be compared."""
         if not (self.separable or other.separable):
             return None
@@ -136,7 +136,7 @@ class Form(NamedTuple):
         if (two & ~one).any():
             kink = namespace(kink, other.kink).where(one, kink, other.kink)
         grouped = other if self.separable else self
-        return Form(
+        return CoordinateForm(
             l1=self.l1 + other.l1,
             l2=self.l2 + other.l2,
             kink=kink,
@@ -165,7 +165,7 @@ class Form(NamedTuple):
         return _may_differ(self.l1, 0.0) | _may_differ(self.l2, 0.0) | (self.group >= 0)
 
 
-def form_of(g: Any, d: int) -> Form | None:
+def coordinate_form(g: Any, d: int) -> CoordinateForm | None:
     """The form of g for d coefficients; None where it has none.
 
     Only what a class itself says counts: a class that inherits its `form` may have changed the value or the prox.
@@ -175,15 +175,15 @@ def form_of(g: Any, d: int) -> Form | None:
 
 def remembering(g: Any, d: int) -> Any:
     """g with its form worked out once, for a search that asks for it in every step; g itself where it has none."""
-    form = form_of(g, d)
+    form = coordinate_form(g, d)
     return g if form is None else _Remembered(g, form)
 
 
 class _Remembered:
-    def __init__(self, g: Any, known: Form):
+    def __init__(self, g: Any, known: CoordinateForm):
         self.g, self.known = g, known
 
-    def form(self, d: int) -> Form | None:
+    def form(self, d: int) -> CoordinateForm | None:
         return self.known
 
     def __call__(self, x: Any) -> Any:
@@ -193,18 +193,18 @@ class _Remembered:
         return self.g.prox(x, t)
 
 
-def plain(d: int, l1: Any = 0.0, l2: Any = 0.0, lower: Any = -np.inf, upper: Any = np.inf) -> Form:
+def plain(d: int, l1: Any = 0.0, l2: Any = 0.0, lower: Any = -np.inf, upper: Any = np.inf) -> CoordinateForm:
     """A form without groups, kinks at 0; each argument is a number, or one for each of the d coefficients."""
     each = (spread(value, d) for value in (l1, l2, 0.0, lower, upper))
-    return Form(*each, pull=np.zeros(0), group=np.full(d, -1))
+    return CoordinateForm(*each, pull=np.zeros(0), group=np.full(d, -1))
 
 
-def side_by_side(forms: list[Form]) -> Form:
+def side_by_side(forms: list[CoordinateForm]) -> CoordinateForm:
     """g_1(first coefficients) + g_2(next) + ..."""
     first = np.cumsum([0, *(len(form.pull) for form in forms)])
     group = [np.where(form.group >= 0, form.group + k, -1) for form, k in zip(forms, first, strict=False)]
     each = [namespace(*parts).concatenate(parts) for parts in zip(*(form[:-1] for form in forms), strict=True)]
-    return Form(*each, group=np.concatenate(group))
+    return CoordinateForm(*each, group=np.concatenate(group))
 
 
 def spread(value: Any, d: int) -> Numbers:
@@ -233,7 +233,7 @@ def _may_differ(array: Numbers, value: float) -> np.ndarray:
     return array != value if _known(array) else np.ones(array.shape, bool)
 
 
-def _bounded(form: Form) -> np.ndarray:
+def _bounded(form: CoordinateForm) -> np.ndarray:
     return _may_differ(form.lower, -np.inf) | _may_differ(form.upper, np.inf)
 
 

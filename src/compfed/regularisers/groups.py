@@ -13,7 +13,7 @@ from jax import Array
 from compfed._utils.records import labels, nonnegative, optional, record
 from compfed.errors import InputError
 from compfed.regularisers.base import Combinable, least_factor, like, ratio, soft
-from compfed.regularisers.coordinate_form import Form, numbers, plain, times
+from compfed.regularisers.coordinate_form import CoordinateForm, numbers, plain, times
 
 
 @lru_cache(maxsize=8)  # a search asks many times, and labels may be many
@@ -53,7 +53,7 @@ class _Grouped(Combinable):
         """w_g of each group."""
         return np.sqrt(_numbered(self.groups)[1]) if self.weights is None else self.weights
 
-    def form_with(self, l1: Any, d: int) -> Form:
+    def form_with(self, l1: Any, d: int) -> CoordinateForm:
         pull = times(numbers(self.group_weights()), self.lam)
         return plain(d, l1=l1)._replace(pull=pull, group=self.members(np.empty(d)))
 
@@ -96,7 +96,7 @@ class GroupL2(_Grouped):
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(x, t)
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return self.form_with(0.0, d)
 
     def critical(self, gradient: Array) -> Array:
@@ -122,7 +122,7 @@ class SparseGroup(_Grouped):
     def prox(self, x: Array, t: Array | float) -> Array:
         return self.shrink(soft(x, t * self.l1), t)
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return self.form_with(self.l1, d)
 
     def critical(self, gradient: Array) -> Array:

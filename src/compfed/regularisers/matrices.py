@@ -74,13 +74,13 @@ def singular_values(x: Array, columns: int) -> Array:
     return jnp.linalg.svd(as_matrix(x, columns), compute_uv=False)
 
 
-class Turned(NamedTuple):
+class Subspace(NamedTuple):
     g: Any
     given: Numbers  # what was given, in the basis
     back: Callable[[Numbers], Numbers]
 
 
-def turned(g: Any, given: Numbers) -> Turned | None:
+def turned(g: Any, given: Numbers) -> Subspace | None:
     """g and the rows of `given` in a basis of their span; None if g is of another kind, or the basis no smaller."""
     if isinstance(g, OnBlock):
         return _block_turned(g, given)
@@ -90,10 +90,10 @@ def turned(g: Any, given: Numbers) -> Turned | None:
     matrices = given.reshape(len(given), -1, g.columns)
     basis, few = xp.linalg.qr(xp.moveaxis(matrices, 0, 1).reshape(matrices.shape[1], -1))
     few = xp.moveaxis(few.reshape(len(few), len(given), g.columns), 1, 0)
-    return Turned(g, few.reshape(len(given), -1), lambda u: (basis @ u.reshape(-1, g.columns)).ravel())
+    return Subspace(g, few.reshape(len(given), -1), lambda u: (basis @ u.reshape(-1, g.columns)).ravel())
 
 
-def _block_turned(g: OnBlock, given: Numbers) -> Turned | None:
+def _block_turned(g: OnBlock, given: Numbers) -> Subspace | None:
     """The block in its basis, the free coefficients as they are."""
     block = turned(g.g, given[:, g.start : g.stop])
     if block is None:
@@ -104,4 +104,4 @@ def _block_turned(g: OnBlock, given: Numbers) -> Turned | None:
     def back(u: Numbers) -> Numbers:
         return join([u[: g.start], block.back(u[g.start : stop]), u[stop:]])
 
-    return Turned(replace(g, g=block.g, stop=stop), few, back)
+    return Subspace(replace(g, g=block.g, stop=stop), few, back)

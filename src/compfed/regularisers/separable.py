@@ -18,7 +18,7 @@ from jax.core import Tracer
 from compfed._utils.records import nonnegative, number, positive, record
 from compfed.errors import InputError
 from compfed.regularisers.base import Combinable, ConvexSet, indicator, like, ratio, soft
-from compfed.regularisers.coordinate_form import Form, plain
+from compfed.regularisers.coordinate_form import CoordinateForm, plain
 
 
 @record
@@ -31,7 +31,7 @@ class Zero(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return x
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d)
 
     def critical(self, gradient: Array) -> Array:
@@ -50,7 +50,7 @@ class L1(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return soft(x, t * self.lam)
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d, l1=self.lam)
 
     def critical(self, gradient: Array) -> Array:
@@ -70,7 +70,7 @@ class ElasticNet(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return soft(x, t * self.l1) / (1.0 + like(x, t * self.l2))
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d, l1=self.l1, l2=self.l2)
 
     def critical(self, gradient: Array) -> Array:
@@ -89,7 +89,7 @@ class Ridge(Combinable):
     def prox(self, x: Array, t: Array | float) -> Array:
         return x / (1.0 + like(x, t * self.lam))
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d, l2=self.lam)
 
     def critical(self, gradient: Array) -> Array:
@@ -114,7 +114,7 @@ class Box(ConvexSet):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.clip(x, like(x, self.lower), like(x, self.upper))
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d, lower=self.lower, upper=self.upper)
 
 
@@ -128,7 +128,7 @@ class NonNegative(ConvexSet):
     def prox(self, x: Array, t: Array | float) -> Array:
         return jnp.maximum(x, 0.0)
 
-    def form(self, d: int) -> Form:
+    def form(self, d: int) -> CoordinateForm:
         return plain(d, lower=0.0)
 
 

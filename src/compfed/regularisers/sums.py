@@ -21,7 +21,7 @@ from compfed.errors import InputError
 from compfed.regularisers.adapter import adopt
 from compfed.regularisers.algebra import Scaled
 from compfed.regularisers.base import Combinable, largest_step, least_factor, like
-from compfed.regularisers.coordinate_form import Form, form_of
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.regularisers.groups import GroupL2, SparseGroup
 from compfed.regularisers.matrices import Nuclear
 from compfed.regularisers.ordered import LinfNorm, SortedL1, TotalVariation1D
@@ -98,8 +98,8 @@ class SumOf(Combinable):
         first, last = self._ordered()
         return last.prox(first.prox(x, t), t)
 
-    def form(self, d: int) -> Form | None:
-        a, b = form_of(self.a, d), form_of(self.b, d)
+    def form(self, d: int) -> CoordinateForm | None:
+        a, b = coordinate_form(self.a, d), coordinate_form(self.b, d)
         return a.plus(b) if a is not None and b is not None else None
 
     @property

@@ -18,11 +18,11 @@ from compfed.data import Sites
 from compfed.errors import Divergence
 from compfed.federation.accounting import Communication, asked
 from compfed.federation.codec import digest, payload
-from compfed.federation.server.program import Spent, Talk
-from compfed.federation.server.rounds import Order, Segment, look_question, looked
+from compfed.federation.server.program import Program, Spent
+from compfed.federation.server.rounds import Order, Segment, evaluation_request, looked
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
-from compfed.federation.spec import Task, View
+from compfed.federation.spec import ObjectiveSpec, ProblemSpec
 from compfed.monitor import Run
 from compfed.problem import Problem
 from compfed.regularisers import Zero
@@ -51,21 +51,26 @@ class Simulated(InProcess):
     def alone(self, site: int) -> Simulated:
         """One of the sites, as if there were no other."""
         one = Simulated([self.sites[site]])
-        one.told = self.told  # what it was told as one of many it knows
+        one.cached = self.cached  # what it was told as one of many it knows
         return one
 
-    def problem(self, task: Task) -> Problem:
+    def problem(self, spec: ProblemSpec) -> Problem:
         """The rows of all sites as the task's view has them, laid out for the device."""
-        view = task.view
-        if self._given is not None and view.frame is None and view.part is None and view.classes is None:
-            return self._given.replace(regulariser=task.regulariser)
-        key = digest(view)
+        objective = spec.objective
+        if (
+            self._given is not None
+            and objective.scaling is None
+            and objective.subset is None
+            and objective.classes is None
+        ):
+            return self._given.replace(regulariser=spec.regulariser)
+        key = digest(objective)
         if key not in self._laid_out:
-            self._laid_out = {key: self._lay_out(view, task.weights)}  # one copy of the rows at a time
-        return self._laid_out[key].replace(regulariser=task.regulariser)
+            self._laid_out = {key: self._lay_out(objective, spec.weights)}  # one copy of the rows at a time
+        return self._laid_out[key].replace(regulariser=spec.regulariser)
 
-    def _lay_out(self, view: View, weights: np.ndarray) -> Problem:
-        seen = [site.dense(view) for site in self.sites]
+    def _lay_out(self, objective: ObjectiveSpec, weights: np.ndarray) -> Problem:
+        seen = [site.dense(objective) for site in self.sites]
         sites = Sites(
             features=tuple(_kept(look.A, site) for look, site in zip(seen, self.sites, strict=True)),
             labels=tuple(look.y for look in seen),
@@ -73,7 +78,7 @@ class Simulated(InProcess):
             ids=tuple(site.number for site in self.sites),
             row_weights=tuple(look.q for look in seen),
         )
-        return Problem(view.loss, Zero(), sites, weights, view.dtype)
+        return Problem(objective.loss, Zero(), sites, weights, objective.dtype)
 
 
 class Compiled:
@@ -81,32 +86,32 @@ class Compiled:
 
     def __init__(self, federation: Simulated, order: Order):
         self.federation, self.order = federation, order
-        self.jobs = [order.job(task) for task in order.tasks]
-        self.traces: list[Trace | None] = [None] * len(order.tasks)
+        self.run_specs = [order.run_spec(spec) for spec in order.specs]
+        self.traces: list[Trace | None] = [None] * len(order.specs)
 
-    def advance(self, rounds: int) -> Talk[list[Segment]]:
+    def advance(self, rounds: int) -> Program[list[Segment]]:
         before = [0 if t is None else int(t["round"][-1]) for t in self.traces]
         rows = [0 if t is None else len(t) for t in self.traces]
         traces = self._run(rounds)
         self.traces = list(traces)
         cost = Communication()
-        for job, trace, r, seen in zip(self.jobs, traces, before, rows, strict=True):
-            cost = cost.beside(self._cost(job, trace, rounds, r, seen))
+        for run_spec, trace, r, seen in zip(self.run_specs, traces, before, rows, strict=True):
+            cost = cost.beside(self._cost(run_spec, trace, rounds, r, seen))
         yield Spent(cost)
         last = int(traces[0]["round"][-1]) == before[0] + rounds
-        (answers,) = yield [look_question(self.order.tasks[0], np.array([t.x for t in traces]), last)]
+        (answers,) = yield [evaluation_request(self.order.specs[0], np.array([t.x for t in traces]), last)]
         return [
-            Segment(trace, None if "diverged" in trace.provenance else looked(task, answers, k))
-            for k, (task, trace) in enumerate(zip(self.order.tasks, traces, strict=True))
+            Segment(trace, None if "diverged" in trace.provenance else looked(spec, answers, k))
+            for k, (spec, trace) in enumerate(zip(self.order.specs, traces, strict=True))
         ]
 
     def _run(self, rounds: int) -> Sequence[Trace]:
         order = self.order
         stop = Stop(order.tol, order.step)
-        problems = [self.federation.problem(task) for task in order.tasks]
+        problems = [self.federation.problem(spec) for spec in order.specs]
         runs = [
-            _on(order.run(task, rounds, trace), problem)
-            for task, problem, trace in zip(order.tasks, problems, self.traces, strict=True)
+            _on(order.run(spec, rounds, trace), problem)
+            for spec, problem, trace in zip(order.specs, problems, self.traces, strict=True)
         ]
         if len(runs) > 1:
             return side_by_side(runs, [{}] * len(runs), stop=stop)
@@ -115,18 +120,18 @@ class Compiled:
         except Divergence as divergence:
             return [divergence.trace]
 
-    def _cost(self, job, trace: Trace, rounds: int, before: int, rows: int) -> Communication:
+    def _cost(self, run_spec, trace: Trace, rounds: int, before: int, rows: int) -> Communication:
         """What a network would have carried for one model; the last look is asked by message and counted there."""
         done = int(trace["round"][-1]) - before
         looks = len(trace) - rows - 1
         # the look that finds a model arrived travels with the message that opens one more round
         opened = done + int(done < rounds and "diverged" not in trace.provenance)
-        shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+        shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
         down = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.down))
         up = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.up))
-        told = payload(job, self.federation.told)
-        model = job.x0.nbytes
-        cost = asked("Round", told + opened * down, opened * up, opened * len(shapes))
+        cached = payload(run_spec, self.federation.cached)
+        model = run_spec.x0.nbytes
+        cost = asked("Round", cached + opened * down, opened * up, opened * len(shapes))
         cost = cost.beside(asked("ValueAndGradient", looks * model, looks * (model + 16), looks, counts=False))
         messages = opened * len(shapes) - (opened - done)
         return Communication(messages).beside(cost)

@@ -41,7 +41,7 @@ def grid(
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
-    reference: Any = None,
+    x_star: Any = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
 ) -> list[Trace]:
@@ -50,7 +50,7 @@ def grid(
     `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
     loss ("ridge"), or "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam",
     "loss.ridge", "run.seed". `algorithm` may be several of one kind that differ in their numbers only.
-    `reference` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
+    `x_star` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
     stop the others: its trace ends early and `provenance["diverged"]` says why.
 
     >>> import compfed as cf
@@ -74,11 +74,11 @@ def grid(
     runs: list[Run] = []
     for kind, values in members:
         a, p, s = _with_values(kind, problem, seed, values)
-        x_star = reference(p) if callable(reference) else reference
+        star = x_star(p) if callable(x_star) else x_star
         runs.append(
             checked(
                 p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
-                x0=x0, reference=x_star, resume=None, sampling=sampling,
+                x0=x0, x_star=star, resume=None, sampling=sampling,
             )
         )  # fmt: skip
     return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
@@ -170,7 +170,7 @@ def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list
         return list(range(len(runs)))
     first: dict[Any, int] = {}
     names = [
-        leaves_as_bytes(setting._replace(run=None)) + leaves_as_bytes(run.reference)
+        leaves_as_bytes(setting._replace(run=None)) + leaves_as_bytes(run.x_star)
         for run, setting in zip(runs, settings, strict=True)
     ]
     if _draws(runs[0], settings[0], plan):

@@ -25,10 +25,10 @@ from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run
 from compfed.problem.lazy import LazyProblem
-from compfed.problem.local_dataset import Store
+from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.sampling import (
-    Odds,
+    InclusionProbabilities,
     Scheme,
     averaging_of,
     few_of_many,
@@ -47,7 +47,7 @@ from compfed.trace import Trace
 DRAWN = 64  # rounds whose participants are drawn together
 
 
-def simulate_cohorts(
+def simulate_out_of_core(
     problem: LazyProblem,
     algorithm: Algorithm,
     rounds: int,
@@ -58,7 +58,7 @@ def simulate_cohorts(
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
-    reference: Any = None,
+    x_star: Any = None,
     measure_on: Problem | None = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
@@ -78,7 +78,7 @@ def simulate_cohorts(
     whole(participants, "participants", 1, " It is how many clients are in memory at once.")
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling, kind=LazyProblem,
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, kind=LazyProblem,
     )  # fmt: skip
     a_function(progress, "progress")
     if measure_on is not None and (not isinstance(measure_on, Problem) or measure_on.d != problem.d):
@@ -87,7 +87,7 @@ def simulate_cohorts(
             f"{measure_on!r:.80}."
         )
     problem.members()  # it looks at a few clients: better now than after the last round
-    recorder = Recorder(run, "simulate_cohorts", None if measure_on is None else partial(_measured_on, measure_on))
+    recorder = Recorder(run, "simulate_out_of_core", None if measure_on is None else partial(_measured_on, measure_on))
     recorder.more["measured_on"] = None if measure_on is None else measure_on.describe()
     with precision(problem.dtype):
         return _Cohorts(run, problem, recorder).run_all(progress)
@@ -101,7 +101,7 @@ class Cohort(NamedTuple):
     """The participants of a round, the largest first: as `simulate` has them."""
 
     who: np.ndarray
-    data: Store
+    data: PaddedDataset
     sample: Sample
 
 
@@ -187,7 +187,7 @@ class _Cohorts:
         return replace(trace, state=replace(trace.state, of=of))
 
 
-def _round_of(setting: Setting, data: Store, plan: Plan, carry: Carry, sample: Sample) -> Carry:
+def _round_of(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry, sample: Sample) -> Carry:
     return round_of(setting, data, plan, [], carry, sample)
 
 
@@ -202,7 +202,7 @@ def _solution(setting: Setting, server: Any) -> Array:
 
 
 @compiled(static_argnames=("n", "k", "scheme"))
-def _draws(key: Array, rounds: Array, given: Odds | None, n: int, k: int, scheme: Scheme) -> Array:
+def _draws(key: Array, rounds: Array, given: InclusionProbabilities | None, n: int, k: int, scheme: Scheme) -> Array:
     """Who takes part in each of the rounds, by number."""
 
     def one(r: Array) -> Array:

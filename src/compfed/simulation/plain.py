@@ -14,11 +14,11 @@ from compfed._utils.validation import a_function
 from compfed.algorithms.base import Algorithm
 from compfed.federation.accounting import Communication
 from compfed.federation.codec import payload
-from compfed.federation.server.program import Talk, converse
+from compfed.federation.server.program import Program, run_program
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import close
-from compfed.federation.spec import Job, Task, View
+from compfed.federation.spec import ObjectiveSpec, ProblemSpec, RunSpec
 from compfed.monitor import Progress, Recorder, Run, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
@@ -28,7 +28,7 @@ from compfed.simulation.simulate import rows_of
 from compfed.trace import Trace
 
 
-def reference(
+def run_plain(
     problem: Problem,
     algorithm: Algorithm,
     rounds: int,
@@ -39,7 +39,7 @@ def reference(
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
-    reference: Any = None,
+    x_star: Any = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
 ) -> Trace:
@@ -49,12 +49,12 @@ def reference(
     """
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
     a_function(progress, "progress")
     engine = _Engine(run)
     with precision(problem.dtype):
-        _, cost = converse(engine.federation, engine.rounds(progress))
+        _, cost = run_program(engine.federation, engine.rounds(progress))
         engine.recorder.more["carried"] = engine.carried(cost)
         return engine.recorder.trace(engine.loop.state, engine.memories())
 
@@ -64,21 +64,21 @@ class _Engine:
 
     def __init__(self, run: Run):
         problem = rows_of(run)
-        self.run, self.recorder = run, Recorder(run, "reference", partial(measured, problem))
+        self.run, self.recorder = run, Recorder(run, "plain", partial(measured, problem))
         self.federation = InProcess(problem.sites)
-        job = Job(
-            0, run.algorithm, problem.regulariser, View(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,
+        run_spec = RunSpec(
+            0, run.algorithm, problem.regulariser, ObjectiveSpec(problem.loss, dtype=problem.dtype.name), run.x0, run.seed,
             run.batch_size, int(problem.sites.sizes.max()), run.participants == problem.n,
         )  # fmt: skip
-        self.loop = ServerLoop(job, task_of(problem), run.participants, sampling=run.sampling)
+        self.loop = ServerLoop(run_spec, spec_of(problem), run.participants, sampling=run.sampling)
         if run.resume is not None and run.resume.state is not None:
             self.loop.restore(run.resume.state)
             with precision(problem.dtype):
                 _, clients = first_state(run)
                 for i, site in enumerate(self.federation.sites):
-                    site.remember(job, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
+                    site.remember(run_spec, jax.tree.map(lambda leaf, i=i: leaf[i], clients))
 
-    def rounds(self, progress: Progress | None) -> Talk[None]:
+    def rounds(self, progress: Progress | None) -> Program[None]:
         run, loop, marks = self.run, self.loop, set(self.run.recorded())
         if run.resume is None:
             self._record(0, 0.0, 0.0)
@@ -98,20 +98,20 @@ class _Engine:
 
     def carried(self, cost: Communication) -> dict[str, float]:
         """Bytes of the messages of all rounds, per site on average, without what a site is told of the job at first."""
-        said = [cost.by_question[kind] for kind in ("Round", "Result") if kind in cost.by_question]
-        told = payload(self.loop.job, set()) if said else 0
-        first = told * self.run.participants / self.run.problem.n
+        said = [cost.by_query[kind] for kind in ("Round", "Result") if kind in cost.by_query]
+        cached = payload(self.loop.run_spec, set()) if said else 0
+        first = cached * self.run.participants / self.run.problem.n
         return {"bytes_down": sum(down for _, down, _ in said) - first, "bytes_up": sum(up for _, _, up in said)}
 
     def _clients(self) -> list[Any]:
         """What each site will remember once it has heard the result of its round."""
-        a, job = self.run.algorithm, self.loop.job
+        a, run_spec = self.run.algorithm, self.loop.run_spec
         heard = []
         for site in self.federation.sites:
-            memory = site.recall(job)
-            waits = memory.unheard and a.closes() and self.run.participants == self.run.problem.n
-            result = a.exchanges[0].down(job.regulariser, self.loop.state) if waits else None
-            heard.append(close(a, job.regulariser, result, memory.c) if waits else memory.c)
+            memory = site.recall(run_spec)
+            waits = memory.pending and a.finishes_rounds() and self.run.participants == self.run.problem.n
+            result = a.exchanges[0].broadcast(run_spec.regulariser, self.loop.state) if waits else None
+            heard.append(close(a, run_spec.regulariser, result, memory.c) if waits else memory.c)
         return heard
 
     def memories(self) -> Any:
@@ -122,7 +122,7 @@ class _Engine:
         """Weighted mean distance of the participants' local models from their mean."""
         who = range(self.run.problem.n) if self.run.participants == self.run.problem.n else self.loop.chosen(r)
         p = self.run.problem.weights[list(who)]
-        z = np.array([self.federation.sites[i].recall(self.loop.job).local for i in who])
+        z = np.array([self.federation.sites[i].recall(self.loop.run_spec).local for i in who])
         weight = p / p.sum()
         return float(weight @ np.linalg.norm(z - weight @ z, axis=1))
 
@@ -137,11 +137,11 @@ class _Engine:
             raise self.recorder.diverged(r)
 
 
-def task_of(problem: Problem) -> Task:
+def spec_of(problem: Problem) -> ProblemSpec:
     """The problem as a server would know it."""
     sites = problem.sites
-    return Task(
-        view=View(problem.loss, dtype=problem.dtype.name),
+    return ProblemSpec(
+        objective=ObjectiveSpec(problem.loss, dtype=problem.dtype.name),
         regulariser=problem.regulariser,
         weights=problem.weights,
         names=sites.names,

@@ -41,7 +41,7 @@ def checked(
     record_every: int,
     seed: int,
     x0: Any,
-    reference: Any,
+    x_star: Any,
     resume: Trace | None,
     sampling: Scheme | None = None,
     kind: type[Problem | LazyProblem] = Problem,
@@ -69,7 +69,7 @@ def checked(
         record_every=record_every,
         seed=seed,
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
-        reference=None if reference is None else problem.point(reference, "reference"),
+        x_star=None if x_star is None else problem.point(x_star, "x_star"),
         resume=None if resume is None else fitting(resume, problem, prepared, x0),
         sampling=checked_sampling(sampling, type(prepared), problem.weights, k),
     )
@@ -78,7 +78,7 @@ def checked(
 def check_kind(problem: Any, kind: type[Problem | LazyProblem] = Problem) -> None:
     """Are the rows where the engine looks for them?"""
     if not isinstance(problem, kind):
-        other = {LazyProblem: " Use simulate_cohorts.", Problem: " Use simulate."}.get(type(problem), "")
+        other = {LazyProblem: " Use simulate_out_of_core.", Problem: " Use simulate."}.get(type(problem), "")
         raise InputError(f"the first argument must be a compfed.{kind.__name__}; got {type(problem).__name__}.{other}")
 
 
@@ -123,15 +123,15 @@ def checked_sampling(sampling: Any, method: type[Algorithm], weights: np.ndarray
     if not own and sampling is None and not equal:
         raise InputError(
             f"{name} does not say how a sample of clients with unequal weights stands for all. Its server uses `mean` alone: "
-            f"schemes = ('proportional', 'ratio') in the class, and 'uniform' too if answers are changes. It uses share * mean: "
-            f"schemes = ('ratio',). For this run alone: sampling='proportional', 'uniform' or 'ratio'."
+            f"schemes = ('proportional', 'self-normalised') in the class, and 'uniform' too if answers are changes. It uses share * mean: "
+            f"schemes = ('self-normalised',). For this run alone: sampling='proportional', 'uniform' or 'self-normalised'."
         )
     if own and sampling is not None and sampling not in own and not equal:
         raise InputError(
             f"sampling={sampling!r} does not suit {name}, whose weights or memory would no longer add up; it can run with "
             f"{' or '.join(map(repr, own))}. Leave sampling out for {own[0]!r}."
         )
-    return sampling or (own[0] if own else "ratio")
+    return sampling or (own[0] if own else "self-normalised")
 
 
 ANEW = "or start anew from its model: x0=trace.x."
@@ -180,7 +180,7 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
     """Where each site of the problem is in the trace; refuses other sites and other weights."""
     was = state.members
     if isinstance(problem, LazyProblem) != (state.of is not None):
-        here, there = ("simulate", "simulate_cohorts") if state.of is None else ("simulate_cohorts", "simulate")
+        here, there = ("simulate", "simulate_out_of_core") if state.of is None else ("simulate_out_of_core", "simulate")
         raise InputError(
             f"resume: the trace is of {here}; {there} keeps memories in another way. Go on with {here}, {ANEW}"
         )

@@ -20,7 +20,7 @@ from compfed._utils.compilation import awake, compiled
 from compfed._utils.precision import precision
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
-from compfed.problem.local_dataset import Store
+from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.sampling import run_key
 from compfed.simulation.evaluation import measured
@@ -48,7 +48,7 @@ OF_CARRY = Carry(EVERYWHERE, PartitionSpec(None, AXIS), EVERYWHERE, EVERYWHERE, 
 class Shared(NamedTuple):
     """The rows of a problem on a mesh."""
 
-    store: Store
+    store: PaddedDataset
     layout: Layout
     slots: np.ndarray  # position in the problem's store of the client in each place; -1 for nobody
 
@@ -162,9 +162,9 @@ class OnMesh:
 
 
 def _mesh_rounds(
-    setting: Setting, data: Store, plan: Plan, mesh: Mesh, carry: Carry, records: int, every: int, members: Any
+    setting: Setting, data: PaddedDataset, plan: Plan, mesh: Mesh, carry: Carry, records: int, every: int, members: Any
 ) -> Any:
-    def on_one(setting: Setting, data: Store, carry: Carry, records: int, every: int) -> Any:
+    def on_one(setting: Setting, data: PaddedDataset, carry: Carry, records: int, every: int) -> Any:
         setting = setting._replace(run=jax.random.wrap_key_data(setting.run, impl="threefry2x32"))
         if members is None:
             return single_rounds(setting, data, plan, carry, records, every)
@@ -222,7 +222,7 @@ def _shared(problem: Problem, mesh: Mesh) -> Shared:
     return kept[mesh]
 
 
-def _share_out(store: Store, mesh: Mesh) -> Shared:
+def _share_out(store: PaddedDataset, mesh: Mesh) -> Shared:
     slots, buckets = _slots(store.buckets, mesh.size)
     whole: Any = jax.tree.map(np.asarray, store)
     room = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # of each place of a device
@@ -258,7 +258,7 @@ def _share_out(store: Store, mesh: Mesh) -> Shared:
         "weight": clients(whole.weight, 0.0),
         "ids": clients(whole.ids),
     }
-    made = Store(**{name: _by_device(mesh, part) for name, part in parts.items()}, buckets=buckets)
+    made = PaddedDataset(**{name: _by_device(mesh, part) for name, part in parts.items()}, buckets=buckets)
     place: Any = np.empty(len(whole.weight), np.int32)
     place[slots[slots >= 0]] = np.flatnonzero(slots.ravel() >= 0)
     return Shared(made, Layout(whole.ids, whole.weight, place), slots.ravel())

@@ -16,7 +16,7 @@ from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
 from compfed.problem.problem import Problem
-from compfed.sampling import Odds, Scheme, odds, run_key, scheme_in_use
+from compfed.sampling import InclusionProbabilities, Scheme, odds, run_key, scheme_in_use
 from compfed.simulation.evaluation import measured
 from compfed.simulation.pallas.choice import Choice, Storage, chosen, stored_as
 from compfed.simulation.run_spec import checked
@@ -133,7 +133,7 @@ def simulate(
     record_every: int = 1,
     seed: int = 0,
     x0: Any = None,
-    reference: Any = None,
+    x_star: Any = None,
     tol: float | None = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
@@ -145,13 +145,13 @@ def simulate(
 
     - `batch_size`: rows per local gradient, drawn without replacement; None for full gradients.
     - `participants`: clients per round, drawn anew for each; None for all.
-    - `sampling`: how a sample stands for all where weights differ: "proportional", "uniform" or "ratio" (see
+    - `sampling`: how a sample stands for all where weights differ: "proportional", "uniform" or "self-normalised" (see
       `compfed.sampling`); None for the first of the method's own `schemes`.
     - `record_every`: measure every k-th round (and the last).
     - `seed`: of mini-batches and participation; the data has its own.
     - `x0`: the start of the method's own variable (zero unless given): the model of round 0 is x0, or prox_tg(x0) for a
       method that keeps the point before its prox, such as DecoupledProx. `resume`: a trace to go on from; its rows are kept.
-    - `reference`: x*, from `solve`; adds the optimality column.
+    - `x_star`: x*, from `solve_pooled`; adds the optimality column.
     - `tol`: stop at the first recorded round whose gradient mapping has norm at most this.
     - `progress`: called with (rounds done, rounds in all).
     - `measure(loss, g, store, algorithm, server, clients)`: extra columns, as a dict of scalars or vectors
@@ -165,7 +165,7 @@ def simulate(
     """
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
-        seed=seed, x0=x0, reference=reference, resume=resume, sampling=sampling,
+        seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
     a_function(progress, "progress")
     a_function(measure, "measure")
@@ -221,7 +221,7 @@ def shares_cores(run: Run, members: int = 1) -> bool:
     return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= LARGEST
 
 
-def planned(run: Run, measure: Measure | None) -> tuple[Plan, Odds | None]:
+def planned(run: Run, measure: Measure | None) -> tuple[Plan, InclusionProbabilities | None]:
     """The shape of a run's program, and the odds of its clients to be drawn, where these are not all the same."""
     problem, k = rows_of(run), run.participants
     scheme = scheme_in_use(run.sampling, problem.weights, k)
@@ -230,7 +230,7 @@ def planned(run: Run, measure: Measure | None) -> tuple[Plan, Odds | None]:
         return plan, None
     found = odds(problem.weights, k)
     weight = found.weight.astype(problem.dtype)
-    return plan, Odds(*(each[problem.order] for each in found._replace(weight=weight)))
+    return plan, InclusionProbabilities(*(each[problem.order] for each in found._replace(weight=weight)))
 
 
 def rows_of(run: Run) -> Problem:

@@ -22,10 +22,10 @@ from compfed._utils.compilation import compiled
 from compfed.algorithms.base import Algorithm, Exchange, dense
 from compfed.losses import Loss
 from compfed.problem.evaluation import objectives_and_mappings
-from compfed.problem.local_dataset import Store, rows_from
+from compfed.problem.local_dataset import PaddedDataset, rows_from
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.regularisers import Regulariser
-from compfed.sampling import Odds, Scheme, averaging, client_key, participants
+from compfed.sampling import InclusionProbabilities, Scheme, averaging, client_key, participants
 from compfed.simulation.evaluation import own_columns
 from compfed.simulation.pallas.choice import Kernel
 from compfed.simulation.pallas.fetched_rows import Clients, Flat, in_one_piece, rounds_fetching_rows
@@ -33,7 +33,7 @@ from compfed.simulation.pallas.groups import for_kernels
 from compfed.simulation.pallas.rows import Bucket, OnePass, in_buckets, narrowed, widened
 from compfed.simulation.pallas.whole_round import rounds_of_clients
 
-Measure = Callable[[Loss, Regulariser, Store, Algorithm, Any, Any], dict[str, Array]]
+Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, Any, Any], dict[str, Array]]
 Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
 
 
@@ -64,7 +64,7 @@ class Setting(NamedTuple):
     g: Regulariser
     run: Array  # key
     stop: Stop | None = None
-    odds: Odds | None = None  # of clients to be drawn, in the order of the store
+    odds: InclusionProbabilities | None = None  # of clients to be drawn, in the order of the store
     layout: Layout | None = None  # of clients on a mesh
 
 
@@ -86,7 +86,7 @@ def total(plan: Plan, value: Any) -> Any:
 
 def _mini_batch_clients(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     buckets: list[Bucket],
     work: Work,
@@ -109,7 +109,7 @@ def _mini_batch_clients(
 
 
 def _rounds_fetching_rows(
-    setting: Setting, data: Store, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array | None, r: Array
+    setting: Setting, data: PaddedDataset, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array | None, r: Array
 ):
     """The same, and full gradients of participants: a client's whole round in one kernel, which fetches its rows."""
     who = jnp.arange(len(data.weight)) if who is None else who
@@ -126,7 +126,7 @@ def _rounds_fetching_rows(
 
 def _full_gradient_clients(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     buckets: list[Bucket],
     work: Work,
@@ -162,7 +162,7 @@ def _full_gradient_clients(
 
 
 def _participants_in_turn(
-    setting: Setting, data: Store, plan: Plan, work: Work, clients: Any, who: Array, r: Array
+    setting: Setting, data: PaddedDataset, plan: Plan, work: Work, clients: Any, who: Array, r: Array
 ) -> Any:
     """Full gradients of those who take part, one after another: a round costs what they do, however many others there are."""
 
@@ -191,7 +191,7 @@ def _participants_in_turn(
 
 def _whole_rounds(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     buckets: list[Bucket],
     work: Work,
@@ -213,13 +213,13 @@ def _with_key(work: Work, key: Array, f: Any, c: Any) -> Any:
     return work(f, c, key)
 
 
-def _split_tree(tree: Any, data: Store) -> list[Any]:
+def _split_tree(tree: Any, data: PaddedDataset) -> list[Any]:
     leaves, structure = jax.tree.flatten(tree)
     parts = [data.parts(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
 
 
-def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
+def kernel_rows(data: PaddedDataset, kernel: Kernel | None) -> list[Bucket] | Flat:
     if kernel is None:
         return []
     fetched = kernel.kind == "rows fetched"
@@ -228,7 +228,12 @@ def kernel_rows(data: Store, kernel: Kernel | None) -> list[Bucket] | Flat:
 
 
 def one_round(
-    setting: Setting, data: Store, plan: Plan, buckets: list[Bucket] | Flat, carry: Carry, seen: Array | bool = True
+    setting: Setting,
+    data: PaddedDataset,
+    plan: Plan,
+    buckets: list[Bucket] | Flat,
+    carry: Carry,
+    seen: Array | bool = True,
 ) -> Carry:
     """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), if one is used."""
     drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
@@ -243,7 +248,7 @@ def _laid_out(setting: Setting) -> Layout:
 
 def round_of(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     buckets: list[Bucket] | Flat,
     carry: Carry,
@@ -261,7 +266,7 @@ def round_of(
 
     def work_of(exchange: Exchange, d: Any) -> Work:
         h, d = (for_kernels(g, size), widened(d, size)) if whole else (g, d)
-        return lambda f, c, key: exchange.client(f, h, d, c, key)
+        return lambda f, c, key: exchange.client_update(f, h, d, c, key)
 
     def stored(clients: Any, c: Any) -> Any:
         return c if who is None else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
@@ -273,13 +278,13 @@ def round_of(
     c: Any = None  # what the participants remember
     z: Any = None  # their local models
     for exchange in a.exchanges:
-        work = work_of(exchange, exchange.down(g, server))
+        work = work_of(exchange, exchange.broadcast(g, server))
         u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
-        server, clients = exchange.server(g, server, mean(u), share), stored(clients, c)
+        server, clients = exchange.server_update(g, server, mean(u), share), stored(clients, c)
     drift = _drift(plan, p, z, seen)
-    if a.closes():
-        result = a.exchanges[0].down(g, server)
-        clients = stored(clients, jax.vmap(lambda c: a.close(g, result, c))(c))
+    if a.finishes_rounds():
+        result = a.exchanges[0].broadcast(g, server)
+        clients = stored(clients, jax.vmap(lambda c: a.finish_round(g, result, c))(c))
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
     bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
     return Carry(server, clients, drift, r + 1, bad)
@@ -315,7 +320,9 @@ class Layout(NamedTuple):
     place: Array  # device by device, with the places that nobody has
 
 
-def drawn_sample(scheme: Scheme, given: Odds | None, run: Array, r: Array, data: Store, k: int) -> Sample:
+def drawn_sample(
+    scheme: Scheme, given: InclusionProbabilities | None, run: Array, r: Array, data: PaddedDataset, k: int
+) -> Sample:
     """k of the clients in the store."""
     everyone = k == len(data.weight)
     who = jnp.arange(k) if everyone else participants(scheme, given, run, r, data.ids, k)
@@ -324,7 +331,14 @@ def drawn_sample(scheme: Scheme, given: Odds | None, run: Array, r: Array, data:
 
 
 def sample_here(
-    layout: Layout, scheme: Scheme, given: Odds | None, run: Array, r: Array, data: Store, k: int, axis: str
+    layout: Layout,
+    scheme: Scheme,
+    given: InclusionProbabilities | None,
+    run: Array,
+    r: Array,
+    data: PaddedDataset,
+    k: int,
+    axis: str,
 ) -> Sample:
     """Those of k clients that are on this device of a mesh; all devices draw the same ones.
 
@@ -353,7 +367,7 @@ Each = Callable[
 BUFFER = 64  # recorded rounds a program holds before it hands them back
 
 
-def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, Array]:
+def _seen(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry) -> dict[str, Array]:
     seen, server = {"drift": carry.drift}, carry.server
     # the weights say how many clients there are, where these remember nothing
     c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
@@ -367,7 +381,7 @@ def _seen(setting: Setting, data: Store, plan: Plan, carry: Carry) -> dict[str, 
 
 def _rounds(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     carry: Carry,
     records: int,
@@ -422,7 +436,7 @@ def _rounds(
     return carry, buffers, look(setting, carry, None)
 
 
-def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str, Array]:
+def _certified(setting: Setting, data: PaddedDataset, plan: Plan, x: Array) -> dict[str, Array]:
     """What `columns.measured` would say of x, where the program itself has to know it."""
     if setting.stop is None:
         return {}
@@ -430,7 +444,7 @@ def _certified(setting: Setting, data: Store, plan: Plan, x: Array) -> dict[str,
     return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
 
 
-def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, records: int, every: int):
+def single_rounds(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry, records: int, every: int):
     """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
     return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
@@ -438,7 +452,7 @@ def single_rounds(setting: Setting, data: Store, plan: Plan, carry: Carry, recor
 
 def grid_rounds(
     setting: Setting,
-    data: Store,
+    data: PaddedDataset,
     plan: Plan,
     carry: Carry,
     records: int,

@@ -10,11 +10,11 @@ import numpy as np
 import compfed.algorithms as alg
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
-from compfed.federation.spec import Task
+from compfed.federation.spec import ProblemSpec
 from compfed.losses import Loss
 from compfed.problem_spec import usable
 from compfed.regularisers import Regulariser, largest_step
-from compfed.regularisers.coordinate_form import form_of
+from compfed.regularisers.coordinate_form import coordinate_form
 
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # of a model with no more coefficients, the curvature of all is asked for
@@ -50,7 +50,7 @@ class Candidate(NamedTuple):
 
 def working_width(g: Regulariser, d: int) -> int:
     """Coordinates whose curvature a second-order search asks for: all, where g couples them."""
-    return d if d <= WHOLE or form_of(g, d) is None else min(max(d // 8, WIDTH[0]), WIDTH[1])
+    return d if d <= WHOLE or coordinate_form(g, d) is None else min(max(d // 8, WIDTH[0]), WIDTH[1])
 
 
 class Stated(Protocol):
@@ -122,6 +122,6 @@ def of_first_order(bounds: Bounds, n: int) -> type[alg.Algorithm]:
     return alg.AcceleratedDecoupledProx if n > 1 and longer else alg.FISTA
 
 
-def certificate_step(task: Task, L: np.ndarray) -> float:
+def certificate_step(spec: ProblemSpec, L: np.ndarray) -> float:
     """1 / sum_i p_i L_i: the step of the gradient mapping that certifies a model; refuses what allows none."""
-    return 1.0 / usable(float(task.weights @ L), task.regulariser)
+    return 1.0 / usable(float(spec.weights @ L), spec.regulariser)

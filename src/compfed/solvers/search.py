@@ -12,8 +12,8 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.server.rounds import Answered
-from compfed.federation.spec import Task
+from compfed.federation.server.rounds import Evaluation
+from compfed.federation.spec import ProblemSpec
 from compfed.monitor import Progress
 from compfed.solvers.certificate import Certificate
 from compfed.solvers.second_order import Reached, Seen
@@ -56,8 +56,8 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Minimum:
-    """What `minimise` found; np.asarray(minimum) is x."""
+class FederatedSolution:
+    """What `solve_federated` found; np.asarray(minimum) is x."""
 
     x: np.ndarray
     certificate: Certificate
@@ -66,7 +66,7 @@ class Minimum:
     algorithm: Algorithm
     trace: Trace
     notes: list[str] = field(default_factory=list)  # what the guard did
-    at: Answered | None = None  # what the sites say of x
+    at: Evaluation | None = None  # what the sites say of x
     reached: Reached | None = None  # of a search by questions: where another one may start
     communication: Communication | None = None
 
@@ -74,6 +74,6 @@ class Minimum:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
 
 
-def bounds_of(task: Task, search: Search, start: Start) -> Bounds:
+def bounds_of(spec: ProblemSpec, search: Search, start: Start) -> Bounds:
     """What a rule for step sizes may know."""
-    return Bounds.of(start.L, task.weights, float(task.loss.ridge), search.tau, task.d)
+    return Bounds.of(start.L, spec.weights, float(spec.loss.ridge), search.tau, spec.d)

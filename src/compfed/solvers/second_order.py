@@ -17,9 +17,9 @@ from compfed._utils.records import describe
 from compfed._utils.text import versions
 from compfed.algorithms import Algorithm
 from compfed.federation.queries import Curvature, ValueAndGradient
-from compfed.federation.server.program import Request, Talk
-from compfed.federation.server.rounds import Answered
-from compfed.federation.spec import Task
+from compfed.federation.server.program import Program, Request
+from compfed.federation.server.rounds import Evaluation
+from compfed.federation.spec import ProblemSpec
 from compfed.losses import Logistic, Softmax
 from compfed.losses.base import unwarned
 from compfed.problem.triangle import upper
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
     """What the sites say of f at x: sums over all of them, weighted."""
 
     x: np.ndarray
-    at: Answered
+    at: Evaluation
     W: np.ndarray | None = None  # where the curvature is known
     H: np.ndarray | None = None
 
@@ -66,18 +66,18 @@ class Reached:
     notes: list[str] = field(default_factory=list)
 
 
-def questions_at(task: Task, x: np.ndarray, W: np.ndarray | None) -> tuple[Any, ...]:
+def questions_at(spec: ProblemSpec, x: np.ndarray, W: np.ndarray | None) -> tuple[Any, ...]:
     """What to ask at a point: value and gradient, and the curvature on W unless that is empty."""
-    asked: tuple[Any, ...] = (ValueAndGradient(task.view, x[None]),)
-    return asked if W is None or not len(W) else (*asked, Curvature(task.view, x, W))
+    asked: tuple[Any, ...] = (ValueAndGradient(spec.objective, x[None]),)
+    return asked if W is None or not len(W) else (*asked, Curvature(spec.objective, x, W))
 
 
 @unwarned
-def read(task: Task, x: np.ndarray, W: np.ndarray | None, answers: Any) -> Seen:
+def read(spec: ProblemSpec, x: np.ndarray, W: np.ndarray | None, answers: Any) -> Seen:
     """The answers to `questions_at`, summed in the order of the sites."""
-    p = task.weights
+    p = spec.weights
     said = [answer[0] for answer in answers]
-    at = Answered(
+    at = Evaluation(
         value=float(p @ [a.value[0] for a in said]),
         gradient=p @ np.array([a.gradient[0] for a in said]),
         terms=float(p @ [a.terms[0] for a in said]),
@@ -88,11 +88,11 @@ def read(task: Task, x: np.ndarray, W: np.ndarray | None, answers: Any) -> Seen:
         empty = np.zeros((0, 0))
         return Seen(x, at, W, empty if W is not None and not len(W) else None)
     triangle = sum(w * answer[1].triangle for w, answer in zip(p, answers, strict=True))
-    return Seen(x, at, W, task.loss.model_matrix(triangle, W) + float(task.loss.ridge) * np.eye(len(W)))
+    return Seen(x, at, W, spec.loss.model_matrix(triangle, W) + float(spec.loss.ridge) * np.eye(len(W)))
 
 
 def asking(
-    task: Task,
+    spec: ProblemSpec,
     algorithm: Algorithm,
     start: Seen | np.ndarray,
     *,
@@ -100,29 +100,29 @@ def asking(
     step: float,
     max_rounds: int,
     kept: dict[str, np.ndarray] | None = None,
-) -> Talk[Reached]:
+) -> Program[Reached]:
     """Trial after trial until the gradient mapping is at most `tol`, or nothing gets better.
 
     `start` is a point, or what the sites have already said of one; `kept` is the memory of a search with another g.
     """
-    described = task.describe()
-    task = task.with_regulariser(remembering(task.regulariser, task.d))
-    g, seen = task.regulariser, start if isinstance(start, Seen) else None
+    described = spec.describe()
+    spec = spec.with_regulariser(remembering(spec.regulariser, spec.d))
+    g, seen = spec.regulariser, start if isinstance(start, Seen) else None
     x0: Any = np.asarray(start if seen is None else seen.x, float)
     state: Any = algorithm.init(x0)[0]._replace(**(kept or {}))
     if seen is not None and seen.H is not None and hasattr(state, "W"):
         state = state._replace(W=seen.W)
-    log, norm = _Log(task, algorithm, described), np.inf
+    log, norm = _Log(spec, algorithm, described), np.inf
     if seen is not None:
         norm = log.add(seen, step)
         if norm <= tol:
             return log.reached(state, True, "")
     while True:
-        down = algorithm.down(g, state)
+        down = algorithm.broadcast(g, state)
         W = getattr(down, "W", None)
         if seen is None or not _covers(seen, W):
-            (answers,) = yield [Request(questions_at(task, down.x, W))]
-            seen = read(task, down.x, W, answers)
+            (answers,) = yield [Request(questions_at(spec, down.x, W))]
+            seen = read(spec, down.x, W, answers)
             del answers  # they may be large, and the next ones come while this talk waits
             log.message(down.x.size, 0 if W is None else len(W))
             norm = log.add(seen, step)
@@ -142,7 +142,7 @@ def asking(
 def _after(algorithm: Algorithm, g: Any, state: Any, seen: Seen) -> Any:
     """The server's step on what the sites said."""
     curved = np.empty(0) if seen.H is None else upper(seen.H)
-    return algorithm.server(g, state, _Up(seen.at.value, seen.at.gradient, curved), np.ones(()))  # pyright: ignore[reportArgumentType]  # arrays of NumPy
+    return algorithm.server_update(g, state, _Up(seen.at.value, seen.at.gradient, curved), np.ones(()))  # pyright: ignore[reportArgumentType]  # arrays of NumPy
 
 
 class _Up(NamedTuple):
@@ -159,8 +159,8 @@ def _covers(seen: Seen, W: np.ndarray | None) -> bool:
 class _Log:
     """Every evaluation of a search, and the best of them."""
 
-    def __init__(self, task: Task, algorithm: Algorithm, described: dict[str, Any]):
-        self.task, self.algorithm, self.described, self.began = task, algorithm, described, time.perf_counter()
+    def __init__(self, spec: ProblemSpec, algorithm: Algorithm, described: dict[str, Any]):
+        self.spec, self.algorithm, self.described, self.began = spec, algorithm, described, time.perf_counter()
         self.messages = self.idle = self.long = 0
         self.up = self.down = 0.0  # bytes
         self.rows: list[dict[str, float]] = []
@@ -172,12 +172,12 @@ class _Log:
     def message(self, d: int, w: int) -> None:
         self.messages += 1
         self.down += 8 * d + (8 * d + 4 * w if w else 0)  # a question about curvature has its own copy of x
-        self.up += 8 * (d + 2 + self.task.loss.model_numbers(w))
+        self.up += 8 * (d + 2 + self.spec.loss.model_numbers(w))
 
     @unwarned
     def add(self, seen: Seen, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
-        x, g = seen.x, self.task.regulariser
+        x, g = seen.x, self.spec.regulariser
         point = at_point(g, x, seen.at.value, seen.at.gradient, step)
         objective, norm = point.objective, point.norm
         self.rows.append(
@@ -191,7 +191,7 @@ class _Log:
                 "bytes_up": self.up,
                 "bytes_down": self.down,
                 "gradients": self.messages,
-                "gradient_rows": self.messages * float(np.mean(self.task.sizes)),
+                "gradient_rows": self.messages * float(np.mean(self.spec.sizes)),
                 "client_proxes": 0,
                 "server_proxes": 0,
                 "seconds": time.perf_counter() - self.began,
@@ -210,7 +210,7 @@ class _Log:
     def reason_to_end(self, max_rounds: int, L: float, tol: float) -> tuple[bool, str] | None:
         """(is it good enough, why) if the search should end although the tolerance is not reached."""
         assert self.best is not None
-        finer = hidden(self.best.x, L, self.best.at.terms, float(np.sum(self.task.sizes))) > tol
+        finer = hidden(self.best.x, L, self.best.at.terms, float(np.sum(self.spec.sizes))) > tol
         rounding = rounding_level(self.best.x, L, self.best.at.terms)
         if self.idle > 3 and self.norm <= rounding:
             if self.told_apart:
@@ -232,11 +232,11 @@ class _Log:
         x, at, length = self.best.x, self.best.at, float(np.linalg.norm(step))
         if self.told_apart:
             return False, NO_MINIMISER
-        if getattr(self.task.loss, "attained", False) or not length > GROWING * np.linalg.norm(x):
+        if getattr(self.spec.loss, "attained", False) or not length > GROWING * np.linalg.norm(x):
             return True, ""
         if self.gone:
             return False, NO_MINIMISER
-        if abs(at.gradient @ step) <= 3 * length * hidden(x, L, at.terms, float(np.sum(self.task.sizes))):
+        if abs(at.gradient @ step) <= 3 * length * hidden(x, L, at.terms, float(np.sum(self.spec.sizes))):
             return True, ""
         self.long += 1
         return (False, STILL_GROWS) if self.long > SECOND_LOOKS else None
@@ -246,7 +246,7 @@ class _Log:
         """Is the loss all but zero, for a loss that is zero nowhere?"""
         assert self.best is not None
         below = self.best.at.value <= 1e-6 * self.rows[0]["objective"]
-        return below and not getattr(self.task.loss, "attained", False)
+        return below and not getattr(self.spec.loss, "attained", False)
 
     @property
     def told_apart(self) -> bool:
@@ -255,8 +255,8 @@ class _Log:
         A row on the wrong side, or between two classes, has a logistic loss of log 2 at least.
         """
         assert self.best is not None
-        of_a_row = float(np.min(self.task.weights / self.task.sizes))
-        free = self.objective == self.best.at.value and isinstance(self.task.loss, (Logistic, Softmax))
+        of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
+        free = self.objective == self.best.at.value and isinstance(self.spec.loss, (Logistic, Softmax))
         return self.gone and free and self.best.at.value < np.log(2) * of_a_row
 
     def reached(self, state: Any, good: bool, why: str) -> Reached:
@@ -265,8 +265,8 @@ class _Log:
         columns = {name: np.array([row[name] for row in self.rows]) for name in names}
         provenance = {
             "engine": "questions", "algorithm": describe(self.algorithm), "problem": self.described,
-            "rounds": self.messages, "batch_size": None, "participants": self.task.n, "record_every": 1, "seed": None,
-            "reference": None, "dtype": "float64", "device": "cpu", "versions": dict(versions()),
+            "rounds": self.messages, "batch_size": None, "participants": self.spec.n, "record_every": 1, "seed": None,
+            "x_star": None, "dtype": "float64", "device": "cpu", "versions": dict(versions()),
         }  # fmt: skip
         kept = {name: getattr(state, name) for name in self.algorithm.true_of_f}
         trace = Trace(columns, self.best.x, provenance)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Reference
+from compfed.algorithms.base import Algorithm, Citation
 
 
 class Global(NamedTuple):
@@ -32,13 +32,13 @@ class Client(NamedTuple):
     S: Array
 
 
-class Up(NamedTuple):
+class Update(NamedTuple):
     z: Array  # p - eta S
 
 
 @record
-class AblatedProx(Algorithm[Global, Client, Global, Up]):
-    reference = Reference("ours")
+class AblatedProx(Algorithm[Global, Client, Global, Update]):
+    citation = Citation("ours")
     composite = True
     exact = False
 
@@ -57,7 +57,7 @@ class AblatedProx(Algorithm[Global, Client, Global, Up]):
         zero = jnp.zeros_like(x0)
         return Global(x=x0), Client(c=zero, p=x0, S=zero)
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
     def local_prox(self, g, zhat):
@@ -65,7 +65,7 @@ class AblatedProx(Algorithm[Global, Client, Global, Up]):
             return zhat
         return g.prox(zhat, self.eta if self.rule == "eta" else self.eta_tilde)
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
 
         def step(carry, key):
@@ -75,13 +75,13 @@ class AblatedProx(Algorithm[Global, Client, Global, Up]):
             return (zhat, self.local_prox(g, zhat), S + q), None
 
         (_, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
-        return Up(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
+        return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 
-    def close(self, g, d, c):
+    def finish_round(self, g, d, c):
         return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
 
     def solution(self, g, s):
@@ -91,5 +91,5 @@ class AblatedProx(Algorithm[Global, Client, Global, Up]):
         return c.c
 
     @classmethod
-    def suggested(cls, b, scale):
+    def from_bounds(cls, b, scale):
         return cls(eta=b.corrected(scale), rule="eta", tau=b.tau)

@@ -4,7 +4,7 @@ Three problems: the paper's, a table in raw units, and more columns than rows. A
 in all three (a ridge; more rows than columns; columns in general position, Tibshirani, "The lasso problem and uniqueness",
 Electronic J. Statistics 2013), and it is what `compare` and the paper's figures measure.
 
-Every method is run as `minimise` runs it: second-order methods ask plain questions, about as wide a working set as they need,
+Every method is run as `solve_federated` runs it: second-order methods ask plain questions, about as wide a working set as they need,
 and the others do rounds with the steps of `suggest`, which the engine compiles. A round is a message to every site and its
 reply; the first, in which the sites say how steep their loss is, counts too. Bytes are those of the numbers in both.
 """
@@ -24,19 +24,20 @@ from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
 from compfed._utils.text import number_table
 from compfed._utils.validation import whole
+from compfed.algorithms import default_steps
 from compfed.data import from_table
 from compfed.data.bundled import breast_cancer
 from compfed.federation.codec import payload
-from compfed.federation.queries import Question, ValueAndGradient
-from compfed.federation.server.program import converse
+from compfed.federation.queries import Query, ValueAndGradient
+from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
 from compfed.report.figures import Line, Panel, draw_rows, pyplot
 from compfed.simulation import simulate
-from compfed.simulation.plain import task_of
-from compfed.solve import minimise, suggest
+from compfed.simulation.plain import spec_of
+from compfed.solve import solve_federated
 from compfed.solvers.auto import starting
 from compfed.solvers.search import Search
 from compfed.studies.methods_compared import costs_to
@@ -102,9 +103,9 @@ class Overheard(InProcess):
         self.down: list[float] = []  # bytes of a message to a site
         self.up: list[float] = []  # and of the replies, on average
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
         replies = super().send(messages)
-        known, questions = set(self.told), messages[0]  # every site is asked the same
+        known, questions = set(self.cached), messages[0]  # every site is asked the same
         self.down.append(sum(payload(question, known) for question in questions))
         self.up.append(sum(payload(reply, set()) for reply in replies.values()) / len(replies))
         self.models += [question.x[0] for question in questions if isinstance(question, ValueAndGradient)]
@@ -114,7 +115,7 @@ class Overheard(InProcess):
 def by_questions(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """A second-order search, one row per message: the best model asked about so far."""
     sites = Overheard(problem)
-    minimum = minimise(problem, method.__name__, max_rounds=rounds - 1, federation=sites)
+    minimum = solve_federated(problem, method.__name__, max_rounds=rounds - 1, federation=sites)
     x, F, optimality = sites.models[0], np.inf, []
     for trial in sites.models:
         value = problem.objective(trial)
@@ -132,11 +133,11 @@ def by_questions(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarr
 
 def by_rounds(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """Rounds with the suggested steps until the last accuracy is reached, after the message that a search begins with."""
-    _, first = converse(InProcess(problem.sites), starting(task_of(problem), Search(method), problem.start))
-    algorithm, trace = suggest(method, problem), None
+    _, first = run_program(InProcess(problem.sites), starting(spec_of(problem), Search(method), problem.start))
+    algorithm, trace = default_steps(method, problem), None
     while trace is None or (trace["optimality"].min() > ACCURACIES[-1] and trace["round"][-1] < rounds - 1):
         done = 0 if trace is None else int(trace["round"][-1])
-        trace = simulate(problem, algorithm, min(PIECE, rounds - 1 - done), reference=x_star, resume=trace)
+        trace = simulate(problem, algorithm, min(PIECE, rounds - 1 - done), x_star=x_star, resume=trace)
     return trace.after(round=first.rounds, bytes_up=first.bytes_up, bytes_down=first.bytes_down)
 
 
@@ -207,7 +208,7 @@ def few_rounds(
     steps = Steps(len(cases) * len(METHODS), stream)
     results, traces = {}, {}
     for name, problem in cases.items():
-        best = minimise(problem, "ProximalNewton", tol=1e-15)  # as close as rounding lets it come
+        best = solve_federated(problem, "ProximalNewton", tol=1e-15)  # as close as rounding lets it come
         traces[name] = _runs(problem, best.x, limit, lambda method, name=name: steps.start(f"{name}: {method}"))
         results[name] = {
             "rows": sum(map(len, problem.sites.labels)),

@@ -19,8 +19,8 @@ from compfed.estimators.base import FederatedModel
 from compfed.estimators.programs.fit import Fitted, Plan, fitting
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
-from compfed.federation.server.program import Federation, OneSite, Request, Talk, converse, in_parallel, only
-from compfed.federation.spec import Share
+from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
+from compfed.federation.spec import Holdout
 
 AVERAGE, FEDERATED = "average of local", "federated"
 
@@ -75,22 +75,22 @@ def compare_local_federated(
         raise InputError(f"test_size={test_size!r} must be between 0 and 1.")
     plan, alpha = estimator.plan(), float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # checked above
     talk = _comparing(federation, plan, alpha, test_size, seed)
-    (coefficients, intercepts, losses, rows), cost = converse(federation, talk)
+    (coefficients, intercepts, losses, rows), cost = run_program(federation, talk)
     names = (*(f"local: {name}" for name in federation.names), AVERAGE, FEDERATED)
     return LocalFederated(federation.names, names, coefficients, intercepts, losses, rows, cost)
 
 
-def _comparing(federation: Federation, plan: Plan, alpha: float, test_size: float, seed: int) -> Talk[Any]:
-    kept, out = (Share(test_size, seed, plan.family.of_classes, held_out) for held_out in (False, True))
-    talks: list[Talk[Any]] = [fitting(federation, plan, alpha, kept)]
+def _comparing(federation: Federation, plan: Plan, alpha: float, test_size: float, seed: int) -> Program[Any]:
+    kept, out = (Holdout(test_size, seed, plan.family.of_classes, held_out) for held_out in (False, True))
+    talks: list[Program[Any]] = [fitting(federation, plan, alpha, kept)]
     n = len(federation.names)
-    talks += [only(i, n, _locally(_alone(federation, i), plan, alpha, kept)) for i in range(n)]
-    fitted, *local = yield from in_parallel(talks)
+    talks += [for_site(i, n, _locally(_alone(federation, i), plan, alpha, kept)) for i in range(n)]
+    fitted, *local = yield from gather(talks)
     models = _models(fitted, local)
     usable = [m for m in models if m is not None]
-    frame, view = fitted.prepared.frame, fitted.prepared.task.view
-    x = np.array([frame.model(coef, intercept) for coef, intercept in usable])
-    (answers,) = yield [Request((HeldOut(view, out, x),), models=len(x))]
+    scaling, objective = fitted.prepared.scaling, fitted.prepared.spec.objective
+    x = np.array([scaling.model(coef, intercept) for coef, intercept in usable])
+    (answers,) = yield [Request((HeldOut(objective, out, x),), models=len(x))]
     said = [answer for (answer,) in answers]
     rows = np.array([answer.weight for answer in said])
     each = np.array([np.where(answer.weight > 0, answer.loss, np.nan) for answer in said]).T  # (models, sites)
@@ -107,10 +107,10 @@ def _comparing(federation: Federation, plan: Plan, alpha: float, test_size: floa
 def _alone(federation: Federation, i: int) -> Federation:
     """Site i as a federation of its own, compiled where the whole one is."""
     own = getattr(federation, "alone", None)
-    return own(i) if own is not None else OneSite(federation, i)
+    return own(i) if own is not None else SingleSite(federation, i)
 
 
-def _locally(federation: Federation, plan: Plan, alpha: float, kept: Share) -> Talk[Fitted | None]:
+def _locally(federation: Federation, plan: Plan, alpha: float, kept: Holdout) -> Program[Fitted | None]:
     """The fit with one site; None where it cannot be made, as with rows of a single class."""
     try:
         return (yield from fitting(federation, plan, alpha, kept))
@@ -120,11 +120,11 @@ def _locally(federation: Federation, plan: Plan, alpha: float, kept: Share) -> T
 
 def _models(fitted: Fitted, local: Sequence[Fitted | None]) -> list[tuple[np.ndarray, np.ndarray] | None]:
     """(coef, intercept) on the original scale: local ones of the same shape, their average by rows, the federated one."""
-    own = fitted.prepared.frame.coefficients(fitted.minimum.x)
+    own = fitted.prepared.scaling.coefficients(fitted.minimum.x)
     models: list[tuple[np.ndarray, np.ndarray] | None] = []
     weights = []
     for fit, described in zip(local, fitted.prepared.gathered.described, strict=True):
-        found = None if fit is None else fit.prepared.frame.coefficients(fit.minimum.x)
+        found = None if fit is None else fit.prepared.scaling.coefficients(fit.minimum.x)
         same = found is not None and fit is not None and _same_outputs(fit, fitted)
         models.append(found if same else None)
         weights += [described.weight] if same else []

@@ -15,13 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from compfed.algorithms import Algorithm, known
+from compfed.algorithms import Algorithm, default_steps, known
 from compfed.data import from_arrays
 from compfed.losses import Squared
 from compfed.monitor import Cost, cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
-from compfed.solve import suggest
 
 TAU = 5
 HEADER = (
@@ -66,12 +65,12 @@ def entries(methods: Iterable[type[Algorithm]] | None = None) -> list[Entry]:
 
 def _entry(cls: type[Algorithm], problem: Problem, verified: dict[str, list[int]]) -> Entry:
     cost = None
-    if cls.has_rule():
-        algorithm = suggest(cls, problem, TAU).prepared(problem, problem.n)
+    if cls.has_default_steps():
+        algorithm = default_steps(cls, problem, TAU).bind(problem, problem.n)
         cost = cost_of_a_round(algorithm, problem.d, problem.dtype, everyone=True)
     return Entry(
         name=cls.__name__,
-        paper="unknown" if cls.reference is None else cls.reference.short,
+        paper="unknown" if cls.citation is None else cls.citation.short,
         file=Path(inspect.getfile(cls)).name,
         composite=cls.composite,
         cost=cost,
@@ -99,7 +98,7 @@ def _limit(cls: type[Algorithm]) -> str:
 def references(methods: Iterable[type[Algorithm]] | None = None) -> list[list[str]]:
     """Name and whole citation of the given methods, or of all that are known."""
     return [
-        [cls.__name__, str(cls.reference or "unknown")] for cls in (known().values() if methods is None else methods)
+        [cls.__name__, str(cls.citation or "unknown")] for cls in (known().values() if methods is None else methods)
     ]
 
 

@@ -20,6 +20,7 @@ from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
 from compfed._utils.text import text_table
 from compfed._utils.validation import whole
+from compfed.algorithms import default_steps
 from compfed.errors import InputError
 from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
@@ -28,7 +29,7 @@ from compfed.report.figures import Line, Panel, draw, pyplot
 from compfed.sampling import Scheme
 from compfed.simulation import grid
 from compfed.simulation.run_spec import checked_sampling
-from compfed.solve import solve, suggest
+from compfed.solve import solve_pooled
 from compfed.trace import Trace
 
 ACCURACIES = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8)
@@ -101,12 +102,12 @@ def tuned(
 ) -> Trace:
     """The best of `candidates` step sizes: factors 2^-k .. 2^k around the suggested one, each with the whole budget."""
     scales = 2.0 ** (np.arange(candidates) - candidates // 2)
-    kinds = [suggest(method, problem, tau, scale) for scale in scales]
+    kinds = [default_steps(method, problem, tau, scale) for scale in scales]
     k = problem.n if participants is None else participants
-    rounds = budget.rounds(kinds[0].prepared(problem, k), problem, k)
+    rounds = budget.rounds(kinds[0].bind(problem, k), problem, k)
     traces = grid(
         problem, kinds, rounds, batch_size=batch_size, participants=participants, sampling=sampling, seed=seed,
-        reference=x_star, record_every=max(1, rounds // 1000), progress=progress,
+        x_star=x_star, record_every=max(1, rounds // 1000), progress=progress,
     )  # fmt: skip
     final = [np.inf if "diverged" in t.provenance else _score(t) for t in traces]
     best = int(np.argmin(final))
@@ -215,9 +216,9 @@ def compare_methods(
     chosen = methods_for(problem, methods)
     k = problem.n if participants is None else participants
     for method in chosen:  # refuse what cannot run, or cannot be paid for, before anything has run
-        budget.rounds(suggest(method, problem, tau).prepared(problem, k), problem, k)
+        budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
         checked_sampling(sampling, method, problem.weights, k)
-    x_star = solve(problem)
+    x_star = solve_pooled(problem)
     steps = Steps(len(chosen), stream)
     traces = {
         method.__name__: tuned(

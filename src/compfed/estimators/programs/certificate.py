@@ -29,31 +29,33 @@ import numpy as np
 from scipy.optimize import linprog
 
 from compfed.federation.queries import ValueAndGradient
-from compfed.federation.server.program import Request, Talk
-from compfed.federation.spec import Frame, Task
+from compfed.federation.server.program import Program, Request
+from compfed.federation.spec import FeatureScaling, ProblemSpec
 from compfed.losses import Softmax
 from compfed.problem_spec import at_point
 from compfed.regularisers import ElasticNet, OnBlock
-from compfed.regularisers.coordinate_form import Form, form_of
-from compfed.solvers.search import Minimum, Start
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
+from compfed.solvers.search import FederatedSolution, Start
 
 
-def duality_gap(task: Task, frame: Frame, minimum: Minimum, null: Start | None = None) -> Talk[float | None]:
+def duality_gap(
+    spec: ProblemSpec, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None = None
+) -> Program[float | None]:
     """F(x) minus a dual value, and what rounding may hide: F(x) - F(x*) is at most this. None where no dual point is at hand.
 
     `null` is the model without features, and what the sites said of it.
     """
-    g: Any = task.regulariser.g if isinstance(task.regulariser, OnBlock) else task.regulariser
-    loss: Any = task.loss
+    g: Any = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
+    loss: Any = spec.loss
     if not isinstance(g, ElasticNet) or not hasattr(loss, "conjugate") or minimum.at is None:
         return None
     gradient = minimum.at.gradient
-    shift = float(gradient[-1]) if frame.intercept else 0.0  # sum_l p_l theta_l
-    mix, at_null, v = 0.0, 0.0, gradient[: frame.penalised]  # columns are centred: the shift does not change it
+    shift = float(gradient[-1]) if scaling.intercept else 0.0  # sum_l p_l theta_l
+    mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
     if shift != 0 and null is not None and null.seen is not None:
         at_null = float(null.x[-1])
         mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
-        v = (1 - mix) * v + mix * null.seen.at.gradient[: frame.penalised]
+        v = (1 - mix) * v + mix * null.seen.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
     if (l1[hard] == 0).any():  # of zero alone: stretching finds no other dual point than zero
@@ -61,13 +63,13 @@ def duality_gap(task: Task, frame: Frame, minimum: Minimum, null: Start | None =
     excess = np.abs(v[hard]) > l1[hard]
     stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
     dual_point = np.array([[shift, stretch, mix, at_null]])
-    (answers,) = yield [Request((ValueAndGradient(task.view, minimum.x[None], dual_point),))]
+    (answers,) = yield [Request((ValueAndGradient(spec.objective, minimum.x[None], dual_point),))]
     said = [answer for (answer,) in answers]
-    value = float(task.weights @ [answer.value[0] for answer in said])
-    conjugate = float(task.weights @ [answer.conjugate[0] for answer in said])
+    value = float(spec.weights @ [answer.value[0] for answer in said])
+    conjugate = float(spec.weights @ [answer.conjugate[0] for answer in said])
     over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
     dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
-    primal = at_point(task.regulariser, minimum.x, value, gradient, 1.0).objective
+    primal = at_point(spec.regulariser, minimum.x, value, gradient, 1.0).objective
     size = minimum.at.terms * (1.0 + float(np.abs(minimum.x).sum()))  # of the terms of both, before they cancel
     gap = max(primal - dual, 0.0) + 4 * np.finfo(float).eps * (abs(primal) + abs(dual) + size)
     return float(gap) if np.isfinite(gap) else None
@@ -77,21 +79,21 @@ KINK = 1e-8  # a zero whose slope is this near to its kink, relative to that, is
 FLAT = 20 * np.finfo(float).eps  # times their number: eigenvalues of H, relative to the largest, that are zero
 
 
-def exchangeable(task: Task, minimum: Minimum) -> np.ndarray | None:
+def exchangeable(spec: ProblemSpec, minimum: FederatedSolution) -> np.ndarray | None:
     """Positions of coefficients that another minimiser has otherwise; empty if there is no other, None if not known.
 
     Not known: where the search did not arrive or asked for no curvature, where a coefficient at its kink was outside the
     working set, for penalties without a form, and for the softmax, whose classes share a free constant anyhow.
     """
-    form = form_of(task.regulariser, task.d)
+    form = coordinate_form(spec.regulariser, spec.d)
     seen = None if minimum.reached is None else minimum.reached.seen
-    if form is None or seen is None or seen.H is None or seen.W is None or isinstance(task.loss, Softmax):
+    if form is None or seen is None or seen.H is None or seen.W is None or isinstance(spec.loss, Softmax):
         return None
     if not minimum.converged or _mixed(form):
         return None
     ways = _ways(form, minimum.x, seen.at.gradient, 10 * minimum.certificate.gradient_mapping)
     W = np.asarray(seen.W)
-    place = np.full(task.d, -1)
+    place = np.full(spec.d, -1)
     place[W] = np.arange(len(W))
     known = [way for way in ways if (place[way.members] >= 0).all()]
     B = np.zeros((len(W), len(known)))
@@ -112,12 +114,12 @@ class Way(NamedTuple):
     one_sided: bool  # in this sense only, not in the opposite one
 
 
-def _mixed(form: Form) -> bool:
+def _mixed(form: CoordinateForm) -> bool:
     """Groups whose members have an l1 of their own as well."""
     return bool((np.broadcast_to(form.l1, form.group.shape)[form.group >= 0] != 0).any())
 
 
-def _ways(form: Form, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way]:
+def _ways(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way]:
     l1, l2, kink, lower, upper = (np.broadcast_to(a, x.shape) for a in form[:5])
     u, slack = x - kink, KINK * (l1 + np.abs(v)) + rounding
     single = (form.group < 0) & (l2 == 0)

@@ -29,10 +29,10 @@ from compfed.estimators.programs.fit import (
 )
 from compfed.estimators.programs.path import AlphaGrid, following
 from compfed.federation.queries import HeldOut
-from compfed.federation.server.program import Federation, Request, Talk, in_parallel
-from compfed.federation.spec import Fold, Listed, Part, WholeSite
+from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.spec import Fold, PredefinedSplit, RowSubset, SiteFold
 from compfed.monitor import Progress
-from compfed.solvers.search import Minimum
+from compfed.solvers.search import FederatedSolution
 
 
 @dataclass(frozen=True)
@@ -44,42 +44,40 @@ class Selection:
     chosen: int  # position of the alpha that was taken
     best: int
     within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
-    path: Sequence[Minimum]
-    paths: Sequence[Sequence[Minimum]]  # of the splits
-    parts: Sequence[Parts]
+    path: Sequence[FederatedSolution]
+    paths: Sequence[Sequence[FederatedSolution]]  # of the splits
+    subsets: Sequence[Parts]
     fitted: Fitted
 
     @property
-    def fits(self) -> list[Minimum]:
+    def fits(self) -> list[FederatedSolution]:
         return [m for path in [*self.paths, self.path] for m in path]
 
 
 def selecting(
     federation: Federation, plan: Plan, grid: AlphaGrid, cv: Any, seed: int, rule: str, listed: int
-) -> Talk[Selection]:
+) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose."""
     everything = yield from gathering(federation, plan)
     classes = everything.labels.classes
     rows = [a.rows for a in everything.described]
-    parts = parts_of(cv, seed, rows, plan.family.of_classes, listed)
-    if rule == "one_standard_error" and len(parts) < 2:
+    subsets = parts_of(cv, seed, rows, plan.family.of_classes, listed)
+    if rule == "one_standard_error" and len(subsets) < 2:
         raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
-    gathered = yield from in_parallel([gathering(federation, plan, part(False)) for part in parts])
+    gathered = yield from gather([gathering(federation, plan, subset(False)) for subset in subsets])
     if classes is not None:
         _check_classes(grid.name, federation.names, gathered, rows, classes)
-    prepared, *folds = yield from in_parallel(
-        [preparing(federation, plan, g, classes) for g in [everything, *gathered]]
-    )
+    prepared, *folds = yield from gather([preparing(federation, plan, g, classes) for g in [everything, *gathered]])
     alphas = grid.values(prepared)
     prepared, *folds = _with_one_bar(plan.search.progress, [prepared, *folds])
-    talks: list[Talk[Any]] = [following(federation, prepared, alphas)]
-    talks += [_held_out(federation, fold, part, alphas) for fold, part in zip(folds, parts, strict=True)]
-    path, *judged = yield from in_parallel(talks)
+    talks: list[Program[Any]] = [following(federation, prepared, alphas)]
+    talks += [_held_out(federation, fold, subset, alphas) for fold, subset in zip(folds, subsets, strict=True)]
+    path, *judged = yield from gather(talks)
     losses = np.column_stack([loss for _, loss in judged])
     best, within = best_and_within_error(losses)
     chosen = best if rule == "best" or within is None else within
     fitted = yield from certified(prepared, float(alphas[chosen]), path[chosen])
-    return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], parts, fitted)
+    return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], subsets, fitted)
 
 
 def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[Prepared]:
@@ -102,12 +100,12 @@ def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[
 
 
 def _held_out(
-    federation: Federation, prepared: Prepared, part: Parts, alphas: np.ndarray
-) -> Talk[tuple[list[Minimum], np.ndarray]]:
+    federation: Federation, prepared: Prepared, subset: Parts, alphas: np.ndarray
+) -> Program[tuple[list[FederatedSolution], np.ndarray]]:
     """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
     path = yield from following(federation, prepared, alphas)
     models = np.array([m.x for m in path])
-    (answers,) = yield [Request((HeldOut(prepared.task.view, part(True), models),), models=len(models))]
+    (answers,) = yield [Request((HeldOut(prepared.spec.objective, subset(True), models),), models=len(models))]
     said = [answer for (answer,) in answers]
     p = site_weights([answer.weight for answer in said], prepared.plan.equal_sites)
     return path, p @ np.array([answer.loss for answer in said])
@@ -143,17 +141,17 @@ WHAT_CV_MAY_BE = (
     f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
     "takes: a splitter (its groups are the sites) or pairs (train, test)."
 )
-Parts = Callable[[bool], Part]  # the training rows of a split (False), or those it holds out (True)
+Parts = Callable[[bool], RowSubset]  # the training rows of a split (False), or those it holds out (True)
 
 
 def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: int = 0) -> list[Parts]:
     """The parts of every split, from what the sites said of their rows; `listed` splits are known to the sites."""
     if listed:
-        return [lambda held_out, k=k: Listed(k, held_out) for k in range(listed)]
+        return [lambda held_out, k=k: PredefinedSplit(k, held_out) for k in range(listed)]
     if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
         if len(rows) < 2:
             raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
-        return [lambda held_out, k=k: WholeSite(k, held_out) for k in range(len(rows))]
+        return [lambda held_out, k=k: SiteFold(k, held_out) for k in range(len(rows))]
     folds = int(cv) if is_whole(cv) else 0
     if folds < 2:
         hint = (

@@ -21,14 +21,14 @@ from compfed.errors import InputError
 from compfed.estimators.programs.certificate import duality_gap, exchangeable
 from compfed.federation.queries import Describe, Moments, ValueAndGradient
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Request, Talk
-from compfed.federation.spec import Frame, Part, Task, View
+from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
 from compfed.losses import Loss
 from compfed.problem_spec import length
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.certificate import Certificate
-from compfed.solvers.search import Minimum, Search, Start
+from compfed.solvers.search import FederatedSolution, Search, Start
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -48,7 +48,7 @@ class Plan:
 class Gathered:
     """What the sites said of themselves, of all their rows or of a part of them."""
 
-    part: Part | None
+    subset: RowSubset | None
     described: Sequence[Describe.Answer]
     weights: np.ndarray  # p_i
     labels: Labels
@@ -68,17 +68,17 @@ class Prepared:
     """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
 
     plan: Plan
-    task: Task
-    frame: Frame
+    spec: ProblemSpec
+    scaling: FeatureScaling
     null: Start
     gathered: Gathered
 
-    def at(self, alpha: float) -> Task:
+    def at(self, alpha: float) -> ProblemSpec:
         """The problem with a penalty."""
-        return self.task.with_regulariser(self.regulariser(alpha))
+        return self.spec.with_regulariser(self.regulariser(alpha))
 
     def regulariser(self, alpha: float) -> Regulariser:
-        return _penalty(self.plan, self.frame, alpha)
+        return _penalty(self.plan, self.scaling, alpha)
 
     @property
     def null_gradient(self) -> np.ndarray:
@@ -87,28 +87,28 @@ class Prepared:
 
     def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
-        return self.plan.family.published(*self.frame.coefficients(x))
+        return self.plan.family.published(*self.scaling.coefficients(x))
 
 
-def _penalty(plan: Plan, frame: Frame, alpha: float) -> Regulariser:
-    scale = np.ones_like(frame.scale) if plan.standardize else frame.scale
-    penalty = plan.family.penalty(alpha, scale, frame.outputs)
-    return OnBlock(penalty, 0, frame.penalised) if frame.intercept else penalty
+def _penalty(plan: Plan, scaling: FeatureScaling, alpha: float) -> Regulariser:
+    scale = np.ones_like(scaling.scale) if plan.standardize else scaling.scale
+    penalty = plan.family.penalty(alpha, scale, scaling.outputs)
+    return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
 
 
 # --- gather ---
 
 
-def gathering(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Gathered]:
+def gathering(federation: Federation, plan: Plan, subset: RowSubset | None = None) -> Program[Gathered]:
     """One message: rows, columns and labels of every site, and means and spreads of its columns."""
-    (answers,) = yield [Request((Describe(plan.family.of_classes, part), Moments(part=part)))]
+    (answers,) = yield [Request((Describe(plan.family.of_classes, subset), Moments(subset=subset)))]
     described = [described for described, _ in answers]
     _check_columns(federation.names, described)
     if plan.family.of_classes:
         _check_kinds(federation.names, described)
     weights = site_weights([a.weight for a in described], plan.equal_sites)
     labels = _labels(described, weights, plan.family.of_classes)
-    return Gathered(part, described, weights, labels, [moments for _, moments in answers])
+    return Gathered(subset, described, weights, labels, [moments for _, moments in answers])
 
 
 def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
@@ -177,7 +177,7 @@ def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: boo
 # --- prepare ---
 
 
-def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: np.ndarray | None) -> Talk[Prepared]:
+def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: np.ndarray | None) -> Program[Prepared]:
     """The smooth part of the problem in well-conditioned coordinates. `classes` are those of all rows."""
     plan = replace(plan, family=plan.family.with_columns(gathered.columns))
     family, labels = plan.family, replace(gathered.labels, classes=classes)
@@ -186,10 +186,10 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
     centre, scale = _scaling(plan, gathered)
-    frame = Frame(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
-    view = View(loss, frame, classes, gathered.part)
-    task = Task(
-        view=view,
+    scaling = FeatureScaling(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
+    objective = ObjectiveSpec(loss, scaling, classes, gathered.subset)
+    spec = ProblemSpec(
+        objective=objective,
         regulariser=Zero(),
         weights=gathered.weights,
         names=federation.names,
@@ -197,12 +197,12 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
         sizes=np.array([max(a.rows, 1) for a in gathered.described]),
         width=gathered.width + int(plan.fit_intercept),
     )
-    null = np.zeros(task.d)
+    null = np.zeros(spec.d)
     if plan.fit_intercept:
         best = family.null_intercept(labels)
-        null[frame.penalised :] = (yield from _searched_intercept(task, labels)) if best is None else best
-    start = yield from starting(task.with_regulariser(_penalty(plan, frame, 1.0)), plan.search, null)
-    return Prepared(plan, task, frame, start, gathered)
+        null[scaling.penalised :] = (yield from _searched_intercept(spec, labels)) if best is None else best
+    start = yield from starting(spec.with_regulariser(_penalty(plan, scaling, 1.0)), plan.search, null)
+    return Prepared(plan, spec, scaling, start, gathered)
 
 
 def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
@@ -212,7 +212,7 @@ def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     return centre, spread(moments, centre, p)
 
 
-def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:
+def _searched_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray]:
     """The intercept that minimises f without features: where its slope, which grows with it, is zero.
 
     A message asks for the slope at many points: around the mean label at first, then between the two where it changes
@@ -220,14 +220,14 @@ def _searched_intercept(task: Task, labels: Labels) -> Talk[np.ndarray]:
     """
     assert labels.mean is not None
     nothing = np.empty(0)
-    view = replace(task.view, frame=Frame(nothing, nothing, True), columns=nothing.astype(int))
+    objective = replace(spec.objective, scaling=FeatureScaling(nothing, nothing, True), columns=nothing.astype(int))
     mean = float(labels.mean[0])
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
     for _ in range(NULL_SEARCH):
-        (answers,) = yield [Request((ValueAndGradient(view, points[:, None]),))]
-        slopes = task.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
-        terms = task.weights @ np.array([said.terms for (said,) in answers])
+        (answers,) = yield [Request((ValueAndGradient(objective, points[:, None]),))]
+        slopes = spec.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
+        terms = spec.weights @ np.array([said.terms for (said,) in answers])
         nearest = int(np.abs(slopes).argmin())
         best = points[[nearest]]
         if np.abs(slopes[nearest]) <= 1e-15 * terms[nearest] or slopes[0] > 0 or slopes[-1] < 0:
@@ -249,7 +249,7 @@ class Fitted:
     """A model on the original scale, and how it was reached."""
 
     prepared: Prepared
-    minimum: Minimum
+    minimum: FederatedSolution
     gap: float | None
     others: np.ndarray | None  # coefficients that another minimiser has otherwise; None if not known
 
@@ -257,10 +257,10 @@ class Fitted:
     def certificate(self) -> Certificate:
         """Of the model as it is published, with what is lost on the way from the coordinates it was worked out in."""
         found, prepared = self.minimum.certificate, self.prepared
-        coef, intercept = prepared.frame.coefficients(self.minimum.x)
-        sizes = np.abs(prepared.frame.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
-        curved = prepared.task.loss.curvature
-        steep = float(prepared.task.weights @ prepared.null.L) if curved is None else float(curved)
+        coef, intercept = prepared.scaling.coefficients(self.minimum.x)
+        sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
+        curved = prepared.spec.loss.curvature
+        steep = float(prepared.spec.weights @ prepared.null.L) if curved is None else float(curved)
         lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
         unique = None if self.others is None else not self.others.size
         return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
@@ -270,30 +270,30 @@ class Fitted:
         """Names of the columns whose coefficients are one choice of many, and of the intercept."""
         if self.others is None:
             return []
-        frame, columns = self.prepared.frame, self.prepared.gathered.columns
-        features = np.unique(self.others[self.others < frame.penalised] // frame.outputs)
+        scaling, columns = self.prepared.scaling, self.prepared.gathered.columns
+        features = np.unique(self.others[self.others < scaling.penalised] // scaling.outputs)
         named = [f"column {j}" if columns is None else repr(columns[j]) for j in features.tolist()]
-        return named + ["the intercept"] * bool((self.others >= frame.penalised).any())
+        return named + ["the intercept"] * bool((self.others >= scaling.penalised).any())
 
 
-def prepared_of(federation: Federation, plan: Plan, part: Part | None = None) -> Talk[Prepared]:
+def prepared_of(federation: Federation, plan: Plan, subset: RowSubset | None = None) -> Program[Prepared]:
     """Gather and prepare, with all rows or with some."""
-    gathered = yield from gathering(federation, plan, part)
+    gathered = yield from gathering(federation, plan, subset)
     return (yield from preparing(federation, plan, gathered, gathered.labels.classes))
 
 
-def fitting(federation: Federation, plan: Plan, alpha: float, part: Part | None = None) -> Talk[Fitted]:
+def fitting(federation: Federation, plan: Plan, alpha: float, subset: RowSubset | None = None) -> Program[Fitted]:
     """The whole of a fit, to all rows or to some."""
-    prepared = yield from prepared_of(federation, plan, part)
+    prepared = yield from prepared_of(federation, plan, subset)
     minimum = yield from minimising(federation, prepared.at(alpha), plan.search, prepared.null)
     return (yield from certified(prepared, alpha, minimum))
 
 
-def certified(prepared: Prepared, alpha: float, minimum: Minimum) -> Talk[Fitted]:
+def certified(prepared: Prepared, alpha: float, minimum: FederatedSolution) -> Program[Fitted]:
     """The minimum with its duality gap, where one is known."""
-    task = prepared.at(alpha)
-    gap = yield from duality_gap(task, prepared.frame, minimum, prepared.null)
-    return Fitted(prepared, minimum, gap, exchangeable(task, minimum))
+    spec = prepared.at(alpha)
+    gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
+    return Fitted(prepared, minimum, gap, exchangeable(spec, minimum))
 
 
 @dataclass(frozen=True)

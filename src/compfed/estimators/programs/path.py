@@ -14,10 +14,10 @@ from compfed._utils.precision import precision
 from compfed._utils.validation import is_number, numbers, whole
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import Prepared
-from compfed.federation.server.program import Federation, Talk, in_parallel
+from compfed.federation.server.program import Federation, Program, gather
 from compfed.solvers.auto import asks_questions, minimising
 from compfed.solvers.first_order import minimising_all
-from compfed.solvers.search import Minimum, Search, Start
+from compfed.solvers.search import FederatedSolution, Search, Start
 
 STRIDES = (8, 1)  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next so many start where these ended
@@ -75,7 +75,9 @@ def _checked_alphas(alphas: Any) -> np.ndarray:
     return np.sort(values)[::-1]
 
 
-def following(federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray) -> Talk[list[Minimum]]:
+def following(
+    federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray
+) -> Program[list[FederatedSolution]]:
     """The minimiser at each alpha; all that are under way share their messages."""
     search = replace(prepared.plan.search, progress=None)
     if asks_questions(prepared.at(float(alphas[0])), search):
@@ -85,25 +87,25 @@ def following(federation: Federation, prepared: Prepared, alphas: Sequence[float
 
 def _coarse_to_fine(
     federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
-) -> Talk[list[Minimum]]:
+) -> Program[list[FederatedSolution]]:
     """Every few alphas at first, from the model without features; then those between, each from the nearest one found.
 
     What the sites said of a model is true at every alpha: a search that starts there asks nothing before its first step,
     and its working set begins with that model's.
     """
-    found: dict[int, Minimum] = {}
+    found: dict[int, FederatedSolution] = {}
     for stride in STRIDES:
         due = [k for k in range(0, len(alphas), stride) if k not in found]
         starts = [_nearest(prepared.null, found, k) for k in due]
-        tasks = [prepared.at(float(alphas[k])) for k in due]
-        talks = [minimising(federation, t, search, s) for t, s in zip(tasks, starts, strict=True)]
-        found |= dict(zip(due, (yield from in_parallel(talks)), strict=True))
+        specs = [prepared.at(float(alphas[k])) for k in due]
+        talks = [minimising(federation, t, search, s) for t, s in zip(specs, starts, strict=True)]
+        found |= dict(zip(due, (yield from gather(talks)), strict=True))
         if prepared.plan.search.progress is not None:
             prepared.plan.search.progress(len(found), len(alphas))
     return [found[k] for k in range(len(alphas))]
 
 
-def _nearest(null: Start, found: Mapping[int, Minimum], k: int) -> Start:
+def _nearest(null: Start, found: Mapping[int, FederatedSolution], k: int) -> Start:
     """The null model, or the minimum at the nearest alpha, of two the larger one, whose model is the sparser."""
     known = [j for j, minimum in found.items() if minimum.reached is not None]
     if not known:
@@ -115,7 +117,7 @@ def _nearest(null: Start, found: Mapping[int, Minimum], k: int) -> Start:
 
 def _in_blocks(
     federation: Federation, prepared: Prepared, alphas: Sequence[float] | np.ndarray, search: Search
-) -> Talk[list[Minimum]]:
+) -> Program[list[FederatedSolution]]:
     """Blocks of alphas side by side, each block from the end of the one before.
 
     Side by side, a round serves a whole block, so that what is scarce is local work: "auto" is FISTA here, which needs
@@ -123,17 +125,19 @@ def _in_blocks(
     """
     start = prepared.null
     search = replace(search, algorithm="FISTA" if search.algorithm == "auto" else search.algorithm)
-    found: list[Minimum] = []
+    found: list[FederatedSolution] = []
     for first in range(0, len(alphas), SIDE_BY_SIDE):
-        tasks = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]
-        found += yield from minimising_all(federation, tasks, search, start)
+        specs = [prepared.at(float(a)) for a in alphas[first : first + SIDE_BY_SIDE]]
+        found += yield from minimising_all(federation, specs, search, start)
         start = replace(start, x=found[-1].x)
         if prepared.plan.search.progress is not None:
             prepared.plan.search.progress(len(found), len(alphas))
     return found
 
 
-def warn_if_short(name: str, found: Sequence[Minimum], tol: float, max_rounds: int, stacklevel: int = 3) -> None:
+def warn_if_short(
+    name: str, found: Sequence[FederatedSolution], tol: float, max_rounds: int, stacklevel: int = 3
+) -> None:
     """One warning for all minimisers that were not reached."""
     short = [m.certificate.relative for m in found if not m.converged]
     if short:

@@ -6,14 +6,16 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, HeldOut
-from compfed.federation.server.program import Federation, Request, Talk
-from compfed.federation.spec import Frame, View, WholeSite
+from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, SiteFold
 from compfed.losses import Squared
 
-ALL_ROWS = WholeSite(-1, held_out=False)  # every site but one that does not exist
+ALL_ROWS = SiteFold(-1, held_out=False)  # every site but one that does not exist
 
 
-def scoring(federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None) -> Talk[float]:
+def scoring(
+    federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None
+) -> Program[float]:
     """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites."""
     (answers,) = yield [Request((Describe(),))]
     said = [answer for (answer,) in answers]
@@ -26,9 +28,9 @@ def scoring(federation: Federation, coef: np.ndarray, intercept: float, columns:
             raise InputError(f"site {name!r} has {answer.label_mean.size} outcomes per row; the model has one.")
     weights = np.array([answer.weight for answer in said])
     mean = float(weights @ np.array([answer.label_mean for answer in said]) / weights.sum())
-    frame = Frame(np.zeros(coef.size), np.ones(coef.size), intercept=True)
+    scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
     models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
-    (answers,) = yield [Request((HeldOut(View(Squared(), frame), ALL_ROWS, models),), models=2)]
+    (answers,) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
     left, spread = weights @ np.array([answer.loss for (answer,) in answers])
     if spread == 0.0:  # labels that are all the same: as sklearn.metrics.r2_score has it
         return 1.0 if left == 0.0 else 0.0

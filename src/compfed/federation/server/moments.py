@@ -12,7 +12,7 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
-from compfed.federation.server.program import Federation, Request, Talk, ask, converse
+from compfed.federation.server.program import Federation, Program, Request, ask, run_program
 from compfed.site_summary import Summary, summarised
 
 
@@ -36,7 +36,7 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
     [4.0, 4.32]
     """
 
-    def talk() -> Talk[Scaling]:
+    def talk() -> Program[Scaling]:
         (answers,) = yield [Request((Describe(), Moments()))]
         rows = np.array([described.weight for described, _ in answers])
         p = rows / rows.sum() if weights is None else np.asarray(weights, float)
@@ -44,7 +44,7 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
         mean = pooled_mean(moments, p)
         return Scaling(mean, spread(moments, mean, p))
 
-    return converse(federation, talk())[0]
+    return run_program(federation, talk())[0]
 
 
 def pooled_mean(moments: Sequence[Moments.Answer], p: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from compfed._utils.precision import our_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, asked
 from compfed.federation.codec import payload
-from compfed.federation.queries import Question, Refused, SiteRefusal
+from compfed.federation.queries import Query, Refusal, SiteRefusal
 
 T = TypeVar("T")
 
@@ -32,11 +32,11 @@ class Federation(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
-    def told(self) -> set[str]:
+    def cached(self) -> set[str]:
         """Hashes of the records its sites have been told, so that they need not travel again."""
         ...
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
         """One message to each site named, one reply from each; an error names the site."""
         ...
 
@@ -48,7 +48,7 @@ class Request:
     `counts` unless the models have another question in the same message.
     """
 
-    questions: tuple[Question, ...]
+    queries: tuple[Query, ...]
     of: tuple[int, ...] | None = None
     models: int = 1
     counts: bool = True
@@ -61,10 +61,10 @@ class Spent:
     cost: Communication
 
 
-Talk = Generator[Sequence[Request] | Spent, Any, T]
+Program = Generator[Sequence[Request] | Spent, Any, T]
 
 
-def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
+def run_program(federation: Federation, talk: Program[T]) -> tuple[T, Communication]:
     """The result of a talk, and what it cost."""
     if not hasattr(federation, "send"):
         raise InputError(
@@ -74,7 +74,7 @@ def converse(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
         return _driven(federation, talk)
 
 
-def _driven(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
+def _driven(federation: Federation, talk: Program[T]) -> tuple[T, Communication]:
     cost, replies = Communication(), None
     while True:
         try:
@@ -89,14 +89,14 @@ def _driven(federation: Federation, talk: Talk[T]) -> tuple[T, Communication]:
             cost = cost.then(message)
 
 
-def _deliver(talk: Talk[Any], replies: Any) -> Sequence[Request] | Spent:
+def _deliver(talk: Program[Any], replies: Any) -> Sequence[Request] | Spent:
     """Hand a talk its answers; one that was refused something hears of it as an error, which it may handle."""
     answers = (answer for request in replies or () for site in request for answer in site)
-    refused = next((answer for answer in answers if isinstance(answer, Refused)), None)
+    refused = next((answer for answer in answers if isinstance(answer, Refusal)), None)
     return talk.send(replies) if refused is None else talk.throw(SiteRefusal(refused.reason, replies))
 
 
-def in_parallel(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
+def gather(talks: Sequence[Program[T]]) -> Program[list[T]]:
     """All of them as one: they share their messages, so the longest decides how many rounds there are."""
     speakers = [_Speaker(talk) for talk in talks]
     for speaker in speakers:
@@ -119,7 +119,7 @@ def in_parallel(talks: Sequence[Talk[T]]) -> Talk[list[T]]:
     return [speaker.result for speaker in speakers]
 
 
-def only(site: int, n: int, talk: Talk[T]) -> Talk[T]:
+def for_site(site: int, n: int, talk: Program[T]) -> Program[T]:
     """The talk with one of n sites, as if there were no other."""
     replies = None
     while True:
@@ -136,14 +136,14 @@ def only(site: int, n: int, talk: Talk[T]) -> Talk[T]:
             replies = refusal.replies
 
 
-class OneSite:
+class SingleSite:
     """A federation seen as one of its sites: what a talk over that site alone is told of it."""
 
     def __init__(self, federation: Federation, site: int):
-        self.names, self.told = (federation.names[site],), federation.told
+        self.names, self.cached = (federation.names[site],), federation.cached
         self._federation, self._site = federation, site
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
         return {0: self._federation.send({self._site: messages[0]})[self._site]}
 
 
@@ -151,7 +151,7 @@ class OneSite:
 class _Speaker:
     """A talk under way."""
 
-    talk: Talk[Any]
+    talk: Program[Any]
     requests: Sequence[Request] = ()
     steps: int = 0  # messages it had a part in
     spent: Communication = field(default_factory=Communication)
@@ -170,39 +170,39 @@ class _Speaker:
             self.result, self.done = end.value, True
 
 
-def ask(federation: Federation, *questions: Question) -> list[tuple[Any, ...]]:
+def ask(federation: Federation, *queries: Query) -> list[tuple[Any, ...]]:
     """One message to every site; their answers in the order of the sites."""
 
-    def talk() -> Talk[list[tuple[Any, ...]]]:
-        (answers,) = yield [Request(questions)]
+    def talk() -> Program[list[tuple[Any, ...]]]:
+        (answers,) = yield [Request(queries)]
         return answers
 
-    return converse(federation, talk())[0]
+    return run_program(federation, talk())[0]
 
 
 def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[list[Any], Communication]:
     """One message to every site that is asked something; the answers to each request, and what they cost."""
     n = len(federation.names)
-    messages: dict[int, list[Question]] = {}
+    messages: dict[int, list[Query]] = {}
     places = []  # where the questions of each request are in the message to each site
     for request in requests:
         who = range(n) if request.of is None else request.of
         places.append([(i, len(messages.setdefault(i, []))) for i in who])
         for i in who:
-            messages[i] += request.questions
+            messages[i] += request.queries
     replies = federation.send(messages)
     answers, cost = [], Communication(rounds=1)
     for request, spots in zip(requests, places, strict=True):
-        answers.append([replies[i][start : start + len(request.questions)] for i, start in spots])
-        cost = cost.beside(_cost(request, answers[-1], n, federation.told))
+        answers.append([replies[i][start : start + len(request.queries)] for i, start in spots])
+        cost = cost.beside(_cost(request, answers[-1], n, federation.cached))
     return answers, cost
 
 
-def _cost(request: Request, answers: Sequence[tuple[Any, ...]], n: int, told: set[str]) -> Communication:
+def _cost(request: Request, answers: Sequence[tuple[Any, ...]], n: int, cached: set[str]) -> Communication:
     """Bytes of a request, on average over all sites."""
     cost, share = Communication(), len(answers) / n
-    for j, question in enumerate(request.questions):
-        down = payload(question, told) * share
+    for j, query in enumerate(request.queries):
+        down = payload(query, cached) * share
         up = sum(payload(answer[j], set()) for answer in answers) / n
-        cost = cost.beside(asked(type(question).__name__, down, up, request.models, request.counts and j == 0))
+        cost = cost.beside(asked(type(query).__name__, down, up, request.models, request.counts and j == 0))
     return cost

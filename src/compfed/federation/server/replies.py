@@ -20,15 +20,15 @@ from compfed.federation.queries import (
     Curvature,
     Describe,
     HeldOut,
+    Lipschitz,
     Moments,
-    Question,
-    Refused,
+    Query,
+    Refusal,
     Result,
     Round,
-    Steepness,
     ValueAndGradient,
 )
-from compfed.federation.spec import View
+from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
 from compfed.site_summary import MOST_CLASSES, Facts
 
@@ -36,9 +36,7 @@ DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
 
 
-def fault(
-    questions: Sequence[Question], answers: Any, *, weighted: bool = False, width: int | None = None
-) -> str | None:
+def fault(queries: Sequence[Query], answers: Any, *, weighted: bool = False, width: int | None = None) -> str | None:
     """What is wrong with the replies to a message, in a sentence for a person; None if nothing is.
 
     Parameters
@@ -51,56 +49,56 @@ def fault(
     Never raises: a reply that makes a check fail is at fault.
     """
     try:
-        return _fault(questions, answers, weighted, width)
+        return _fault(queries, answers, weighted, width)
     except Exception as problem:  # whatever a reply provokes is its fault
         return f"the reply cannot be checked: {type(problem).__name__}"
 
 
-def _fault(questions: Sequence[Question], answers: Any, weighted: bool, width: int | None) -> str | None:
-    if type(answers) is not tuple or len(answers) != len(questions):
+def _fault(queries: Sequence[Query], answers: Any, weighted: bool, width: int | None) -> str | None:
+    if type(answers) is not tuple or len(answers) != len(queries):
         count = f"{len(answers)} replies" if type(answers) is tuple else f"a {type(answers).__name__}"
-        return f"{count} to {len(questions)} queries"
+        return f"{count} to {len(queries)} queries"
     infinite: set[bytes] | None = None
-    for question, answer in zip(questions, answers, strict=True):
-        kind = type(question).__name__
+    for query, answer in zip(queries, answers, strict=True):
+        kind = type(query).__name__
         try:
-            if type(answer) is Refused:
+            if type(answer) is Refusal:
                 _reason(answer)
                 continue
-            if type(answer) is not type(question).Answer:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
+            if type(answer) is not type(query).Answer:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
                 return f"{kind} is answered with {printable(type(answer).__qualname__, 100)}"
             if isinstance(answer, Describe.Answer):
                 width = _width(answer.width, width)
-            if isinstance(question, Curvature):
-                infinite = _infinite_points(questions, answers) if infinite is None else infinite
-                _triangle(question, answer, infinite)
+            if isinstance(query, Curvature):
+                infinite = _infinite_points(queries, answers) if infinite is None else infinite
+                _triangle(query, answer, infinite)
             else:
-                _check(question, answer, weighted, width)
+                _check(query, answer, weighted, width)
         except InputError as wrong:
             return f"{kind}: {printable(str(wrong))}"
     return None
 
 
-def _check(question: Question, answer: Any, weighted: bool, width: int | None) -> None:
-    match question:
+def _check(query: Query, answer: Any, weighted: bool, width: int | None) -> None:
+    match query:
         case Describe():
-            _described(question, answer, weighted)
+            _described(query, answer, weighted)
         case Moments():
             _moments(answer, width)
-        case Steepness():
+        case Lipschitz():
             _number("L", answer.L)
         case ValueAndGradient():
-            _evaluated(question, answer)
+            _evaluated(query, answer)
         case HeldOut():
             _weight("weight", answer.weight, weighted)
-            _array("loss", answer.loss, (len(question.x),), _dtypes(question.view, DOUBLE))
+            _array("loss", answer.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
             _at_most_infinite("loss", answer.loss)
         case Round():
-            job = question.job  # whether its numbers are finite is the server loop's to judge: a run may diverge
-            shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+            run_spec = query.run_spec  # whether its numbers are finite is the server loop's to judge: a run may diverge
+            shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
             if type(answer.u) is not dict or not all(isinstance(a, np.ndarray) for a in answer.u.values()):
                 raise InputError("u is no table of arrays")
-            unnamed(answer.u, shapes[question.exchange].up)
+            unnamed(answer.u, shapes[query.exchange].up)
             _truth("finite", answer.finite)
         case Result():
             _truth("finite", answer.finite)
@@ -109,13 +107,13 @@ def _check(question: Question, answer: Any, weighted: bool, width: int | None) -
 # --- each kind of reply ---
 
 
-def _reason(answer: Refused) -> None:
+def _reason(answer: Refusal) -> None:
     if type(answer.reason) is not str or len(answer.reason) > MAX_REASON:
         raise InputError(f"the reason of a refusal must be a text of at most {MAX_REASON} characters")
 
 
-def _described(question: Describe, answer: Describe.Answer, weighted: bool) -> None:
-    rows, least = answer.rows, 0 if question.part is not None else 1
+def _described(query: Describe, answer: Describe.Answer, weighted: bool) -> None:
+    rows, least = answer.rows, 0 if query.subset is not None else 1
     _whole("rows", rows, least, MAX_ROWS)
     _weight("weight", answer.weight, weighted)
     if not weighted and answer.weight != float(rows):
@@ -123,7 +121,7 @@ def _described(question: Describe, answer: Describe.Answer, weighted: bool) -> N
     if (answer.weight > 0) != (rows > 0):
         raise InputError(f"weight is {answer.weight:g} for {rows} rows")
     _columns(answer)
-    if question.classes:
+    if query.classes:
         _classes(answer)
         _array("label_mean", answer.label_mean, (), DOUBLE)
         if not np.isnan(answer.label_mean):
@@ -132,10 +130,10 @@ def _described(question: Describe, answer: Describe.Answer, weighted: bool) -> N
         _array("classes", answer.classes, (0,), DOUBLE)
         _array("class_weights", answer.class_weights, (0,), DOUBLE)
         _vector("label_mean", answer.label_mean, (0, 1))
-    if (answer.facts is not None) != question.detail:
+    if (answer.facts is not None) != query.detail:
         raise InputError("facts are there without being asked for, or missing")
-    if question.detail:
-        _facts(question, answer, weighted)
+    if query.detail:
+        _facts(query, answer, weighted)
 
 
 def _width(value: Any, known: int | None) -> int:
@@ -183,12 +181,12 @@ def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
 
 
-def _facts(question: Describe, answer: Describe.Answer, weighted: bool) -> None:
+def _facts(query: Describe, answer: Describe.Answer, weighted: bool) -> None:
     facts = answer.facts
     if type(facts) is not Facts:
         raise InputError("facts are none")
     _whole("facts.rows", facts.rows, 1, MAX_ROWS)
-    if facts.rows < answer.rows or (question.part is None and not weighted and facts.rows != answer.rows):
+    if facts.rows < answer.rows or (query.subset is None and not weighted and facts.rows != answer.rows):
         raise InputError(f"facts are about {facts.rows} rows; there are {answer.rows}")
     for name in ("mean", "square"):
         _array(f"facts.{name}", value := getattr(facts, name), (answer.width,), EITHER)
@@ -212,9 +210,9 @@ def _moments(answer: Moments.Answer, width: int | None) -> None:
         _finite(name, value, least=0.0 if name == "square" else -np.inf)
 
 
-def _evaluated(question: ValueAndGradient, answer: ValueAndGradient.Answer) -> None:
-    models, d = np.shape(question.x)
-    dtypes = _dtypes(question.view, DOUBLE)
+def _evaluated(query: ValueAndGradient, answer: ValueAndGradient.Answer) -> None:
+    models, d = np.shape(query.x)
+    dtypes = _dtypes(query.objective, DOUBLE)
     _array("value", answer.value, (models,), dtypes)
     _array("gradient", answer.gradient, (models, d), dtypes)
     _array("terms", answer.terms, (models,), dtypes)
@@ -224,30 +222,30 @@ def _evaluated(question: ValueAndGradient, answer: ValueAndGradient.Answer) -> N
     whole = bool(usual.all())
     _finite("gradient", answer.gradient if whole else answer.gradient[usual])
     _finite("terms", answer.terms if whole else answer.terms[usual], least=0.0)
-    if (answer.conjugate is None) != (question.dual is None):
+    if (answer.conjugate is None) != (query.dual is None):
         raise InputError("a conjugate is there without being asked for, or missing")
     if answer.conjugate is not None:
         _array("conjugate", answer.conjugate, (models,), DOUBLE)
         _at_most_infinite("conjugate", answer.conjugate)
 
 
-def _triangle(question: Curvature, answer: Any, infinite: set[bytes]) -> None:
-    loss, w = question.view.loss, len(question.W)
+def _triangle(query: Curvature, answer: Any, infinite: set[bytes]) -> None:
+    loss, w = query.objective.loss, len(query.W)
     size = loss.model_numbers(w)
     if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that W speaks of
-        features = len(np.unique(np.asarray(question.W) // loss.outputs))
+        features = len(np.unique(np.asarray(query.W) // loss.outputs))
         size = features * (features + 1) // 2
-    _array("triangle", answer.triangle, (size,), _dtypes(question.view, DOUBLE))
-    if np.asarray(question.x, float).tobytes() not in infinite:
+    _array("triangle", answer.triangle, (size,), _dtypes(query.objective, DOUBLE))
+    if np.asarray(query.x, float).tobytes() not in infinite:
         _finite("triangle", answer.triangle)
 
 
-def _infinite_points(questions: Sequence[Question], answers: Any) -> set[bytes]:
+def _infinite_points(queries: Sequence[Query], answers: Any) -> set[bytes]:
     """The models at which the same message says that the loss is infinite: there its curvature is not a number either."""
     points = set()
-    for question, answer in zip(questions, answers, strict=True):
-        if isinstance(question, ValueAndGradient) and type(answer) is ValueAndGradient.Answer:
-            x, value = np.asarray(question.x, float), answer.value
+    for query, answer in zip(queries, answers, strict=True):
+        if isinstance(query, ValueAndGradient) and type(answer) is ValueAndGradient.Answer:
+            x, value = np.asarray(query.x, float), answer.value
             if isinstance(value, np.ndarray) and value.shape == x.shape[:1]:
                 points |= {x[k].tobytes() for k in np.flatnonzero(value == np.inf)}
     return points
@@ -256,9 +254,9 @@ def _infinite_points(questions: Sequence[Question], answers: Any) -> set[bytes]:
 # --- single values ---
 
 
-def _dtypes(view: View, double: tuple[str, ...]) -> tuple[str, ...]:
+def _dtypes(objective: ObjectiveSpec, double: tuple[str, ...]) -> tuple[str, ...]:
     """The dtypes that replies about a view may have."""
-    return EITHER if view.dtype == "float32" else double
+    return EITHER if objective.dtype == "float32" else double
 
 
 def _array(name: str, value: Any, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:

@@ -30,9 +30,9 @@ from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.contract import check_contract, message_shapes
 from compfed.errors import InputError, RunWarning
 from compfed.federation.codec import named, unnamed
-from compfed.federation.queries import Result, Round, Steepness, ValueAndGradient
-from compfed.federation.server.program import Federation, Request, Talk, in_parallel
-from compfed.federation.spec import Job, Task
+from compfed.federation.queries import Lipschitz, Result, Round, ValueAndGradient
+from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.spec import ProblemSpec, RunSpec
 from compfed.monitor import Described, Progress, Recorder, Run, largest_prox_step
 from compfed.problem_spec import at_point
 from compfed.regularisers import largest_step
@@ -40,8 +40,8 @@ from compfed.sampling import Scheme, averaging, odds, participants, run_key, sch
 from compfed.trace import State, Trace
 
 # Each stage of a round at the server, compiled on its own.
-_down = compiled(lambda a, g, s, k: a.exchanges[k].down(g, s), static_argnums=3)
-_server = compiled(lambda a, g, s, mean, share, k: a.exchanges[k].server(g, s, mean, share), static_argnums=5)
+_down = compiled(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
+_server = compiled(lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5)
 _dense = compiled(dense, static_argnums=1)
 _solution = compiled(lambda a, g, s: a.solution(g, s))
 
@@ -63,74 +63,74 @@ class ServerLoop:
 
     def __init__(
         self,
-        job: Job,
-        task: Task,
+        run_spec: RunSpec,
+        spec: ProblemSpec,
         participants: int | None = None,
         checkpoint: Callable[[State], None] | None = None,
         sampling: Scheme | None = None,
     ):
-        self.job, self.task = job, task
-        self.participants = task.n if participants is None else participants
-        self.scheme: Scheme = scheme_in_use(sampling, task.weights, self.participants)
-        self.odds = odds(task.weights, self.participants) if self.scheme == "proportional" else None
+        self.run_spec, self.spec = run_spec, spec
+        self.participants = spec.n if participants is None else participants
+        self.scheme: Scheme = scheme_in_use(sampling, spec.weights, self.participants)
+        self.odds = odds(spec.weights, self.participants) if self.scheme == "proportional" else None
         self.checkpoint = checkpoint
-        self.shapes = message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+        self.shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
         self.r = 0  # rounds done
-        with precision(task.dtype):
-            self.state, _ = job.algorithm.init(jnp.asarray(job.x0))
+        with precision(spec.dtype):
+            self.state, _ = run_spec.algorithm.init(jnp.asarray(run_spec.x0))
 
     def restore(self, saved: State) -> None:
         """Go on after the rounds of a checkpoint."""
-        with precision(self.task.dtype):
+        with precision(self.spec.dtype):
             leaves = [jnp.asarray(leaf) for leaf in saved.server]
             self.state = jax.tree.unflatten(jax.tree.structure(self.state), leaves)
         self.r = saved.rounds
 
     def model(self) -> np.ndarray:
         """The model after the rounds done."""
-        with precision(self.task.dtype):
-            return np.asarray(_solution(self.job.algorithm, self.job.regulariser, self.state))
+        with precision(self.spec.dtype):
+            return np.asarray(_solution(self.run_spec.algorithm, self.run_spec.regulariser, self.state))
 
     def chosen(self, r: int) -> list[int]:
         """Who takes part in round r, in the order of the sites."""
-        with precision(self.task.dtype):
-            numbers = jnp.asarray(self.task.numbers)
-            who = participants(self.scheme, self.odds, run_key(self.job.seed), r, numbers, self.participants)
+        with precision(self.spec.dtype):
+            numbers = jnp.asarray(self.spec.numbers)
+            who = participants(self.scheme, self.odds, run_key(self.run_spec.seed), r, numbers, self.participants)
         return [int(i) for i in who]
 
-    def round(self, beside: Sequence[Request] = ()) -> Talk[list[Any]]:
+    def round(self, beside: Sequence[Request] = ()) -> Program[list[Any]]:
         """One round. What is asked `beside` it travels in its first message; those answers are returned."""
-        a, g, task, r = self.job.algorithm, self.job.regulariser, self.task, self.r
-        everyone = self.participants == task.n
-        who = list(range(task.n)) if everyone else self.chosen(r)
-        weight, share = averaging(self.scheme, self.odds, task.weights, who)
+        a, g, spec, r = self.run_spec.algorithm, self.run_spec.regulariser, self.spec, self.r
+        everyone = self.participants == spec.n
+        who = list(range(spec.n)) if everyone else self.chosen(r)
+        weight, share = averaging(self.scheme, self.odds, spec.weights, who)
         of = None if everyone else tuple(who)
         others: list[Any] = []
         for k, _ in enumerate(a.exchanges):
-            question = Round(self.job, r, k, self._message(k))
-            answers, *more = yield [Request((question,), of), *(beside if k == 0 else ())]
+            query = Round(self.run_spec, r, k, self._message(k))
+            answers, *more = yield [Request((query,), of), *(beside if k == 0 else ())]
             others += more
             ups = [self._checked(answer, i, k) for i, (answer,) in zip(who, answers, strict=True)]
-            with precision(task.dtype):
-                mean = weighted_mean(weight, [_dense(u, task.d) for u in ups])
-                self.state = _server(a, g, self.state, mean, jnp.asarray(share, task.dtype), k)
+            with precision(spec.dtype):
+                mean = weighted_mean(weight, [_dense(u, spec.d) for u in ups])
+                self.state = _server(a, g, self.state, mean, jnp.asarray(share, spec.dtype), k)
                 if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
                     raise NotFinite(r + 1, ", stage server")
-        if a.closes() and not everyone:  # else they hear the result with the message that opens the next round
-            yield [Request((Result(self.job, r, self._message(0)),), of)]
+        if a.finishes_rounds() and not everyone:  # else they hear the result with the message that opens the next round
+            yield [Request((Result(self.run_spec, r, self._message(0)),), of)]
         self.r += 1
         if self.checkpoint is not None:
             self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)], []))
         return others
 
     def _message(self, k: int) -> dict[str, np.ndarray]:
-        with precision(self.task.dtype):
-            return named(_down(self.job.algorithm, self.job.regulariser, self.state, k))
+        with precision(self.spec.dtype):
+            return named(_down(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
 
     def _checked(self, answer: Round.Answer, site: int, k: int) -> Any:
         u = unnamed(answer.u, self.shapes[k].up)
         if not answer.finite or not all(np.isfinite(leaf).all() for leaf in answer.u.values()):
-            raise NotFinite(self.r + 1, f", client {self.task.names[site]!r}, stage client")
+            raise NotFinite(self.r + 1, f", client {self.spec.names[site]!r}, stage client")
         return u
 
 
@@ -151,7 +151,7 @@ _numbers = itertools.count()  # of the jobs of this process
 class Order:
     """What to run: the tasks share their view, the algorithm and the start, and differ in their regularisers."""
 
-    tasks: Sequence[Task]
+    specs: Sequence[ProblemSpec]
     algorithm: Algorithm
     x0: np.ndarray
     tol: float  # on the norm of the gradient mapping
@@ -161,29 +161,29 @@ class Order:
     numbers: Iterator[int] = _numbers  # of the jobs
 
     @property
-    def view(self):
-        return self.tasks[0].view
+    def objective(self):
+        return self.specs[0].objective
 
-    def job(self, task: Task) -> Job:
-        return Job(
+    def run_spec(self, spec: ProblemSpec) -> RunSpec:
+        return RunSpec(
             number=next(self.numbers),
-            algorithm=ready(self.algorithm, task, task.n, self.seed),
-            regulariser=task.regulariser,
-            view=task.view,
-            x0=np.asarray(self.x0, task.dtype),
+            algorithm=ready(self.algorithm, spec, spec.n, self.seed),
+            regulariser=spec.regulariser,
+            objective=spec.objective,
+            x0=np.asarray(self.x0, spec.dtype),
             seed=self.seed,
             batch_size=None,
-            capacity=int(task.sizes.max()),
+            capacity=int(spec.sizes.max()),
         )
 
-    def run(self, task: Task, rounds: int, resume: Trace | None = None) -> Run:
+    def run(self, spec: ProblemSpec, rounds: int, resume: Trace | None = None) -> Run:
         return Run(
-            task, ready(self.algorithm, task, task.n, self.seed), rounds, None, task.n, CHECK, self.seed,
-            np.asarray(self.x0, task.dtype), None, resume,
+            spec, ready(self.algorithm, spec, spec.n, self.seed), rounds, None, spec.n, CHECK, self.seed,
+            np.asarray(self.x0, spec.dtype), None, resume,
         )  # fmt: skip
 
 
-class Answered(NamedTuple):
+class Evaluation(NamedTuple):
     """What the sites said of a model: sums over all of them, weighted."""
 
     value: float
@@ -197,11 +197,11 @@ class Segment(NamedTuple):
     """One model after some rounds: everything recorded so far, and what the sites say of it now."""
 
     trace: Trace
-    at: Answered | None  # None if the model blew up
+    at: Evaluation | None  # None if the model blew up
 
 
 class Runner(Protocol):
-    def advance(self, rounds: int) -> Talk[list[Segment]]:
+    def advance(self, rounds: int) -> Program[list[Segment]]:
         """So many rounds more for every model; each stops by itself when its certificate holds."""
         ...
 
@@ -213,19 +213,19 @@ def runner(federation: Federation, order: Order) -> Runner:
     return own(order) if own is not None else ByMessages(order)
 
 
-def look_question(task: Task, X: np.ndarray, last: bool) -> Request:
+def evaluation_request(spec: ProblemSpec, X: np.ndarray, last: bool) -> Request:
     """Value and gradient at the models in X; in the last look, the curvature too where the step depends on it."""
-    questions: tuple[Any, ...] = (ValueAndGradient(task.view, X),)
-    if last and task.loss.curvature is None and len(X) == 1:
-        questions += (Steepness(task.view, X[0]),)
-    return Request(questions, models=len(X), counts=False)  # it mostly travels with a round
+    queries: tuple[Any, ...] = (ValueAndGradient(spec.objective, X),)
+    if last and spec.loss.curvature is None and len(X) == 1:
+        queries += (Lipschitz(spec.objective, X[0]),)
+    return Request(queries, models=len(X), counts=False)  # it mostly travels with a round
 
 
-def looked(task: Task, answers: Sequence[Any], model: int = 0) -> Answered:
+def looked(spec: ProblemSpec, answers: Sequence[Any], model: int = 0) -> Evaluation:
     """The answers to `look_question`, summed in the order of the sites."""
-    p = task.weights
+    p = spec.weights
     steep = [a[1].L for a in answers] if len(answers[0]) > 1 else None
-    return Answered(
+    return Evaluation(
         value=float(p @ [a[0].value[model] for a in answers]),
         gradient=p @ np.array([a[0].gradient[model] for a in answers]),
         terms=float(p @ [a[0].terms[model] for a in answers]),
@@ -239,32 +239,32 @@ class ByMessages:
 
     def __init__(self, order: Order):
         self.order = order
-        self.models = [_Model(order, task) for task in order.tasks]
+        self.models = [_Model(order, spec) for spec in order.specs]
 
-    def advance(self, rounds: int) -> Talk[list[Segment]]:
-        return (yield from in_parallel([model.advance(rounds) for model in self.models]))
+    def advance(self, rounds: int) -> Program[list[Segment]]:
+        return (yield from gather([model.advance(rounds) for model in self.models]))
 
 
 class _Model:
-    def __init__(self, order: Order, task: Task):
-        self.order, self.task = order, task
-        self.loop = ServerLoop(order.job(task), task)
-        self.recorder = Recorder(order.run(task, 0), "messages")
+    def __init__(self, order: Order, spec: ProblemSpec):
+        self.order, self.spec = order, spec
+        self.loop = ServerLoop(order.run_spec(spec), spec)
+        self.recorder = Recorder(order.run(spec, 0), "messages")
 
-    def advance(self, rounds: int) -> Talk[Segment]:
+    def advance(self, rounds: int) -> Program[Segment]:
         loop, last = self.loop, self.loop.r + rounds
         looked_at = self.recorder.last_round
         began = time.perf_counter()
         while True:
             r, x = loop.r, loop.model()
             due = r > looked_at and (r == last or r % CHECK == 0)
-            question = [look_question(self.task, x[None], r == last)] if due else []
+            query = [evaluation_request(self.spec, x[None], r == last)] if due else []
             try:
-                answers = (yield from loop.round(question)) if r < last else (yield question)
+                answers = (yield from loop.round(query)) if r < last else (yield query)
             except NotFinite as problem:
                 return Segment(self.recorder.diverged(problem.r, problem.where).trace, None)
             if due:
-                at, looked_at = looked(self.task, answers[0]), r
+                at, looked_at = looked(self.spec, answers[0]), r
                 arrived = self._record(r, x, at, time.perf_counter() - began)
                 began = time.perf_counter()
                 if self.recorder.blown:
@@ -274,9 +274,9 @@ class _Model:
             if self.order.progress is not None:
                 self.order.progress(r, last)
 
-    def _record(self, r: int, x: np.ndarray, at: Answered, seconds: float) -> bool:
+    def _record(self, r: int, x: np.ndarray, at: Evaluation, seconds: float) -> bool:
         """Note the model after round r; has it arrived?"""
-        found = at_point(self.task.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
+        found = at_point(self.spec.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
         seen = {"objective": np.array([found.objective]), "gradient_mapping": np.array([found.norm])}
         self.recorder.add(np.array([r]), x[None], seen, seconds)
         return found.norm <= self.order.tol
@@ -287,7 +287,7 @@ def ready(algorithm: Any, problem: Described, participants: int, seed: int = 0) 
     if not isinstance(algorithm, Algorithm):
         got = f"{algorithm.__name__} (the class)" if isinstance(algorithm, type) else repr(algorithm)
         raise InputError(f"algorithm must be an instance such as cf.algorithms.DecoupledProx(eta=1.0); got {got}.")
-    prepared = algorithm.seeded(seed).prepared(problem, participants)
+    prepared = algorithm.with_seed(seed).bind(problem, participants)
     check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
     limit = float(largest_step(problem.regulariser))
     if limit < np.inf and (used := largest_prox_step(prepared)) >= limit:

@@ -10,8 +10,8 @@ from typing import Any
 
 from compfed.data import Sites
 from compfed.errors import InputError
-from compfed.federation.queries import Question
-from compfed.federation.site.disclosure import Refusals
+from compfed.federation.queries import Query
+from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site, room_for
 
 
@@ -25,9 +25,9 @@ class InProcess:
     [2, 1]
     """
 
-    def __init__(self, sites: Sites | Sequence[Site], refuses: Refusals | None = None):
+    def __init__(self, sites: Sites | Sequence[Site], refuses: DisclosurePolicy | None = None):
         self.sites = _listed(sites, refuses)
-        self.told: set[str] = set()
+        self.cached: set[str] = set()
         if not self.sites:
             raise InputError("a federation needs at least one site; got none.")
         if len(set(self.names)) < len(self.names):
@@ -39,18 +39,18 @@ class InProcess:
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> dict[int, tuple[Any, ...]]:
-        return {i: self.sites[i].answer(questions) for i, questions in messages.items()}
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        return {i: self.sites[i].answer(queries) for i, queries in messages.items()}
 
 
-def _listed(sites: Any, refuses: Refusals | None) -> list[Site]:
+def _listed(sites: Any, refuses: DisclosurePolicy | None) -> list[Site]:
     if isinstance(sites, Sequence) and all(hasattr(site, "answer") for site in sites):
         return list(sites)
     table: Any = sites
     return sites_of(table, refuses)
 
 
-def sites_of(sites: Sites, refuses: Refusals | None = None) -> list[Site]:
+def sites_of(sites: Sites, refuses: DisclosurePolicy | None = None) -> list[Site]:
     """One `Site` for each of the sites of a table."""
     if not isinstance(sites, Sites):
         raise InputError(

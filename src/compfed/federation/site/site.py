@@ -20,17 +20,17 @@ from compfed.algorithms.contract import Shapes, message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import digest, named, payload, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
-from compfed.federation.queries import Question, Refused
-from compfed.federation.site.disclosure import Refusals
-from compfed.federation.spec import Job, Part, View
+from compfed.federation.queries import Query, Refusal
+from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.spec import ObjectiveSpec, RowSubset, RunSpec
 from compfed.losses.base import unwarned
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
 
-VIEWS_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
+OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
-JOBS_KEPT = 4096
+RUNS_KEPT = 4096
 SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
 
@@ -38,7 +38,7 @@ class StateLost(InputError):
     """A site was asked to go on with a job it does not remember."""
 
 
-class Look(NamedTuple):
+class LocalDataset(NamedTuple):
     """The rows of a site as a view has them."""
 
     A: Any  # an array, or `SparseRows`
@@ -49,11 +49,11 @@ class Look(NamedTuple):
     __repr__ = shapes_shown
 
 
-class Memory(NamedTuple):
+class ClientState(NamedTuple):
     """What a site remembers of a job."""
 
     c: Any
-    unheard: bool = False  # did it answer a round whose result it has not heard?
+    pending: bool = False  # did it answer a round whose result it has not heard?
     local: Any = None  # the local model it ended with, to look at
 
 
@@ -71,7 +71,7 @@ class Site:
         row_weights: np.ndarray | None = None,
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
-        refuses: Refusals | None = None,
+        refuses: DisclosurePolicy | None = None,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen; None for a site in the process of its server
         room: float = ROOM,
     ):
@@ -85,12 +85,12 @@ class Site:
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits  # (train, test) masks, for folds that were given row by row
-        self.refuses = Refusals() if refuses is None else refuses
+        self.refuses = DisclosurePolicy() if refuses is None else refuses
         self.limits = limits
         self.room = room  # bytes of views kept; of several sites in one process, each has its share
-        self._views: OrderedDict[str, Look] = OrderedDict()
+        self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
-        self.memories: OrderedDict[str, Memory] = OrderedDict()  # by the hash of the job
+        self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the job
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -99,66 +99,66 @@ class Site:
     def width(self) -> int:
         return self.features.shape[1]
 
-    def answer(self, questions: Sequence[Question]) -> tuple[Any, ...]:
+    def answer(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
         answers, size = [], 0
         most = None if self.limits is None else self.limits.max_reply_bytes
-        for question in questions:
+        for query in queries:
             if most is not None and size > most:
                 answers.append(
-                    Refused(f"site {self.name!r}: the reply to one message has at most {most} bytes (max_reply_bytes).")
+                    Refusal(f"site {self.name!r}: the reply to one message has at most {most} bytes (max_reply_bytes).")
                 )
                 continue
-            answers.append(self._answered(question))
+            answers.append(self._answered(query))
             size += payload(answers[-1], set())
         _make_room(self._views, self.room)
         _make_room(self._arrays, self.room)
         return tuple(answers)
 
     @unwarned
-    def _answered(self, question: Question) -> Any:
-        reason = self.refuses.blanket_reason(question, len(self.labels))
+    def _answered(self, query: Query) -> Any:
+        reason = self.refuses.blanket_reason(query, len(self.labels))
         if reason is None and self.limits is not None:
-            reason = self.limits.reason(question, self)
+            reason = self.limits.reason(query, self)
         if reason is None:
-            reason = self.refuses.reason(question, len(self.labels))
+            reason = self.refuses.reason(query, len(self.labels))
         if reason is not None:
-            return Refused(printable(f"site {self.name!r} refuses {type(question).__name__}: {reason}.", MAX_REASON))
+            return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
         try:
-            return question.answer(self)
+            return query.answer(self)
         except InputError as problem:  # what the server asked for does not fit the rows here
-            return Refused(printable(str(problem), MAX_REASON))
+            return Refusal(printable(str(problem), MAX_REASON))
 
     # --- rows ---
 
-    def weights_of(self, part: Part | None) -> np.ndarray:
+    def weights_of(self, subset: RowSubset | None) -> np.ndarray:
         """How much each row counts in a part; 0 for those outside."""
-        return self.row_weights if part is None else np.where(part.mask(self), self.row_weights, 0.0)
+        return self.row_weights if subset is None else np.where(subset.mask(self), self.row_weights, 0.0)
 
-    def shares_of(self, part: Part | None) -> np.ndarray:
+    def shares_of(self, subset: RowSubset | None) -> np.ndarray:
         """q_l: the share of each row. Of a part without rows here, all: the server gives such a site no weight."""
-        weights = self.weights_of(part)
+        weights = self.weights_of(subset)
         weights = weights if weights.any() else self.row_weights
         return weights / weights.sum()
 
-    def look(self, view: View) -> Look:
+    def look(self, objective: ObjectiveSpec) -> LocalDataset:
         """The rows as the view has them."""
-        return _kept(self._views, digest(view), VIEWS_KEPT, lambda: self._seen(view))
+        return _kept(self._views, digest(objective), OBJECTIVES_KEPT, lambda: self._seen(objective))
 
-    def _seen(self, view: View) -> Look:
-        dtype = np.dtype(view.dtype)
-        A = self.whole() if view.frame is None else self.features
-        A = A if view.columns is None else A[:, view.columns]
-        A = A if view.frame is None else view.frame.features(A)
-        labels = self.labels if view.classes is None else self._codes(view.classes)
+    def _seen(self, objective: ObjectiveSpec) -> LocalDataset:
+        dtype = np.dtype(objective.dtype)
+        A = self.whole() if objective.scaling is None else self.features
+        A = A if objective.columns is None else A[:, objective.columns]
+        A = A if objective.scaling is None else objective.scaling.features(A)
+        labels = self.labels if objective.classes is None else self._codes(objective.classes)
         try:
-            y = view.loss.encode(labels)
+            y = objective.loss.encode(labels)
         except InputError as error:
             raise InputError(f"site {self.name!r}: {error}") from None
-        start = np.asarray(getattr(view.loss, "start", np.zeros(view.loss.size(A.shape[1]))), dtype)
+        start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
         A = A.astype(dtype, copy=False)
         lengths = A.lengths() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
-        return Look(A, y.astype(dtype), self.shares_of(view.part).astype(dtype), start, lengths)
+        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, lengths)
 
     def whole(self) -> np.ndarray:
         """The rows as an array: what only estimators can do without."""
@@ -169,13 +169,13 @@ class Site:
                 f"site {self.name!r}: its sparse rows take too much memory written out, which this query needs. {SPARSE_METHODS}"
             ) from None
 
-    def dense(self, view: View) -> Look:
+    def dense(self, objective: ObjectiveSpec) -> LocalDataset:
         """The rows as the view has them, as an array."""
-        seen = self.look(view)
+        seen = self.look(objective)
         if not isinstance(seen.A, SparseRows):
             return seen
-        assert view.frame is not None, "only a frame keeps rows sparse"
-        return seen._replace(A=view.frame.features(self.whole()).astype(seen.A.dtype))
+        assert objective.scaling is not None, "only a frame keeps rows sparse"
+        return seen._replace(A=objective.scaling.features(self.whole()).astype(seen.A.dtype))
 
     def check_classes(self) -> None:
         """Labels to be listed must be names: numbers of their own for every row would be the rows' own secret."""
@@ -197,71 +197,75 @@ class Site:
 
     # --- rounds ---
 
-    def take_part(self, job: Job, r: int, exchange: int, d: Mapping[str, np.ndarray]) -> tuple[dict, bool]:
+    def take_part(self, run_spec: RunSpec, r: int, exchange: int, d: Mapping[str, np.ndarray]) -> tuple[dict, bool]:
         """The site's half of an exchange: what it answers, and whether its memory is finite."""
-        a, g = job.algorithm, job.regulariser
-        with precision(np.dtype(job.view.dtype)):
-            memory = self._start(job) if r == exchange == 0 else self._recalled(job, r)
-            down, c = unnamed(d, self._shapes(job)[exchange].down), memory.c
-            if exchange == 0 and memory.unheard and a.closes():  # this message has the result of the last round
+        a, g = run_spec.algorithm, run_spec.regulariser
+        with precision(np.dtype(run_spec.objective.dtype)):
+            memory = self._start(run_spec) if r == exchange == 0 else self._recalled(run_spec, r)
+            down, c = unnamed(d, self._shapes(run_spec)[exchange].down), memory.c
+            if (
+                exchange == 0 and memory.pending and a.finishes_rounds()
+            ):  # this message has the result of the last round
                 c = close(a, g, down, c)
-            key = client_key(run_key(job.seed), r, self.number)
-            rows = self._on_device(job.view)
-            u, c, z = _client(exchange, job.batch_size, job.capacity, a, job.view.loss, g, rows, down, c, key)
-            self._keep(job, Memory(c, unheard=exchange == len(a.exchanges) - 1, local=z))
+            key = client_key(run_key(run_spec.seed), r, self.number)
+            rows = self._on_device(run_spec.objective)
+            u, c, z = _client(
+                exchange, run_spec.batch_size, run_spec.capacity, a, run_spec.objective.loss, g, rows, down, c, key
+            )
+            self._keep(run_spec, ClientState(c, pending=exchange == len(a.exchanges) - 1, local=z))
             return named(u), finite(c)
 
-    def hear(self, job: Job, r: int, d: Mapping[str, np.ndarray]) -> bool:
+    def hear(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
         """The result of a round this site took part in."""
-        with precision(np.dtype(job.view.dtype)):
-            memory = self._recalled(job, r + 1)
-            c = close(job.algorithm, job.regulariser, unnamed(d, self._shapes(job)[0].down), memory.c)
-            self._keep(job, Memory(c, False, memory.local))
+        with precision(np.dtype(run_spec.objective.dtype)):
+            memory = self._recalled(run_spec, r + 1)
+            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].down), memory.c)
+            self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
-    def remember(self, job: Job, c: Any, unheard: bool = False) -> None:
+    def remember(self, run_spec: RunSpec, c: Any, pending: bool = False) -> None:
         """Take up a job where it was left."""
-        self._keep(job, Memory(c, unheard))
+        self._keep(run_spec, ClientState(c, pending))
 
-    def recall(self, job: Job) -> Memory:
+    def recall(self, run_spec: RunSpec) -> ClientState:
         """What it remembers of a job: nothing but the start, if it took no part yet."""
-        known = self.memories.get(digest(job))
-        return self._start(job) if known is None else known
+        known = self.memories.get(digest(run_spec))
+        return self._start(run_spec) if known is None else known
 
-    def _start(self, job: Job) -> Memory:
-        with precision(np.dtype(job.view.dtype)):
-            return Memory(job.algorithm.init(jnp.asarray(job.x0))[1])
+    def _start(self, run_spec: RunSpec) -> ClientState:
+        with precision(np.dtype(run_spec.objective.dtype)):
+            return ClientState(run_spec.algorithm.init(jnp.asarray(run_spec.x0))[1])
 
-    def _recalled(self, job: Job, r: int) -> Memory:
+    def _recalled(self, run_spec: RunSpec, r: int) -> ClientState:
         """The memory of the rounds before r. Who takes part in every round must have one, if there is any to have."""
-        memory = self.recall(job)
-        if job.everyone and r > 0 and digest(job) not in self.memories and jax.tree.leaves(memory.c):
+        memory = self.recall(run_spec)
+        if run_spec.everyone and r > 0 and digest(run_spec) not in self.memories and jax.tree.leaves(memory.c):
             raise StateLost(
                 f"site {self.name!r} was asked for round {r} of a run whose earlier rounds it does not remember; start "
                 "the run again."
             )
         return memory
 
-    def _keep(self, job: Job, memory: Memory) -> None:
-        self.memories[digest(job)] = memory
-        self.memories.move_to_end(digest(job))
-        if len(self.memories) > JOBS_KEPT:
+    def _keep(self, run_spec: RunSpec, memory: ClientState) -> None:
+        self.memories[digest(run_spec)] = memory
+        self.memories.move_to_end(digest(run_spec))
+        if len(self.memories) > RUNS_KEPT:
             self.memories.popitem(last=False)
 
-    def _on_device(self, view: View) -> tuple[Any, ...]:
+    def _on_device(self, objective: ObjectiveSpec) -> tuple[Any, ...]:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
 
         def padded() -> tuple[Any, ...]:
-            A, y, q = self.dense(view)[:3]
+            A, y, q = self.dense(objective)[:3]
             room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
             last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
             weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
             return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
 
-        return _kept(self._arrays, digest(view), VIEWS_KEPT, padded)
+        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, padded)
 
-    def _shapes(self, job: Job) -> list[Shapes]:
-        return message_shapes(job.algorithm, job.regulariser, job.x0.size, job.x0.dtype)
+    def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
+        return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
 
 
 def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, columns: Sequence[str] | None) -> None:
@@ -309,7 +313,7 @@ def finite(tree: Any) -> bool:
 
 # --- the stages that run at a site, each compiled on its own ---
 
-close = compiled(lambda a, g, d, c: a.close(g, d, c))
+close = compiled(lambda a, g, d, c: a.finish_round(g, d, c))
 
 
 @compiled(static_argnames=("exchange", "batch_size", "capacity"))
@@ -318,4 +322,4 @@ def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, k
     f = FullGradient(loss, A, y, q)
     if batch_size is not None:
         f = MiniBatch(loss, A, y, q, jnp.int32(0), size, capacity, batch_size)
-    return a.exchanges[exchange].client(f, g, d, c, key)
+    return a.exchanges[exchange].client_update(f, g, d, c, key)

@@ -23,7 +23,7 @@ from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.codec import digest, payload
 from compfed.federation.limits import MAX_REASON
-from compfed.federation.queries import Describe, Question, Refused, Result, Round
+from compfed.federation.queries import Describe, Query, Refusal, Result, Round
 from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import FRAMING, LARGEST, LinkError
@@ -49,7 +49,7 @@ class _SiteState:
     known: set[str] = field(default_factory=set)  # hashes of the records that the site has
     after: int = 0  # the last message that it answered
     width: int | None = None  # columns of its table, once it said how many
-    rounds: list[Question] = field(default_factory=list)  # its rounds of methods that keep state at a site
+    rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
 
 
 class RemoteFederation:
@@ -80,7 +80,7 @@ class RemoteFederation:
         self.names = tuple(self.roster)
         self.log = WriteAheadLog(folder, {name: fingerprint(key) for name, key in roster.items()})
         self.run_log = RunLog(folder, self.names)
-        self.told: set[str] = set()  # counts bytes; what each site has is in `_sites`
+        self.cached: set[str] = set()  # counts bytes; what each site has is in `_sites`
         self.numbers = itertools.count()  # of the runs of local-update methods: the same when a run is resumed
         self.number = 0
         self._displays = contextlib.ExitStack()
@@ -122,7 +122,7 @@ class RemoteFederation:
         """Everything that did not go as it should, the newest thousand."""
         return list(self.run_log.problems)
 
-    def send(self, messages: Mapping[int, Sequence[Question]]) -> Replies:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> Replies:
         """One message to each site named, one reply from each."""
         self.log.commit()  # the program asks for more: it accepted the last replies
         self.number += 1
@@ -136,7 +136,7 @@ class RemoteFederation:
             self._learn(i, asked, replies[i])
         return replies
 
-    def _learn(self, site: int, queries: Sequence[Question], replies: tuple[Any, ...]) -> None:
+    def _learn(self, site: int, queries: Sequence[Query], replies: tuple[Any, ...]) -> None:
         state = self._sites[site]
         state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Answer)), state.width)
         payload(tuple(queries), state.known)
@@ -145,13 +145,15 @@ class RemoteFederation:
 
     def _is_stateful(self, query: Round | Result) -> bool:
         """Does the method of a round keep state at a site?"""
-        job = query.job
-        if (name := digest(job)) not in self._stateful:
-            shape = jax.eval_shape(lambda x: job.algorithm.init(x)[1], jax.ShapeDtypeStruct(job.x0.shape, job.x0.dtype))
+        run_spec = query.run_spec
+        if (name := digest(run_spec)) not in self._stateful:
+            shape = jax.eval_shape(
+                lambda x: run_spec.algorithm.init(x)[1], jax.ShapeDtypeStruct(run_spec.x0.shape, run_spec.x0.dtype)
+            )
             self._stateful[name] = bool(jax.tree.leaves(shape))
         return self._stateful[name]
 
-    def message(self, site: int, queries: tuple[Question, ...], lost: bool) -> bytes:
+    def message(self, site: int, queries: tuple[Query, ...], lost: bool) -> bytes:
         """A message to a site; to one that lost its state, with everything that it has to do again."""
         state = self._sites[site]
         known, after, again = (set(), 0, tuple(state.rounds)) if lost else (state.known, state.after, ())
@@ -184,7 +186,7 @@ class _Awaited:
 class _Exchange:
     """One message to each of some sites, repeated until all of them have replied."""
 
-    def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Question, ...]], hashes: dict[int, str]):
+    def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Query, ...]], hashes: dict[int, str]):
         self.remote, self.queries, self.hashes = remote, queries, hashes
         self.found: Replies = {}
         self.awaited = {i: _Awaited() for i in queries}
@@ -388,10 +390,10 @@ class _Exchange:
 
 def _in_plain_words(name: str, reply: Any) -> Any:
     """A refusal without control characters, which names the site that it came from; other replies as they are."""
-    if not isinstance(reply, Refused):
+    if not isinstance(reply, Refusal):
         return reply
     reason = printable(reply.reason, MAX_REASON)
-    return Refused(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")
+    return Refusal(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")
 
 
 class TableChanged(InputError):

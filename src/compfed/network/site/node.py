@@ -35,7 +35,7 @@ REMIND = 600.0  # seconds after which the same problem is said again
 LEAVES = {
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
     "Moments": "the mean of every column, and its mean squared distance from that",
-    "Steepness": "one number: a bound on the curvature of its loss",
+    "Lipschitz": "one number: a bound on the curvature of its loss",
     "ValueAndGradient": "its loss at a model and the gradient: one number per coefficient, a weighted sum over all rows",
     "Curvature": "second derivatives on a set of coefficients: a weighted sum over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
@@ -48,11 +48,11 @@ def what_leaves(settings: SiteSettings) -> str:
     """What can leave this site, in plain words."""
     lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. What the operator can ask for:"]
     for name in QUERY_NAMES:
-        refused = name in settings.refuses.questions
+        refused = name in settings.refuses.queries
         lines.append(f"  {'never ' if refused else ''}{name}: {'refused' if refused else LEAVES[name]}")
-    lines.append(f"  With fewer than {settings.refuses.least_rows} rows: nothing at all.")
-    if settings.refuses.curvature_share < float("inf"):
-        lines.append(f"  Curvature on at most {settings.refuses.curvature_share:g} x rows coefficients.")
+    lines.append(f"  With fewer than {settings.refuses.min_rows} rows: nothing at all.")
+    if settings.refuses.max_hessian_share < float("inf"):
+        lines.append(f"  Curvature on at most {settings.refuses.max_hessian_share:g} x rows coefficients.")
     lines.append(
         f"Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
     )
@@ -239,9 +239,9 @@ def run_site(path: Path, say: Callable[[str], Any] = SAY) -> int:
             UnfitRows
         ) as problem:  # values of rows are for `check`, which a person runs, and not for the log of a service
             raise InputError(f"the rows cannot be used: {problem.told} `compfed site check` shows where.") from None
-        if rows < settings.refuses.least_rows:
+        if rows < settings.refuses.min_rows:
             say(
-                f"WARNING: the table has fewer rows than least_rows = {settings.refuses.least_rows}: every query will be refused."
+                f"WARNING: the table has fewer rows than min_rows = {settings.refuses.min_rows}: every query will be refused."
             )
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

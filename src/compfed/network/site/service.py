@@ -17,14 +17,14 @@ from compfed._utils import files as durable
 from compfed._utils.text import printable
 from compfed.data.readers import UnfitRows
 from compfed.errors import InputError
-from compfed.federation.codec import NotTold
-from compfed.federation.queries import Refused
+from compfed.federation.codec import NotCached
+from compfed.federation.queries import Refusal
 from compfed.federation.server.replies import fault
 from compfed.federation.site.site import Site
 from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
 from compfed.network.flower import FRAMING, LARGEST
 from compfed.network.site.settings import SiteSettings
-from compfed.network.site.state import Answered, RunFiles, client_states, restore
+from compfed.network.site.state import Evaluation, RunFiles, client_states, restore
 
 LOG, OVERDUE = "log.jsonl", "overdue.json"
 LONGEST_LOG = 2**26  # bytes; then a new log is begun
@@ -123,7 +123,7 @@ class SiteService:
         facts = self._pinned(header, files)
         try:
             again, queries = read_queries(body, self.settings.accepts, files.records)
-        except NotTold:
+        except NotCached:
             raise StateLost("It does not have a record that the message refers to.") from None
         if query_hash(queries) != header.queries:
             raise InputError(f"message {header.number} does not hold the queries that its header names.")
@@ -131,10 +131,10 @@ class SiteService:
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
         repeated = done is not None
-        if done is not None and any(isinstance(reply, Refused) for reply in done.replies):
+        if done is not None and any(isinstance(reply, Refusal) for reply in done.replies):
             done = None  # the site may have lifted its refusal since: it is decided again
         if done is None:
-            before = files.read(header.after) if header.after else Answered("", (), {})
+            before = files.read(header.after) if header.after else Evaluation("", (), {})
             if before is None:
                 raise StateLost(f"It has no state after message {header.after} of this run.")
             site.index = site.number = header.place
@@ -144,9 +144,9 @@ class SiteService:
             wrong = fault(queries, replies)
             if wrong is not None:  # it is not kept: once the cause is mended, it is computed again
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
-            done = Answered(header.queries, replies, client_states(site, before.states))
+            done = Evaluation(header.queries, replies, client_states(site, before.states))
             files.write(header.number, done, facts)
-        reasons = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refused)]
+        reasons = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refusal)]
         refused = {"count": len(reasons), "first": reasons[:3]}
         return done.replies, {"queries": query_counts(queries), "refused": refused, "repeated": repeated}
 
@@ -176,7 +176,7 @@ class SiteService:
 
     def _redo(self, site: Site, again: tuple[Any, ...]) -> None:
         """Do rounds again whose state was lost; their replies are known and go nowhere."""
-        refused = next((reply for reply in site.answer(again) if isinstance(reply, Refused)), None)
+        refused = next((reply for reply in site.answer(again) if isinstance(reply, Refusal)), None)
         if refused is not None:
             raise InputError(f"a round could not be done again: {refused.reason}")
 

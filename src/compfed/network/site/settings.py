@@ -14,13 +14,13 @@ from compfed._utils.validation import nonnegative, positive, whole
 from compfed.data.readers import UnfitRows, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
-from compfed.federation.queries import QUESTIONS
-from compfed.federation.site.disclosure import Refusals
+from compfed.federation.queries import QUERIES
+from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.settings_file import check_table, check_text, parse_address, read_toml
 
-QUERY_NAMES = [query.__name__ for query in QUESTIONS]
+QUERY_NAMES = [query.__name__ for query in QUERIES]
 TEMPLATE = """\
 # A site of a federation. This file, the rows, the key and the state stay on this machine.
 
@@ -38,8 +38,8 @@ ca = "ca.crt"               # from the operator
 key = "node.key"            # yours, and nobody else's
 
 [refuses]
-# least_rows = 50           # answer nothing with fewer rows
-# curvature_share = 0.2     # no second derivatives on more coordinates than this share of the rows
+# min_rows = 50           # answer nothing with fewer rows
+# max_hessian_share = 0.2     # no second derivatives on more coordinates than this share of the rows
 # questions = ["Curvature"] # never answer these
 
 [limits]
@@ -71,7 +71,7 @@ class SiteSettings:
     features: list[str] | None = None
     drop: list[str] = field(default_factory=list)
     accepts: list[str] = field(default_factory=list)  # "module:object" of losses and methods that are not compfed's
-    refuses: Refusals = field(default_factory=Refusals)
+    refuses: DisclosurePolicy = field(default_factory=DisclosurePolicy)
     limits: QueryLimits = field(default_factory=QueryLimits)
     budget: Budget = field(default_factory=Budget)
 
@@ -151,15 +151,15 @@ def _label(path: Path, given: Any) -> str | list[str]:
     return _names(path, "label", given) if isinstance(given, list) else check_text(given, f"{path}: label")
 
 
-def _refusals(path: Path, given: Any) -> Refusals:
+def _refusals(path: Path, given: Any) -> DisclosurePolicy:
     where = f"{path}, [refuses]"
-    check_table(given, [f.name for f in fields(Refusals)], where)
-    for name in _names(path, "questions", given.get("questions", [])):
+    check_table(given, [f.name for f in fields(DisclosurePolicy)], where)
+    for name in _names(path, "queries", given.get("queries", [])):
         if name not in QUERY_NAMES:
             raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(QUERY_NAMES)}.")
-    whole(given.get("least_rows", 1), f"{path}: least_rows", 0)
-    nonnegative(given.get("curvature_share", 1.0), f"{path}: curvature_share")
-    return Refusals(**given)
+    whole(given.get("min_rows", 1), f"{path}: min_rows", 0)
+    nonnegative(given.get("max_hessian_share", 1.0), f"{path}: max_hessian_share")
+    return DisclosurePolicy(**given)
 
 
 def _limits(path: Path, given: Any) -> tuple[QueryLimits, Budget]:

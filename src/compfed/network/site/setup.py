@@ -76,9 +76,9 @@ def _check_table(settings: SiteSettings, say: Callable[[str], Any], problems: li
         say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
     else:
         say(f"Label {settings.label!r}: numbers, for a regression.")
-    if len(site.labels) < settings.refuses.least_rows:
+    if len(site.labels) < settings.refuses.min_rows:
         problems.append(
-            f"there are {len(site.labels)} rows and least_rows = {settings.refuses.least_rows}: every query would be refused."
+            f"there are {len(site.labels)} rows and min_rows = {settings.refuses.min_rows}: every query would be refused."
         )
 
 

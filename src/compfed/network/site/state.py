@@ -26,9 +26,10 @@ from compfed._utils import files as durable
 from compfed._utils.precision import precision
 from compfed.errors import InputError
 from compfed.federation.codec import digest, from_bytes, named, pack, to_bytes, unnamed, unpack
-from compfed.federation.queries import Question, Result, Round
-from compfed.federation.site.site import JOBS_KEPT, Site
-from compfed.federation.spec import Job
+from compfed.federation.queries import Query, Result, Round
+from compfed.federation.site.site import RUNS_KEPT as STATES_KEPT
+from compfed.federation.site.site import Site
+from compfed.federation.spec import RunSpec
 
 REPLIES_KEPT = 2
 RUNS_KEPT = 20
@@ -38,7 +39,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 ClientStates = dict[str, tuple[bool, dict[str, np.ndarray]]]  # job -> (result pending, arrays of its state by name)
 
 
-class Answered(NamedTuple):
+class Evaluation(NamedTuple):
     """The file of a message."""
 
     queries: str  # hash of the queries
@@ -60,14 +61,14 @@ class RunFiles:
         data = durable.read_checked(self.folder / "run.json")
         return facts if data is None else json.loads(data)
 
-    def read(self, number: int) -> Answered | None:
+    def read(self, number: int) -> Evaluation | None:
         data = durable.read_checked(self._path(number))
         if data is None:
             return None
         kept = unpack(from_bytes(data), self.accepts)
-        return Answered(kept["queries"], kept["replies"], kept["states"])
+        return Evaluation(kept["queries"], kept["replies"], kept["states"])
 
-    def write(self, number: int, answered: Answered, facts: dict[str, Any]) -> None:
+    def write(self, number: int, answered: Evaluation, facts: dict[str, Any]) -> None:
         """Keep what a message left, and forget all but the last ones before it."""
         data = to_bytes(pack(answered._asdict()))
         self._make_room(len(data) + self.records.pending_bytes())
@@ -151,26 +152,26 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def jobs_of(queries: Iterable[Question]) -> dict[str, Job]:
+def jobs_of(queries: Iterable[Query]) -> dict[str, RunSpec]:
     """The jobs whose rounds these queries are about, by hash."""
-    return {digest(query.job): query.job for query in queries if isinstance(query, (Round, Result))}
+    return {digest(query.run_spec): query.run_spec for query in queries if isinstance(query, (Round, Result))}
 
 
-def restore(site: Site, queries: Sequence[Question], kept: ClientStates) -> None:
+def restore(site: Site, queries: Sequence[Query], kept: ClientStates) -> None:
     """Give a site its client states of the jobs that it is asked about."""
     site.memories.clear()
-    for name, job in jobs_of(queries).items():
+    for name, run_spec in jobs_of(queries).items():
         if name in kept:
             pending, arrays = kept[name]
-            with precision(np.dtype(job.view.dtype)):
-                like = job.algorithm.init(jnp.asarray(job.x0))[1]
-                site.remember(job, jax.tree.map(jnp.asarray, unnamed(arrays, like)), pending)
+            with precision(np.dtype(run_spec.objective.dtype)):
+                like = run_spec.algorithm.init(jnp.asarray(run_spec.x0))[1]
+                site.remember(run_spec, jax.tree.map(jnp.asarray, unnamed(arrays, like)), pending)
 
 
 def client_states(site: Site, kept: ClientStates) -> ClientStates:
     """What to keep after a message: the states of the jobs that it was about, and of the others as they were."""
     new = {
-        name: (memory.unheard, named(memory.c)) for name, memory in site.memories.items() if jax.tree.leaves(memory.c)
+        name: (memory.pending, named(memory.c)) for name, memory in site.memories.items() if jax.tree.leaves(memory.c)
     }
     together = {**{name: old for name, old in kept.items() if name not in new}, **new}
-    return dict(list(together.items())[-JOBS_KEPT:])
+    return dict(list(together.items())[-STATES_KEPT:])

@@ -115,7 +115,7 @@ def _traced(problem: Any, algorithm: Any, fetched: bool = False, batch_size: int
         s, c = algorithm.init(x)
         c = jax.tree.map(lambda leaf: leaf[None], c)
         for exchange in algorithm.exchanges:
-            down = exchange.down(g, s)
+            down = exchange.broadcast(g, s)
             client = partial(_client, exchange, g, down)
             if not fetched:
                 rounds_of_clients(client, problem.loss, A, y, q, c)
@@ -129,7 +129,7 @@ def _traced(problem: Any, algorithm: Any, fetched: bool = False, batch_size: int
 
 
 def _client(exchange: Any, g: Any, down: Any, f: Any, c: Any, key: Any = None) -> Any:
-    return exchange.client(f, g, down, c, jax.random.key(0) if key is None else key)
+    return exchange.client_update(f, g, down, c, jax.random.key(0) if key is None else key)
 
 
 def _takes(g: Any, d: int) -> bool:

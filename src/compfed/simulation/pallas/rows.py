@@ -10,7 +10,7 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from compfed._utils.text import shapes_shown
-from compfed.problem.local_dataset import Store
+from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.local_loss import FullGradient
 from compfed.simulation.pallas.one_pass import gradients, power
 
@@ -24,7 +24,7 @@ class Bucket(NamedTuple):
     __repr__ = shapes_shown
 
 
-def in_buckets(data: Store, rows_too: bool) -> list[Bucket]:
+def in_buckets(data: PaddedDataset, rows_too: bool) -> list[Bucket]:
     """The store bucket by bucket, columns filled up to a power of two, and rows too where they stay on chip."""
     width = power(data.A.shape[1]) - data.A.shape[1]
     found = []

@@ -26,8 +26,8 @@ from compfed.estimators import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.programs.fit import Prepared, prepared_of
-from compfed.federation.server.program import converse
-from compfed.solve import solve
+from compfed.federation.server.program import run_program
+from compfed.solve import solve_pooled
 
 GOOD = 1e-8  # gradient mapping, as a share of the gradient without features, of an answer to be trusted
 DUST = 1e-12  # of the largest coefficient: zero but for rounding
@@ -56,7 +56,7 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
     """
     fitted: Any = clone(model)
     federation = fitted.tabulated(X, y, sites, None).federation()
-    prepared, _ = converse(federation, prepared_of(federation, fitted.plan()))
+    prepared, _ = run_program(federation, prepared_of(federation, fitted.plan()))
     problem = federation.problem(prepared.at(fitted.alpha))
     if prepared.gathered.labels.classes is not None:
         fitted.classes_ = prepared.gathered.labels.classes
@@ -71,12 +71,12 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
         u[size < DUST * size.max()] = 0.0
         coef = (u / scale).T
         intercept = b - centre @ coef
-        reached = problem.gradient_mapping(prepared.frame.model(coef, intercept))
+        reached = problem.gradient_mapping(prepared.scaling.model(coef, intercept))
         if np.linalg.norm(reached) <= GOOD * scale_of_gradient:
             return _published(fitted, prepared, coef + 0.0, intercept), name
         failed.append(name)
     why = f"{' and '.join(failed)} did not converge" if failed else "scikit-learn has no model with this objective"
-    answer = _published(fitted, prepared, *prepared.frame.coefficients(solve(problem).x))
+    answer = _published(fitted, prepared, *prepared.scaling.coefficients(solve_pooled(problem).x))
     return answer, f"compfed.solve, centralised ({why})"
 
 

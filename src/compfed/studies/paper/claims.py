@@ -241,7 +241,7 @@ def _(traces):
 )
 def _(traces):
     runs = {name: traces[Key(Group.SPARSE, name)][0] for name in ("DecoupledProx", "FedMid", "FedDA")}
-    target = int(runs["DecoupledProx"].provenance["reference"]["nonzeros"])
+    target = int(runs["DecoupledProx"].provenance["x_star"]["nonzeros"])
     measured = {"x_star": target} | {name: int(t["nonzeros"][-1]) for name, t in runs.items()}
     final = {f"optimality of {name}": _final(t) for name, t in runs.items()}
     holds = measured["DecoupledProx"] == target and all(_final(runs[n]) > 0.05 for n in ("FedMid", "FedDA"))

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 
 import compfed.algorithms as alg
+from compfed import regularisers
 from compfed.data import from_arrays
 from compfed.monitor import Progress
-from compfed.problem import regularisers
 from compfed.problem.problem import Problem
 from compfed.simulation import simulate
-from compfed.solve import Solution, solve
+from compfed.solve import PooledSolution, solve_pooled
 from compfed.studies.ablation import AblatedProx
 from compfed.studies.paper.keys import (
     FAST_FEDDA,
@@ -38,11 +38,11 @@ FEDMID, FEDDA = alg.FedMid(eta=1.0, tau=5), alg.FedDA(eta=1.0, tau=5)
 def experiments(size: Size) -> Iterator[Experiment]:
     """All of them, in the order of the report. They share problems and minimisers, and do not depend on each other."""
     problem = paper_problem(size.samples, size.clients)
-    star = solve(problem)
+    star = solve_pooled(problem)
     sparse = problem.replace(regulariser=regularisers.L1(SPARSE_L1))
     yield from methods_compared(problem, star, size)
     yield from local_prox_rules(Group.ABLATION, problem, star, size)
-    yield from sparse_methods(sparse, solve(sparse), size)
+    yield from sparse_methods(sparse, solve_pooled(sparse), size)
     yield from steps_varied(problem, star, size)
     yield from theorem_experiments(size)
     yield one_line(UPLOAD_ZHAT, _one(problem, star, replace(A1, upload="model"), 60, measure=eq2_gap))
@@ -50,15 +50,17 @@ def experiments(size: Size) -> Iterator[Experiment]:
     yield Experiment("fixed point", lambda progress: fixed_points(problem, star, progress))
 
 
-def _one(problem: Problem, star: Solution, algorithm: alg.Algorithm, rounds: int, **options: Any) -> Run:
-    return lambda progress: [simulate(problem, algorithm, rounds, reference=star, progress=progress, **options)]
+def _one(problem: Problem, star: PooledSolution, algorithm: alg.Algorithm, rounds: int, **options: Any) -> Run:
+    return lambda progress: [simulate(problem, algorithm, rounds, x_star=star, progress=progress, **options)]
 
 
-def _seeds(problem: Problem, star: Solution, algorithm: alg.Algorithm, rounds: int, size: Size, **options: Any) -> Run:
-    return lambda progress: over_seeds(size.seeds, progress, problem, algorithm, rounds, reference=star, **options)
+def _seeds(
+    problem: Problem, star: PooledSolution, algorithm: alg.Algorithm, rounds: int, size: Size, **options: Any
+) -> Run:
+    return lambda progress: over_seeds(size.seeds, progress, problem, algorithm, rounds, x_star=star, **options)
 
 
-def methods_compared(problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:
+def methods_compared(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """Figure 1: the methods of the paper with full gradients and with mini-batches; others beside them."""
     L = problem.lipschitz
     schedules = (alg.fast_fedda.Quadratic(L), alg.fast_fedda.Linear(L), alg.fast_fedda.Constant(L))
@@ -83,13 +85,13 @@ def methods_compared(problem: Problem, star: Solution, size: Size) -> Iterator[E
         yield one_line(key, _seeds(problem, star, a, size.stochastic_rounds, size, batch_size=20, record_every=2))
 
 
-def local_prox_rules(group: Group, problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:
+def local_prox_rules(group: Group, problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """Algorithm 1 with another parameter in the local prox (line 11)."""
     for rule in ("eta", "eta-tilde", "none") if size.everything else ("eta", "none"):
         yield one_line(Key(group, rule), _one(problem, star, AblatedProx(eta=1.0, rule=rule), size.rounds // 2))
 
 
-def sparse_methods(problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:
+def sparse_methods(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """A setting in which the solution is sparse."""
     for name, a, rounds in (
         ("DecoupledProx", A1, size.rounds),
@@ -100,7 +102,7 @@ def sparse_methods(problem: Problem, star: Solution, size: Size) -> Iterator[Exp
     yield from local_prox_rules(Group.SPARSE_ABLATION, problem, star, size)
 
 
-def steps_varied(problem: Problem, star: Solution, size: Size) -> Iterator[Experiment]:
+def steps_varied(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """Figure 2: the step size, and the number of local steps (of which tau = 10 is eta = 0.2)."""
 
     def line(key: Key, algorithm: alg.Algorithm, rounds: int) -> Experiment:
@@ -131,18 +133,18 @@ def other_draws(size: Size, progress: Progress) -> Traces:
     found: Traces = {key: [] for key in methods}
     for draw in range(1, size.draws + 1):
         problem = paper_problem(min(size.samples, 500), size.clients, seed=draw)
-        star = solve(problem)
+        star = solve_pooled(problem)
         for key, a in methods.items():
-            found[key].append(simulate(problem, a, 200, reference=star, record_every=50))
+            found[key].append(simulate(problem, a, 200, x_star=star, record_every=50))
         progress(draw, size.draws)
     return found
 
 
-def fixed_points(problem: Problem, star: Solution, progress: Progress) -> Traces:
+def fixed_points(problem: Problem, star: PooledSolution, progress: Progress) -> Traces:
     """Algorithm 1 started at its fixed point, for one worker with tau = 2 (the appendix) and for all of them."""
     alone = _first_client(problem)
     cases = {
-        ONE_WORKER: (alone, solve(alone), alg.DecoupledProx(eta=1.0, tau=2)),
+        ONE_WORKER: (alone, solve_pooled(alone), alg.DecoupledProx(eta=1.0, tau=2)),
         Key(Group.FIXED_POINT, "all clients, tau = 5"): (problem, star, A1),
         Key(Group.FIXED_POINT, "all clients, tau = 5, eta_g = 2"): (
             problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=5),
@@ -161,15 +163,15 @@ def _first_client(problem: Problem) -> Problem:
 
 
 def from_fixed_point(
-    problem: Problem, star: Solution, algorithm: alg.DecoupledProx | AblatedProx, rounds: int
+    problem: Problem, star: PooledSolution, algorithm: alg.DecoupledProx | AblatedProx, rounds: int
 ) -> Trace:
     """Run from x = x* - eta~ grad f(x*), c_i = grad f(x*) - grad f_i(x*)."""
     gradient = problem.gradient(star.x)
-    start = simulate(problem, algorithm, 0, reference=star)
+    start = simulate(problem, algorithm, 0, x_star=star)
     assert start.state is not None
     c = gradient - problem.client_gradients(star.x)
     _, p, S = start.state.clients
     state = replace(start.state, server=[star.x - algorithm.eta_tilde * gradient], clients=[c, p, S])
-    trace = simulate(problem, algorithm, rounds, reference=star, resume=replace(start, state=state))
+    trace = simulate(problem, algorithm, rounds, x_star=star, resume=replace(start, state=state))
     # the first row is that of the run whose state was replaced
     return replace(trace, columns={name: column[1:] for name, column in trace.columns.items()})

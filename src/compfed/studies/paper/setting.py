@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compfed import regularisers
 from compfed.data import synthetic
 from compfed.losses import Logistic
-from compfed.problem import regularisers
 from compfed.problem.problem import Problem
 
 RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 import compfed.algorithms as alg
+from compfed import regularisers
 from compfed.losses import Logistic
 from compfed.monitor import Progress
-from compfed.problem import regularisers
 from compfed.problem.evaluation import client_gradients
 from compfed.problem.problem import Problem
-from compfed.solve import solve
+from compfed.solve import solve_pooled
 from compfed.studies.paper.keys import PAPERS_PROBLEM, RIDGE_1, RIDGE_1_BATCHES, Group, Key
 from compfed.studies.paper.runs import Experiment, Run, one_line, over_seeds
 from compfed.studies.paper.setting import Size, paper_problem
@@ -39,12 +39,12 @@ def theorem_experiments(size: Size) -> Iterator[Experiment]:
 
 def _runs(problem: Problem, rounds: int, batch: int | None, size: Size) -> Run:
     def run(progress: Progress) -> list[Trace]:
-        star = solve(problem)
+        star = solve_pooled(problem)
         largest = float(problem.client_lipschitz.max())
         eta_tilde, eta_g, tau = problem.strong_convexity / (150 * largest**2), np.sqrt(problem.n), 5
         algorithm = alg.DecoupledProx(eta=eta_tilde / (eta_g * tau), eta_g=eta_g, tau=tau)
         traces = over_seeds(
-            1 if batch is None else size.seeds, progress, problem, algorithm, rounds, batch_size=batch, reference=star,
+            1 if batch is None else size.seeds, progress, problem, algorithm, rounds, batch_size=batch, x_star=star,
             measure=lyapunov(star.x),
         )  # fmt: skip
         constants = {

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from compfed._utils import array_namespace as arrays
 from compfed.errors import InputError
 from compfed.losses import (
     Huber,
@@ -21,7 +22,6 @@ from compfed.losses import (
     Softmax,
     Squared,
     SquaredHinge,
-    arrays,
     from_function,
 )
 from compfed.losses import lipschitz as curvature

@@ -35,8 +35,8 @@ from regulariser_cases import (
     value,
 )
 
+from compfed import regularisers
 from compfed.errors import InputError
-from compfed.problem import regularisers
 from compfed.regularisers import (
     L1,
     MCP,
@@ -50,7 +50,6 @@ from compfed.regularisers import (
     SortedL1,
     TotalVariation1D,
     ordered,
-    sequences,
 )
 
 each = pytest.mark.parametrize("name", CASES)
@@ -420,7 +419,7 @@ def test_sorted_l1_pools_like_isotonic_regression(decimals):
 def test_members_in_step_agree_with_members_one_by_one():
     """On a GPU a `vmap` runs the long loops in step, on a CPU one after the other; here the first kind on a CPU."""
     X, t = np.random.default_rng(0).standard_normal((4, D)), np.array([0.0, 0.1, 0.5, 2.0])
-    in_step = jax.jit(jax.vmap(inspect.unwrap(sequences._fused)))(X, t)
+    in_step = jax.jit(jax.vmap(inspect.unwrap(ordered._fused)))(X, t)
     np.testing.assert_allclose(in_step, [tv_prox(x, s) for x, s in zip(X, t, strict=True)], rtol=0, atol=1e-13)
     in_step = jax.jit(jax.vmap(inspect.unwrap(ordered.nonincreasing_fit)))(X)
     np.testing.assert_allclose(in_step, [ordered.nonincreasing_fit(x) for x in X], rtol=0, atol=1e-15)

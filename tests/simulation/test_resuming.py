@@ -12,10 +12,9 @@ from problems import quadratics
 
 import compfed as cf
 from compfed._utils.records import positive, record
-from compfed.algorithms import ALGORITHMS, DecoupledProx, FedADMM, FedAvg, Scaffold
+from compfed.algorithms import ALGORITHMS, DecoupledProx, FedADMM, FedAvg, Scaffold, default_steps
 from compfed.algorithms.fast_fedda import Constant, Linear
 from compfed.data import from_arrays
-from compfed.solve import suggest
 
 NAMES = ["ash", "birch", "cedar", "elm", "fir"]
 ORDER = [3, 0, 4, 2, 1]
@@ -119,7 +118,7 @@ REFUSED: dict[str, Any] = {
 def test_another_problem_is_refused(problem, trace, engine, what):
     make, message = REFUSED[what]
     with pytest.raises(cf.InputError, match=message):
-        getattr(cf.engines, engine)(make(problem), SCAFFOLD, 1, resume=trace)
+        getattr(cf.simulation, engine)(make(problem), SCAFFOLD, 1, resume=trace)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -169,7 +168,7 @@ def test_the_numbers_that_may_change_do_not_move_the_limit(name):
     """Every exact method: 20 rounds with one setting, then another; the limit is the minimiser."""
     cls: Any = ALGORITHMS[name]
     problem = quadratics(g=cf.regularisers.L1(0.3) if cls.composite else SMOOTH)
-    algorithm, star = suggest(name, problem, tau=3), cf.solve(problem).x
+    algorithm, star = default_steps(name, problem, tau=3), cf.solve_pooled(problem).x
     trace = cf.simulate(problem, algorithm, 20)
     for field in {f.name for f in fields(cls)} - set(cls.state_depends_on):
         value = getattr(algorithm, field)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from form_cases import CASES, GROUPS, LOWER, OFFSET, UPPER, WEIGHTS, WITHOUT, D
 
+from compfed import regularisers
 from compfed.errors import InputError
-from compfed.problem import regularisers
 from compfed.regularisers import L1, Blocks, GroupL2, OnBlock, Ridge, Shifted, SparseGroup, Zero
-from compfed.regularisers.coordinate_form import Form, form_of
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 
 STEPS = np.array([1e-3, 0.05, 0.1, 0.4, 0.7, 1.5, 3.0])  # D of them: also one for each coefficient
 
@@ -34,7 +34,7 @@ class Oracle(NamedTuple):
 
 def ask(g: Any, X: Any) -> Oracle:
     proxes = jax.vmap(lambda t: jax.vmap(lambda x: g.prox(x, t))(X))(STEPS)
-    found = form_of(g, D)
+    found = coordinate_form(g, D)
     assert found is not None
     assert isinstance(found.group, np.ndarray)
     values, inside = jax.vmap(jax.vmap(g))(jnp.stack([X, proxes[0]]))
@@ -50,8 +50,8 @@ def oracles() -> dict[str, Oracle]:
     return jax.tree.map(np.asarray, found)
 
 
-def form(name: str) -> Form:
-    found = form_of(CASES[name], D)
+def form(name: str) -> CoordinateForm:
+    found = coordinate_form(CASES[name], D)
     assert found is not None
     return found
 
@@ -126,7 +126,7 @@ def test_some_coefficients_and_the_others(name):
 
 @pytest.mark.parametrize("name", WITHOUT)
 def test_none(name):
-    assert form_of(WITHOUT[name], D) is None
+    assert coordinate_form(WITHOUT[name], D) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_grid_in_single_precision():
     lams = np.array([0.1, 0.2, 0.4])
 
     def pulls(lam):
-        found = form_of(OnBlock(SparseGroup(lam, 2.0 * lam, (0, 0, 1)), 1, 4) + Ridge(lam), 4)
+        found = coordinate_form(OnBlock(SparseGroup(lam, 2.0 * lam, (0, 0, 1)), 1, 4) + Ridge(lam), 4)
         assert found is not None
         return found.l1, found.l2, found.pull
 
@@ -178,8 +178,8 @@ def test_a_grid_in_single_precision():
 
 def test_traced_kinks_are_not_compared():
     g = Shifted(L1(0.4), np.zeros(D)) + Ridge(0.7)
-    assert form_of(g, D) is not None
-    jax.jit(lambda g: np.testing.assert_equal(form_of(g, D), None))(g)
+    assert coordinate_form(g, D) is not None
+    jax.jit(lambda g: np.testing.assert_equal(coordinate_form(g, D), None))(g)
 
 
 def test_sums_whose_prox_would_be_wrong_have_no_form():
@@ -198,10 +198,10 @@ def test_what_is_refused():
     with pytest.raises(InputError, match="differ within a group"):
         found.prox(np.ones(D), np.arange(1.0, D + 1))
     with pytest.raises(InputError, match=r"shape \(7,\); the model has 5"):
-        form_of(L1(WEIGHTS), 5)
+        coordinate_form(L1(WEIGHTS), 5)
     for g in GroupL2(0.8, GROUPS), OnBlock(L1(0.1), 0, 7), Blocks((L1(0.1), Zero()), (6, 1)):
         with pytest.raises(InputError, match="model"):
-            form_of(g, 5)
+            coordinate_form(g, 5)
 
 
 @pytest.mark.parametrize("name", CASES)

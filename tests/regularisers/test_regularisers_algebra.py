@@ -195,8 +195,8 @@ def test_numbers_inside_are_named_and_told():
     assert changed.parts[0] == g.parts[0]
     with pytest.raises(InputError, match="lam must be a finite number >= 0"):
         with_leaf(g, "parts.1.g.lam", -1.0)
-    told = json.loads(json.dumps(describe(g)))
-    assert told["parts"][1]["g"] == {"name": "GroupL2", "lam": 0.2, "groups": [0, 0, 1], "weights": None}
+    cached = json.loads(json.dumps(describe(g)))
+    assert cached["parts"][1]["g"] == {"name": "GroupL2", "lam": 0.2, "groups": [0, 0, 1], "weights": None}
     assert json.dumps(describe(from_object(Plain()))) == '{"name": "Adapted", "source": "Plain"}'
 
 
@@ -206,7 +206,7 @@ def test_a_problem_takes_them():
     A = [np.c_[rng.standard_normal((20, 3)), np.ones(20)] for _ in range(2)]
     y = [a @ np.array([2.0, 0.0, -1.0, 5.0]) + 0.1 * rng.standard_normal(20) for a in A]
     problem = cf.Problem(cf.losses.Squared(), OnBlock(L1(0.5), 0, 3), cf.data.from_arrays(A, y))
-    x = cf.solve(problem).x
+    x = cf.solve_pooled(problem).x
     gradient = problem.gradient(x)
     kept = np.flatnonzero(x[:3])
     np.testing.assert_allclose(gradient[kept], -0.5 * np.sign(x[kept]), atol=1e-8)
@@ -217,7 +217,7 @@ def test_a_problem_takes_them():
     with pytest.raises(InputError, match="does not work with 4 coefficients: OnBlock"):
         problem.replace(regulariser=OnBlock(L1(0.5), 0, 5))
     np.testing.assert_allclose(
-        cf.solve(own).x, cf.solve(problem.replace(regulariser=OnBlock(L1(0.8), 0, 3))).x, atol=1e-9
+        cf.solve_pooled(own).x, cf.solve_pooled(problem.replace(regulariser=OnBlock(L1(0.8), 0, 3))).x, atol=1e-9
     )
 
 

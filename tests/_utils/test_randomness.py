@@ -227,7 +227,7 @@ def test_a_score_belongs_to_the_client_not_to_its_place():
     np.testing.assert_array_equal(all_scores(run_key(0), jnp.asarray(order)), scores[:, order])
 
 
-@pytest.mark.parametrize("engine", [cf.simulate, cf.engines.reference], ids=["simulate", "reference"])
+@pytest.mark.parametrize("engine", [cf.simulate, cf.simulation.run_plain], ids=["simulate", "reference"])
 def test_the_engines_choose_k_distinct_clients_by_the_scores(engine):
     problem = logistic()
     chosen = set()

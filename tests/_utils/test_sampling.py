@@ -30,7 +30,7 @@ def test_the_mean_over_all_samples_is_that_over_all_clients_unless_it_is_a_ratio
         expected, in_all = expected + chance * (weight @ U[who]), in_all + chance
     assert in_all == pytest.approx(1.0)
     error = np.abs(expected - WEIGHTS @ U).max()
-    assert error > 0.01 if scheme == "ratio" else error < 1e-8  # chances are multiples of 2^-32
+    assert error > 0.01 if scheme == "self-normalised" else error < 1e-8  # chances are multiples of 2^-32
 
 
 def test_a_client_is_drawn_in_proportion_to_its_weight_or_always():
@@ -70,8 +70,8 @@ def test_what_is_drawn_is_where_the_comb_falls(k):
 
 
 def test_where_all_schemes_agree_the_draws_are_the_uniform_ones():
-    assert scheme_in_use("proportional", np.full(5, 0.2), 2) == "ratio"
-    assert scheme_in_use("uniform", WEIGHTS, len(WEIGHTS)) == "ratio"
+    assert scheme_in_use("proportional", np.full(5, 0.2), 2) == "self-normalised"
+    assert scheme_in_use("uniform", WEIGHTS, len(WEIGHTS)) == "self-normalised"
     assert scheme_in_use("uniform", WEIGHTS, 2) == "uniform"
 
 
@@ -91,7 +91,7 @@ def test_few_of_many_are_any_of_them_whatever_their_order():
     ids = jnp.asarray(np.random.default_rng(0).permutation(n) * 3)
 
     def chosen(r, ids):
-        return ids[participants("ratio", None, key, r, ids, k)]
+        return ids[participants("self-normalised", None, key, r, ids, k)]
 
     rounds = jnp.arange(4000)
     drawn = np.asarray(jax.vmap(lambda r: chosen(r, ids))(rounds))

@@ -18,7 +18,7 @@ SHARED_OUT = """
 import importlib, sys
 import numpy as np
 import compfed as cf
-from compfed.simulation import reference
+from compfed.simulation import run_plain
 from compfed._utils import compilation as host_devices
 host_devices.LATENCY = sys.argv[1]
 assert cf.use_all_cores(2) == 2
@@ -35,7 +35,7 @@ def same(mine, other):
     np.testing.assert_allclose(mine.x, other.x, rtol=0, atol=1e-12)
 
 for a, every in ((method, 1), (method, 3), (cf.algorithms.FedDA(eta=1.0, tau=2), 1)):
-    mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, reference))
+    mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, run_plain))
     same(mine, other)
     assert mine.provenance["mesh"] == {"devices": 2, "processes": 1}
 assert open(host_devices.LATENCY, "rb").read() == bytes(4)  # rounds on several cores keep them awake
@@ -47,7 +47,7 @@ for member in members:
     values = member.provenance["grid"]
     assert member.provenance["mesh"]["devices"] == 2
     alone = problem.replace(problem.loss, cf.regularisers.L1(values["lam"]))
-    other = reference(alone, cf.algorithms.DecoupledProx(eta=values["eta"], tau=2), 4)
+    other = run_plain(alone, cf.algorithms.DecoupledProx(eta=values["eta"], tau=2), 4)
     same(member, other)
     np.testing.assert_allclose(member.state.clients[0], other.state.clients[0], rtol=0, atol=1e-12)
 
@@ -62,7 +62,7 @@ for how in ({}, {"over": {"eta": [0.5, 1.0], "seed": [0, 1]}}):
         assert run.provenance["mesh"]["devices"] == 2
         values = {"eta": 1.0, "seed": 0} | run.provenance.get("grid", {})
         a = cf.algorithms.DecoupledProx(eta=values["eta"], tau=2)
-        same(run, reference(problem, a, 4, batch_size=5, seed=values["seed"]))
+        same(run, run_plain(problem, a, 4, batch_size=5, seed=values["seed"]))
 
 # a core would have nothing to do, or lack what is to be measured, or wait too often
 for how in ({"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):

@@ -11,7 +11,7 @@ import compfed as cf
 from compfed.algorithms import FISTA, DecoupledProx, Mime, MimeLite, Scaffnew, Scaffold, VarianceReducedDecoupledProx
 from compfed.algorithms.scaffnew import Random
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.simulation import reference
+from compfed.simulation import run_plain
 from compfed.studies.ablation import AblatedProx
 
 ROWS = [10, 20, 60]  # of the sites: 30 on average
@@ -62,7 +62,7 @@ def test_rows_by_hand_are_those_counted_and_those_read(problem, read, name):
     for batch_size, rows in ((None, full), (BATCH, batches)):
         read.clear()
         with jax.disable_jit():
-            trace = reference(problem, algorithm, 2, batch_size=batch_size)
+            trace = run_plain(problem, algorithm, 2, batch_size=batch_size)
         assert trace["gradients"].tolist() == [0, gradients, 2 * gradients]
         assert trace["gradient_rows"].tolist() == [0, rows, 2 * rows]
         assert (len(read) / 3, sum(read) / 3) == (2 * gradients, 2 * rows)
@@ -71,7 +71,7 @@ def test_rows_by_hand_are_those_counted_and_those_read(problem, read, name):
 def test_absent_clients_read_nothing(problem, read):
     algorithm, _, _, batches = BY_HAND["DecoupledProx"]
     with jax.disable_jit():
-        trace = reference(problem, algorithm, 2, batch_size=BATCH, participants=2)
+        trace = run_plain(problem, algorithm, 2, batch_size=BATCH, participants=2)
     assert trace["gradient_rows"][-1] == pytest.approx(2 * batches * 2 / 3)
     assert sum(read) / 3 == pytest.approx(2 * batches * 2 / 3)
 
@@ -79,8 +79,8 @@ def test_absent_clients_read_nothing(problem, read):
 def test_a_resumed_run_goes_on_counting_at_its_own_price(problem):
     algorithm = BY_HAND["Mime"][0]
     with jax.disable_jit():
-        first = reference(problem, algorithm, 4, batch_size=BATCH, record_every=2)
-        both = reference(problem, algorithm, 2, resume=first)
+        first = run_plain(problem, algorithm, 4, batch_size=BATCH, record_every=2)
+        both = run_plain(problem, algorithm, 2, resume=first)
     assert both["round"].tolist() == [0, 2, 4, 5, 6]
     assert both["gradients"].tolist() == [0, 14, 28, 35, 42]
     assert both["gradient_rows"].tolist() == [0, 108, 216, 216 + 210, 216 + 420]  # 54 a round, then 210
@@ -92,7 +92,7 @@ RANDOM = Scaffnew(eta=0.1, steps=Random(p=0.5))
 def test_rounds_of_random_length_count_what_was_done(problem, read):
     """Every round by itself, not on average: the gradients that the clients' losses were asked for."""
     with jax.disable_jit():
-        trace = reference(problem, RANDOM, 4, batch_size=BATCH, seed=3)
+        trace = run_plain(problem, RANDOM, 4, batch_size=BATCH, seed=3)
     lengths = np.diff(trace["gradients"])
     assert len(set(lengths)) > 1
     assert (len(read) / 3, sum(read) / 3) == (lengths.sum(), BATCH * lengths.sum())
@@ -170,6 +170,6 @@ def test_drift_of_an_ablation_is_that_of_its_own_local_models(rule):
         x = p - length * S.mean(0) / tau
         c = (p - x) / length - S / tau
         drift.append(np.linalg.norm(z - z.mean(0), axis=1).mean())
-    for run in (cf.simulate, reference):
+    for run in (cf.simulate, run_plain):
         found = run(problem, AblatedProx(eta=eta, rule=rule, eta_g=eta_g, tau=tau), 3)["drift"]
         np.testing.assert_allclose(found, [0.0, *drift], rtol=1e-10)

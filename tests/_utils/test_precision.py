@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.simulation.plain import reference
 
 SETTINGS = {
     "jax_default_prng_impl": "rbg",
@@ -32,10 +31,10 @@ def answers() -> dict[str, np.ndarray]:
     algorithm = cf.algorithms.DecoupledProx(eta=0.5)
     (X, y), where = SITES.pooled(), np.repeat(np.arange(3), 12)
     return {
-        "solve": cf.solve(problem).x,
-        "minimise": cf.minimise(problem).x,
+        "solve": cf.solve_pooled(problem).x,
+        "minimise": cf.solve_federated(problem).x,
         "simulate": cf.simulate(problem, algorithm, 3, **sampled).x,
-        "reference": reference(problem, algorithm, 3, **sampled).x,
+        "reference": cf.simulation.run_plain(problem, algorithm, 3, **sampled).x,
         "path": cf.regularisation_path(cf.FederatedLasso(), X, y, where, n_alphas=3).coefs,
     }
 

@@ -440,7 +440,7 @@ def table() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def minimiser(loss: Any, A: np.ndarray, y: np.ndarray, where: np.ndarray) -> np.ndarray:
     sites = cf.data.from_table(A, y, where)
-    return cf.solve(cf.Problem(loss, cf.regularisers.Zero(), sites, weights=sites.shares)).x
+    return cf.solve_pooled(cf.Problem(loss, cf.regularisers.Zero(), sites, weights=sites.shares)).x
 
 
 def test_squared_hinge_is_the_support_vector_machine(table):
@@ -498,7 +498,7 @@ def test_a_logistic_loss_by_hand_is_the_logistic_loss(table):
         np.testing.assert_allclose(mine.client_gradients(x), known.client_gradients(x), rtol=1e-11, atol=1e-14)
     # a function has no known bound on its curvature: L is that at the start, for this one a quarter of A^T A / m
     np.testing.assert_allclose(mine.lipschitz, np.linalg.eigvalsh(ones.T @ ones / 240)[-1] + RIDGE, rtol=1e-7)
-    mine_x, known_x = cf.solve(mine).x, cf.solve(known).x
+    mine_x, known_x = cf.solve_pooled(mine).x, cf.solve_pooled(known).x
     np.testing.assert_allclose(mine_x, known_x, rtol=1e-8, atol=1e-11)
     fitted = by_hand.unravel(mine_x)
     np.testing.assert_allclose(fitted["intercept"], known_x[0], rtol=1e-8, atol=1e-11)

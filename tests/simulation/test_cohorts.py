@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 import compfed as cf
 from compfed.algorithms import DecoupledProx, FedAvg, Mime, Scaffold
-from compfed.simulation import reference
+from compfed.simulation import run_plain
 from compfed.simulation.out_of_core import Memories
 
 RNG = np.random.default_rng(3)
@@ -46,8 +46,8 @@ def test_a_federation_that_fits_has_the_models_of_the_other_engines(sites, metho
     g = cf.regularisers.L1(0.02) if method.composite else cf.regularisers.Zero()
     problem, lazy = both(sites, g, sites.shares if weighted else None)
     how = {"participants": 3, "batch_size": batch, "seed": 4}
-    found = cf.simulate_cohorts(lazy, method, 9, **how)
-    for engine in (cf.simulate, reference) if method.composite else (cf.simulate,):
+    found = cf.simulate_out_of_core(lazy, method, 9, **how)
+    for engine in (cf.simulate, run_plain) if method.composite else (cf.simulate,):
         expected = engine(problem, method, 9, **how)
         np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
         for column in ("drift", "nonzeros", "bytes_up", "gradient_rows"):
@@ -67,7 +67,7 @@ def test_few_of_many_are_the_same_ones():
     problem = quadratics(n=1100, d=3, rows=2, g=cf.regularisers.Zero())
     lazy = cf.LazyProblem(problem.loss, problem.regulariser, problem.sites)
     method = Scaffold(eta=0.02, tau=1)
-    found = cf.simulate_cohorts(lazy, method, 3, participants=5, record_every=3)
+    found = cf.simulate_out_of_core(lazy, method, 3, participants=5, record_every=3)
     expected = cf.simulate(problem, method, 3, participants=5, record_every=3)
     np.testing.assert_allclose(found.x, expected.x, rtol=0, atol=1e-12)
 
@@ -85,7 +85,7 @@ def test_rows_and_memories_of_participants_and_of_no_others_are_fetched():
     )
     problem.members()  # looks at a few clients, to know the federation by
     before = len(asked)
-    trace = cf.simulate_cohorts(problem, Scaffold(eta=0.1, tau=2), 12, participants=7, record_every=4)
+    trace = cf.simulate_out_of_core(problem, Scaffold(eta=0.1, tau=2), 12, participants=7, record_every=4)
     taken = asked[before:]
     assert len(taken) == 12 * 7
     assert trace.state is not None
@@ -102,18 +102,18 @@ def test_rows_and_memories_of_participants_and_of_no_others_are_fetched():
 def test_a_run_goes_on_where_it_stopped_and_where_it_can(sites, tmp_path):
     problem, lazy = both(sites, cf.regularisers.Zero())
     method, x0 = Scaffold(eta=0.05, tau=2), np.ones(5)
-    whole = cf.simulate_cohorts(lazy, method, 8, participants=3, x0=x0)
-    part = cf.simulate_cohorts(lazy, method, 3, participants=3, x0=x0)
+    whole = cf.simulate_out_of_core(lazy, method, 8, participants=3, x0=x0)
+    part = cf.simulate_out_of_core(lazy, method, 3, participants=3, x0=x0)
     part = cf.Trace.load(part.save(tmp_path / "part"))
-    again = cf.simulate_cohorts(lazy, method, 5, participants=3, resume=part)
+    again = cf.simulate_out_of_core(lazy, method, 5, participants=3, resume=part)
     np.testing.assert_array_equal(again.x, whole.x)
     np.testing.assert_array_equal(again["bytes_up"], whole["bytes_up"])
-    with pytest.raises(cf.InputError, match="the trace is of simulate_cohorts"):
+    with pytest.raises(cf.InputError, match="the trace is of simulate_out_of_core"):
         cf.simulate(problem, method, 1, resume=part)
     assert part.state is not None
     of_all = replace(part, state=replace(part.state, of=None))
     with pytest.raises(cf.InputError, match="the trace is of simulate;"):
-        cf.simulate_cohorts(lazy, method, 1, participants=3, resume=of_all)
+        cf.simulate_out_of_core(lazy, method, 1, participants=3, resume=of_all)
 
 
 # the same number of clients and columns, and yet another problem: (a factor of A, of y, a turn of the sizes, weights)
@@ -140,18 +140,18 @@ def test_another_federation_is_no_place_to_go_on(sites, tmp_path, what):
         return cf.LazyProblem(cf.losses.Squared(ridge=0.1), cf.regularisers.Zero(), mapped, weights)
 
     method = Scaffold(eta=0.05, tau=2)
-    part = cf.simulate_cohorts(federation(), method, 3, participants=3)
+    part = cf.simulate_out_of_core(federation(), method, 3, participants=3)
     part = cf.Trace.load(part.save(tmp_path / "part"))
     *other, said = OTHERS[what]
     with pytest.raises(cf.InputError, match=said):
-        cf.simulate_cohorts(federation(*other), method, 1, participants=3, resume=part)
-    again = cf.simulate_cohorts(federation(), method, 1, participants=3, resume=part)
-    np.testing.assert_array_equal(again.x, cf.simulate_cohorts(federation(), method, 4, participants=3).x)
+        cf.simulate_out_of_core(federation(*other), method, 1, participants=3, resume=part)
+    again = cf.simulate_out_of_core(federation(), method, 1, participants=3, resume=part)
+    np.testing.assert_array_equal(again.x, cf.simulate_out_of_core(federation(), method, 4, participants=3).x)
 
 
 def test_what_is_measured_is_said_to_be_of_a_subset_and_all_can_be_measured_at_the_end(sites):
     problem, lazy = both(sites, cf.regularisers.L1(0.1), sites.shares)
-    trace = cf.simulate_cohorts(
+    trace = cf.simulate_out_of_core(
         lazy, DecoupledProx(eta=0.05, tau=2), 4, participants=3, measure_on=lazy.subset([0, 4]), record_every=2
     )
     x, p = trace.x, sites.shares[[0, 4]]
@@ -205,7 +205,7 @@ def test_memories_are_those_of_a_table_of_all_clients():
 def test_a_run_that_blows_up_says_so_and_keeps_what_it_had(sites):
     _, lazy = both(sites, cf.regularisers.Zero())
     with pytest.raises(cf.Divergence, match="diverged in round") as caught:
-        cf.simulate_cohorts(lazy, FedAvg(eta=1e3, tau=2), 60, participants=2)
+        cf.simulate_out_of_core(lazy, FedAvg(eta=1e3, tau=2), 60, participants=2)
     assert 1 < len(caught.value.trace) < 60
 
 
@@ -217,16 +217,16 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
     rows: Any = [1]
     method, loss, g = FedAvg(eta=0.1), cf.losses.Squared(), cf.regularisers.Zero()
     refused = [
-        (lambda: cf.simulate(lazy, method, 1), "simulate_cohorts"),
-        (lambda: cf.grid(lazy, method, 1, {"eta": [0.1]}), "simulate_cohorts"),
-        (lambda: cf.steps.suggest("FedAvg", lazy), "problem.subset"),
+        (lambda: cf.simulate(lazy, method, 1), "simulate_out_of_core"),
+        (lambda: cf.grid(lazy, method, 1, {"eta": [0.1]}), "simulate_out_of_core"),
+        (lambda: cf.algorithms.default_steps("FedAvg", lazy), "problem.subset"),
         (lambda: cf.Problem(loss, g, lazy.sites), "LazyProblem"),
         (lambda: cf.LazyProblem(loss, g, rows), "lazy_sites"),
-        (lambda: cf.simulate_cohorts(problem, method, 1, participants=2), "Use simulate"),
-        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=none), "participants=None"),
-        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=7), "6 clients"),
-        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, batch_size=6), "smallest site, 1 with 5"),
-        (lambda: cf.simulate_cohorts(lazy, method, 1, participants=2, measure_on=lazy), "measure_on"),
+        (lambda: cf.simulate_out_of_core(problem, method, 1, participants=2), "Use simulate"),
+        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=none), "participants=None"),
+        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=7), "6 clients"),
+        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=2, batch_size=6), "smallest site, 1 with 5"),
+        (lambda: cf.simulate_out_of_core(lazy, method, 1, participants=2, measure_on=lazy), "measure_on"),
         (lambda: lazy.subset([6]), "0..5"),
         (lambda: cf.data.lazy_sites(none, [1]), "rows_of"),
         (lambda: cf.data.lazy_sites(lambda i: array, [3]), r"must return \(features, labels\)"),
@@ -246,4 +246,4 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
             call()
     holes = cf.data.lazy_sites(lambda i: (np.full((2, 2), 1.0 if i < 2 else np.nan), np.ones(2)), [2] * 3)
     with pytest.raises(cf.InputError, match="client 2 has rows with NaN"):
-        cf.simulate_cohorts(cf.LazyProblem(cf.losses.Squared(ridge=1.0), g, holes), method, 9, participants=1)
+        cf.simulate_out_of_core(cf.LazyProblem(cf.losses.Squared(ridge=1.0), g, holes), method, 9, participants=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import jax
@@ -13,8 +14,8 @@ from problems import logistic
 import compfed as cf
 from compfed._utils.records import record
 from compfed.algorithms import Algorithm, DecoupledProx
-from compfed.simulation import grid as grids
 from compfed.simulation import xla as xla_program
+from compfed.simulation.grid import side_by_side
 from compfed.simulation.run_spec import checked
 from compfed.simulation.xla import Stop, grid_rounds
 
@@ -28,14 +29,14 @@ class Noisy(Algorithm[Array, None, Array, Array]):
     def init(self, x0):
         return x0, None
 
-    def down(self, g, s):
+    def broadcast(self, g, s):
         return s
 
-    def client(self, f, g, d, c, key):
+    def client_update(self, f, g, d, c, key):
         z = d - 0.1 * f.full_grad(d) + 0.1 * jax.random.normal(key, d.shape, d.dtype)
         return z, c, z
 
-    def server(self, g, s, mean, share):
+    def server_update(self, g, s, mean, share):
         return g.prox(mean, 0.1)
 
     def solution(self, g, s):
@@ -51,7 +52,7 @@ def calls(monkeypatch) -> list[tuple[Any, ...]]:
         seen.append(args)
         return xla_program.grid_program()(*args)
 
-    monkeypatch.setattr(grids, "grid_program", lambda: program)
+    monkeypatch.setattr(sys.modules["compfed.simulation.grid"], "grid_program", lambda: program)
     return seen
 
 
@@ -122,11 +123,11 @@ def test_seeds_with_different_numbers_of_members():
     runs = [
         checked(
             problem, DecoupledProx(eta=eta, tau=2), 5, batch_size=BATCH, participants=None, record_every=5, seed=seed,
-            x0=None, reference=None, resume=None,
+            x0=None, x_star=None, resume=None,
         )
         for eta, seed in ((1.0, 2), (0.5, 1), (0.8, 2))
     ]  # fmt: skip
-    for run, trace in zip(runs, grids.side_by_side(runs, [{}] * 3), strict=True):
+    for run, trace in zip(runs, side_by_side(runs, [{}] * 3), strict=True):
         alone = cf.simulate(problem, run.algorithm, 5, batch_size=BATCH, record_every=5, seed=run.seed)
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
 
@@ -137,13 +138,13 @@ def test_members_that_arrive_stop_by_themselves():
     problems = [problem.replace(regulariser=cf.regularisers.L1(lam)) for lam in (1e-3, 4e-2)]
     runs = [
         checked(
-            p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, reference=None,
+            p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, x_star=None,
             resume=None,
         )
         for p in problems
     ]  # fmt: skip
     rounds = []
-    for p, trace in zip(problems, grids.side_by_side(runs, [{}] * 2, stop=stop), strict=True):
+    for p, trace in zip(problems, side_by_side(runs, [{}] * 2, stop=stop), strict=True):
         alone = cf.simulate(p, algorithm, 400, record_every=10, tol=1e-5)
         assert trace["round"].tolist() == alone["round"].tolist()
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import compfed as cf
+from compfed.algorithms import default_steps
 from compfed.simulation.pallas import choice, fetched_rows
 from compfed.simulation.pallas.groups import for_kernels
 from compfed.simulation.pallas.lowering import NoKernel, lowered
 from compfed.simulation.pallas.one_pass import gradients
-from compfed.solve import suggest
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two
@@ -52,8 +52,8 @@ def apart(loss: str, g: Any, method: str) -> tuple[float, dict[str, Any]]:
     """How far kernels in single precision are from the plain loop in double, and what the trace says of the kernel."""
     made, labels = LOSSES[loss]
     problem = cf.Problem(made, g, federation(labels))
-    algorithm = suggest(method, problem, tau=3)
-    plain = cf.engines.reference(problem, algorithm, ROUNDS)
+    algorithm = default_steps(method, problem, tau=3)
+    plain = cf.simulation.run_plain(problem, algorithm, ROUNDS)
     trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS)
     return float(np.linalg.norm(trace.x - plain.x) / np.linalg.norm(plain.x)), trace.provenance["kernel"]
 
@@ -149,7 +149,7 @@ def test_without_a_gpu_there_is_no_kernel():
 )
 def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
-    kernel, said = choice.chosen(problem, suggest(method, problem, tau=3), batch, k)
+    kernel, said = choice.chosen(problem, default_steps(method, problem, tau=3), batch, k)
     assert kernel is None
     assert why in said
 
@@ -168,8 +168,8 @@ def test_rows_fetched_by_the_kernel(interpreted, method, batch, k):
     interpreted.setattr(fetched_rows, "BLOCK", 64)  # several blocks of rows per client, the last one cut off
     g = cf.regularisers.Zero() if method in ("FedPD", "FedAvg", "Mime") else cf.regularisers.L1(1e-2)
     problem = cf.Problem(LOSSES["Logistic"][0], g, federation("signs"), dtype="float64")
-    algorithm, how = suggest(method, problem, tau=3), {"batch_size": batch, "participants": k, "seed": 3}
-    plain = cf.engines.reference(problem, algorithm, ROUNDS, **how)
+    algorithm, how = default_steps(method, problem, tau=3), {"batch_size": batch, "participants": k, "seed": 3}
+    plain = cf.simulation.run_plain(problem, algorithm, ROUNDS, **how)
     trace = cf.simulate(problem.astype("float32"), algorithm, ROUNDS, **how)
     assert trace.provenance["kernel"]["kind"] == "rows fetched"
     np.testing.assert_allclose(trace.x, plain.x, rtol=0, atol=2e-6 * np.abs(plain.x).max())
@@ -187,7 +187,7 @@ def test_rows_kept_in_sixteen_bits(interpreted, kind, batch):
         for A in (sites.features, rounded)
     )
     algorithm = cf.algorithms.DecoupledProx(eta=0.5, tau=3)
-    right = cf.engines.reference(plain, algorithm, ROUNDS, batch_size=batch).x
+    right = cf.simulation.run_plain(plain, algorithm, ROUNDS, batch_size=batch).x
     trace = cf.simulate(exact.astype("float32"), algorithm, ROUNDS, batch_size=batch, storage="bfloat16")
     assert trace.provenance["kernel"]["kind"] == kind
     assert trace.provenance["kernel"]["storage"] == "bfloat16"

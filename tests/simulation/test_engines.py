@@ -10,10 +10,9 @@ import pytest
 from problems import logistic, quadratics
 
 import compfed as cf
-from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid
+from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid, default_steps
 from compfed.federation.server.rounds import ready
-from compfed.simulation import reference
-from compfed.solve import suggest
+from compfed.simulation import run_plain
 
 engine = importlib.import_module("compfed.simulation.simulate")  # the package exports the function of the same name
 
@@ -31,7 +30,7 @@ def method(name: str, problem: cf.Problem) -> tuple[cf.Problem, Algorithm]:
     """The named method with three local steps, and the problem it can run on (without g for smooth-only methods)."""
     if not ALGORITHMS[name].composite:
         problem = problem.replace(regulariser=cf.regularisers.Zero())
-    return problem, suggest(name, problem, tau=3)
+    return problem, default_steps(name, problem, tau=3)
 
 
 def assert_same(a: cf.Trace, b: cf.Trace, tol: float = 1e-10) -> None:
@@ -73,11 +72,11 @@ def test_reference_and_simulate_agree(problems, name, sites, batch_size, partici
     problem, algorithm = method(name, problems[sites])
     options = {"batch_size": batch_size, "participants": participants, "seed": 4, "record_every": 10}
     if participants is not None and algorithm.sampling == "no":
-        for engine_ in (cf.simulate, reference):
+        for engine_ in (cf.simulate, run_plain):
             with pytest.raises(cf.InputError, match=f"{name} needs every client in every round; got participants=2"):
                 engine_(problem, algorithm, 50, **options)
         return
-    plain = reference(problem, algorithm, 50, **options)
+    plain = run_plain(problem, algorithm, 50, **options)
     assert_same(cf.simulate(problem, algorithm, 50, **options), plain)
     # what is counted on shapes is what the messages of the plain loop carried; closing answers are one bit, not counted
     for column, carried in plain.provenance["carried"].items():
@@ -155,7 +154,7 @@ def test_a_grid_is_its_members_run_alone_and_one_program(problems, compilations)
 def test_a_grid_gives_each_member_its_own_minimiser(problems):
     problem = problems["equal"]
     algorithm = DecoupledProx(eta=2.0, tau=3)
-    for trace in cf.grid(problem, algorithm, 800, {"lam": [1e-3, 4e-3]}, reference=cf.solve, record_every=800):
+    for trace in cf.grid(problem, algorithm, 800, {"lam": [1e-3, 4e-3]}, x_star=cf.solve_pooled, record_every=800):
         assert trace["optimality"][-1] < 1e-10
 
 
@@ -209,12 +208,12 @@ def test_what_the_caller_does_with_his_arrays_later_changes_nothing():
     def made() -> tuple[cf.Problem, cf.Trace]:
         sites = cf.data.from_arrays(A, y, row_weights=[q, q])
         problem = cf.Problem(cf.losses.Squared(ridge=0.1), cf.regularisers.L1(lam), sites, weights=p)
-        return problem, cf.simulate(problem, DecoupledProx(eta=0.05, tau=2), 0, x0=x0, reference=star)
+        return problem, cf.simulate(problem, DecoupledProx(eta=0.05, tau=2), 0, x0=x0, x_star=star)
 
     problem, start = made()
     for a in mine:
         a *= -7.0
-    spoilt = [engine_(problem, DecoupledProx(eta=0.05, tau=2), 3, resume=start) for engine_ in (cf.simulate, reference)]
+    spoilt = [engine_(problem, DecoupledProx(eta=0.05, tau=2), 3, resume=start) for engine_ in (cf.simulate, run_plain)]
     for a, was in zip(mine, kept, strict=True):
         a[...] = was
     problem, start = made()
@@ -233,9 +232,9 @@ def test_rows_are_copied_once_and_no_more():
     sites = cf.data.from_arrays([A], [y])
     assert not np.shares_memory(sites.features[0], A)
     assert sites.permuted([0]).features[0] is sites.features[0]
-    view = A[:3]
-    view.setflags(write=False)  # read-only, and yet A can be written to
-    assert not np.shares_memory(cf.data.from_arrays([view], [y[:3]]).features[0], A)
+    objective = A[:3]
+    objective.setflags(write=False)  # read-only, and yet A can be written to
+    assert not np.shares_memory(cf.data.from_arrays([objective], [y[:3]]).features[0], A)
 
 
 # --- a measure of one's own, grids ---
@@ -255,7 +254,7 @@ def test_a_measure_cannot_take_the_name_of_a_column(problems, column):
 
 
 def test_a_grid_over_a_name_that_two_have_asks_which(problems):
-    problem, algorithm = problems["equal"], suggest("FedDR", problems["equal"], tau=2)
+    problem, algorithm = problems["equal"], default_steps(cf.algorithms.FedDR, problems["equal"], tau=2)
     with pytest.raises(cf.InputError, match=r"algorithm\.lam \(of FedDR\) and regulariser\.lam \(of L1\); say which"):
         cf.grid(problem, algorithm, 1, {"lam": [1e-3, 1e-2]})
     penalties = cf.grid(problem, algorithm, 3, {"regulariser.lam": [1e-3, 1e-2]})
@@ -290,8 +289,8 @@ def test_float32_with_the_paper_s_upload_is_warned_of(problems, name):
 def test_that_drift_is_there_and_grows():
     """What the warning says: sampled in float32 the error grows with the rounds, of everyone or in float64 it does not."""
     problem = quadratics(g=cf.regularisers.L1(0.3))
-    algorithm, star = suggest("DecoupledProx", problem), cf.solve(problem)
-    options: dict[str, Any] = {"record_every": 2000, "reference": star}
+    algorithm, star = default_steps("DecoupledProx", problem), cf.solve_pooled(problem)
+    options: dict[str, Any] = {"record_every": 2000, "x_star": star}
     single = problem.astype("float32")
     with pytest.warns(cf.RunWarning):
         drifts = cf.simulate(single, algorithm, 20_000, participants=3, **options)["optimality"]

@@ -1,0 +1,81 @@
+"""Default step sizes: an algorithm with steps from Lipschitz bounds, so that nobody has to tune.
+
+The rule of each method is its own class method `from_bounds`; here are the bounds of a problem.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, overload
+
+from numpy.typing import ArrayLike
+
+from compfed._utils.validation import positive, whole
+from compfed.algorithms.base import Algorithm, Bounds
+from compfed.algorithms.registry import find
+from compfed.errors import InputError
+from compfed.problem_spec import usable
+
+if TYPE_CHECKING:
+    from compfed.problem import Problem
+
+A = TypeVar("A", bound=Algorithm)
+
+
+def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None) -> Bounds:
+    """The bounds a server would know: the L_i of the sites, or their curvature `at` a model where a loss has no bound."""
+    if not hasattr(problem, "client_lipschitz"):
+        subset = ", such as some clients of it: problem.subset(range(100))" if hasattr(problem, "subset") else ""
+        raise InputError(f"step sizes need a compfed.Problem{subset}; got {type(problem).__name__}.")
+    unbounded = at is not None and problem.loss.curvature is None
+    L = problem.curvature_at(at)[1] if unbounded else problem.client_lipschitz
+    usable(float(problem.weights @ L), problem.regulariser)
+    return Bounds.of(L, problem.weights, problem.strong_convexity, tau, problem.d)
+
+
+@overload
+def default_steps(
+    algorithm: type[A], problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None
+) -> A: ...
+@overload
+def default_steps(
+    algorithm: str, problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None
+) -> Algorithm: ...
+def default_steps(
+    algorithm: str | type[Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None
+) -> Algorithm:
+    """An algorithm with step sizes that suit a problem.
+
+    Parameters
+    ----------
+    algorithm : str or class
+        The name of a method, such as "DecoupledProx", or its class.
+    problem : Problem
+    tau : int, default=5
+        Local steps per round.
+    scale : float, default=1.0
+        Multiplies the main step.
+    at : array of shape (d,), optional
+        For a loss whose curvature has no bound (Poisson, `from_function`): the steps suit the neighbourhood of this model.
+
+    Returns
+    -------
+    Algorithm
+        The method with its steps set, ready for `simulate`.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> algorithm = cf.algorithms.default_steps("DecoupledProx", problem)
+    >>> trace = cf.simulate(problem, algorithm, 100, x_star=cf.solve_pooled(problem))
+    >>> bool(trace["optimality"][-1] < 1e-6)
+    True
+    """
+    whole(tau, "tau", 1)
+    positive(scale, "scale")
+    bounds = lipschitz_bounds(problem, tau, at)
+    method = find(algorithm) if isinstance(algorithm, str) else algorithm
+    if not (isinstance(method, type) and issubclass(method, Algorithm)):
+        raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {method!r}.")
+    return method.from_bounds(bounds, scale)

@@ -1,0 +1,111 @@
+"""The registry of algorithms: `find(name)` looks one up by its class name, `register` adds one from outside."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TypeVar
+
+from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
+from compfed.algorithms.base import Algorithm
+from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx
+from compfed.algorithms.coupled_control_variates import CoupledControlVariates
+from compfed.algorithms.decoupled_prox import DecoupledProx
+from compfed.algorithms.fast_fedda import FastFedDA
+from compfed.algorithms.fedadmm import FedADMM
+from compfed.algorithms.fedavg import FedAvg
+from compfed.algorithms.fedda import FedDA
+from compfed.algorithms.feddr import FedDR
+from compfed.algorithms.fedmid import FedMid
+from compfed.algorithms.fedpd import FedPD
+from compfed.algorithms.fedplt import FedPLT
+from compfed.algorithms.fedprox import FedProx
+from compfed.algorithms.fedsplit import FedSplit
+from compfed.algorithms.fista import FISTA
+from compfed.algorithms.mime import Mime
+from compfed.algorithms.mime_lite import MimeLite
+from compfed.algorithms.naive_coupled import NaiveCoupled
+from compfed.algorithms.normal_map import NormalMap
+from compfed.algorithms.proximal_bfgs import ProximalBFGS
+from compfed.algorithms.proximal_gradient import ProximalGradient
+from compfed.algorithms.proximal_newton import ProximalNewton
+from compfed.algorithms.scaffnew import Scaffnew
+from compfed.algorithms.scaffold import Scaffold
+from compfed.algorithms.server_prox import ServerProx
+from compfed.algorithms.variance_reduced_decoupled_prox import VarianceReducedDecoupledProx
+from compfed.errors import InputError
+
+# The order of the table: the paper and what it compares with, what it cites, what lies beyond.
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    cls.__name__: cls
+    for cls in (
+        DecoupledProx, FedMid, FedDA, FastFedDA, ProximalGradient, FISTA,
+        FedAvg, FedProx, Scaffold, Mime, MimeLite, FedSplit, FedPD, FedDR, FedADMM, NaiveCoupled, CoupledControlVariates,
+        Scaffnew, FedPLT, NormalMap, ServerProx, CompressedDecoupledProx, AcceleratedDecoupledProx,
+        VarianceReducedDecoupledProx,
+        ProximalNewton, ProximalBFGS,
+    )
+}  # fmt: skip
+
+
+_REGISTERED: dict[str, type[Algorithm]] = {}  # methods from outside this package
+A = TypeVar("A", bound=type[Algorithm])
+
+
+def register(cls: A) -> A:
+    """Make a method of one's own known by its name, wherever a name is asked for; a decorator, or called once.
+
+    It then takes part in `find`, `cf.steps.suggest`, `cf.solve_federated`, `cf.compare_methods` and the table of algorithms.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise InputError(f"register takes a class that inherits from compfed.algorithms.Algorithm; got {cls!r}.")
+    taken = known().get(cls.__name__)
+    # the same file read again (a notebook, a module imported under its own name and as __main__) is no second method
+    if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InputError(
+            f"there already is a method {cls.__name__!r}, in {taken.__module__}; give the class in {cls.__module__} "
+            "another name."
+        )
+    _REGISTERED[cls.__name__] = cls
+    return cls
+
+
+def known() -> dict[str, type[Algorithm]]:
+    """All methods by name: those of the table, then the registered ones."""
+    return ALGORITHMS | _REGISTERED
+
+
+def find(name: str) -> type[Algorithm]:
+    """The algorithm class called `name`, in any spelling of case, '-' and '_'; "module:Class" is imported."""
+    if ":" in name:
+        return _imported(name)
+    plain = {listed.lower(): cls for listed, cls in known().items()}
+    asked = name.lower().replace("-", "").replace("_", "")
+    if asked in plain:
+        return plain[asked]
+    near = difflib.get_close_matches(asked, plain, n=1, cutoff=0.0)[0]
+    raise InputError(
+        f"there is no algorithm {name!r}; the nearest is {plain[near].__name__!r}. Known: {', '.join(known())}. A method of "
+        "your own is found once it is registered (cf.register), or as 'module:Class'."
+    )
+
+
+def _imported(address: str) -> type[Algorithm]:
+    module, _, name = address.partition(":")
+    if module.endswith(".py"):
+        raise InputError(f"{address!r}: give the name of a module, not of a file: '{module[:-3]}:{name}'.")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        where = "" if error.name == module else f" (while importing {module})"
+        raise InputError(
+            f"{address!r}: there is no module {error.name!r}{where}. Run from its folder, or put that on PYTHONPATH."
+        ) from error
+    except Exception as error:
+        raise InputError(f"{address!r}: importing {module} failed with {type(error).__name__}: {error}") from error
+    cls = getattr(found, name, None)
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        there = [n for n, v in vars(found).items() if isinstance(v, type) and issubclass(v, Algorithm)]
+        methods = ", ".join(n for n in there if n != "Algorithm") or "none"
+        raise InputError(f"{address!r}: module {module} has no algorithm {name!r}; its algorithms: {methods}.")
+    return cls
