@@ -19,7 +19,8 @@ from compfed._utils.precision import precision
 from compfed._utils.validation import a_function, nonnegative, whole
 from compfed.algorithms import Algorithm
 from compfed.errors import InputError
-from compfed.federation.queries import Lipschitz, ValueAndGradient
+from compfed.federation.queries import Evaluate, Lipschitz
+from compfed.federation.server.evaluation import Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, run_program
 from compfed.federation.spec import ProblemSpec
 from compfed.losses import Loss
@@ -32,9 +33,8 @@ from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
 from compfed.simulation.simulate import checked_tol
-from compfed.solvers.auto import asks_questions, minimising, starting
+from compfed.solvers.auto import is_second_order, minimising, starting
 from compfed.solvers.search import FederatedSolution, Search, Start
-from compfed.solvers.second_order import read
 
 
 def solve_federated(
@@ -96,12 +96,12 @@ def minimising_from(
         start = yield from starting(spec, search, x0, scale)
         return (yield from minimising(federation, spec, search, start))
     both = np.stack([x0, spec.start])  # where it starts, and where the scale is taken
-    rough = asks_questions(spec, search)
-    (answers,) = yield [Request((Lipschitz(spec.objective, x0, rough), ValueAndGradient(spec.objective, both)))]
-    gradient = spec.weights @ np.array([said.gradient[1] for _, said in answers])
-    seen = read(spec, x0, None, [said[1:] for said in answers])
-    L = np.array([steep.L for steep, _ in answers])
-    return (yield from minimising(federation, spec, search, Start(x0, L, length(gradient), seen, rough=rough)))
+    upper_bound = is_second_order(spec, search)
+    queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
+    ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
+    at, scale = evaluation(spec, Trial(x0), summed), length(summed.gradient[1])
+    start = Start(x0, *lipschitz_bounds(spec, bound), scale, at, upper_bound=upper_bound)
+    return (yield from minimising(federation, spec, search, start))
 
 
 @dataclass(frozen=True)

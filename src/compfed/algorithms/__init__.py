@@ -22,9 +22,7 @@ from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
-from compfed.algorithms.proximal_bfgs import ProximalBFGS
 from compfed.algorithms.proximal_gradient import ProximalGradient
-from compfed.algorithms.proximal_newton import ProximalNewton
 from compfed.algorithms.registry import ALGORITHMS, find, known, register
 from compfed.algorithms.scaffnew import Scaffnew
 from compfed.algorithms.scaffold import Scaffold
@@ -54,9 +52,7 @@ __all__ = [
     "MimeLite",
     "NaiveCoupled",
     "NormalMap",
-    "ProximalBFGS",
     "ProximalGradient",
-    "ProximalNewton",
     "Scaffnew",
     "Scaffold",
     "ServerProx",

@@ -114,10 +114,6 @@ class Algorithm(Generic[S, C, D, U]):
     schemes: ClassVar[tuple[Scheme, ...]] = ()
     # Fields that what is remembered depends on: a run goes on with the same ones only. None is "nobody has said": all of them.
     state_depends_on: ClassVar[tuple[str, ...] | None] = None
-    # A method whose clients only evaluate f where they are told: it may be run by plain questions (`solvers.by_questions`).
-    # D then has x (and W), U has value and gradient (and H), and the server's state has a `trial`.
-    by_questions: ClassVar[bool] = False
-    true_of_f: ClassVar[tuple[str, ...]] = ()  # fields of S that stay true when only g changes
     # Fields of U that are single numbers on purpose; any other single number is refused, since it would broadcast.
     scalars: ClassVar[tuple[str, ...]] = ()
 

@@ -26,9 +26,7 @@ from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
-from compfed.algorithms.proximal_bfgs import ProximalBFGS
 from compfed.algorithms.proximal_gradient import ProximalGradient
-from compfed.algorithms.proximal_newton import ProximalNewton
 from compfed.algorithms.scaffnew import Scaffnew
 from compfed.algorithms.scaffold import Scaffold
 from compfed.algorithms.server_prox import ServerProx
@@ -43,7 +41,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAvg, FedProx, Scaffold, Mime, MimeLite, FedSplit, FedPD, FedDR, FedADMM, NaiveCoupled, CoupledControlVariates,
         Scaffnew, FedPLT, NormalMap, ServerProx, CompressedDecoupledProx, AcceleratedDecoupledProx,
         VarianceReducedDecoupledProx,
-        ProximalNewton, ProximalBFGS,
     )
 }  # fmt: skip
 

@@ -1,6 +1,7 @@
-"""The boundary between the server and its sites: questions with typed answers, and nothing else.
+"""The wall between the server and its sites: queries and the sum of the replies, and nothing else.
 
-At the server: weights, regulariser, algorithm, model, trace. At a site: rows, labels, its loss, its memory. See
+The server has weights, regulariser, algorithm, model and trace; a site has rows, labels, its loss and its client state.
+`federation.server` and `federation.site` are the two sides; what both sides share is in this package. See
 docs/architecture.md.
 """
 
@@ -8,47 +9,25 @@ from compfed.federation.accounting import Communication
 from compfed.federation.limits import QueryLimits
 from compfed.federation.queries import (
     QUERIES,
-    Curvature,
     Describe,
+    Evaluate,
+    FinishRound,
     HeldOut,
     Lipschitz,
+    LocalUpdate,
     Moments,
     Query,
     Refusal,
-    Result,
-    Round,
     SiteRefusal,
-    ValueAndGradient,
 )
 from compfed.federation.server.moments import describe
-from compfed.federation.server.program import Federation, Program, Request, ask, gather, run_program
+from compfed.federation.server.program import Federation, Program, Request, ask, for_site, gather, run_program
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
 
 __all__ = [
-    "QUERIES",
-    "Communication",
-    "Curvature",
-    "Describe",
-    "DisclosurePolicy",
-    "Federation",
-    "HeldOut",
-    "InProcess",
-    "Lipschitz",
-    "Moments",
-    "Program",
-    "Query",
-    "QueryLimits",
-    "Refusal",
-    "Request",
-    "Result",
-    "Round",
-    "Site",
-    "SiteRefusal",
-    "ValueAndGradient",
-    "ask",
-    "describe",
-    "gather",
-    "run_program",
-]
+    "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "ask",
+    "describe", "for_site", "gather", "run_program",
+]  # fmt: skip

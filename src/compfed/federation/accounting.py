@@ -1,4 +1,4 @@
-"""What a network carries: messages and bytes, counted where they happen, by kind of question."""
+"""Accounting: the messages and bytes that a network carries, by kind of query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Communication:
     """Rounds (a message to the sites and their replies) and bytes, per site and on average over the sites.
 
-    Bytes are those of the numbers sent; names and framing are not counted. `models` counts the models whose questions
+    Bytes are those of the numbers sent; names and framing are not counted. `models` counts the models whose queries
     were in the messages: models / rounds is how many shared one on average.
     """
 
@@ -25,15 +25,15 @@ class Communication:
         return self.models / self.rounds if self.rounds else 0.0
 
     def then(self, later: Communication) -> Communication:
-        """This, followed by that."""
+        """The cost of this, followed by `later`."""
         return self._with(later, self.rounds + later.rounds)
 
     def beside(self, other: Communication) -> Communication:
-        """This and that in the same messages."""
+        """The cost of this and `other` in the same messages."""
         return self._with(other, max(self.rounds, other.rounds))
 
     def over(self, n: int) -> Communication:
-        """What one of n sites had, on average over all of them."""
+        """The cost of one of n sites, averaged over all of them."""
         kinds = {kind: (models, down / n, up / n) for kind, (models, down, up) in self.by_query.items()}
         return Communication(self.rounds, self.bytes_down / n, self.bytes_up / n, self.models, kinds)
 
@@ -51,6 +51,6 @@ class Communication:
         )
 
 
-def asked(kind: str, down: float, up: float, models: int = 1, counts: bool = True) -> Communication:
-    """A kind of question about so many models, and its bytes; `counts` unless it travels with another about the same."""
+def query_cost(kind: str, down: float, up: float, models: int = 1, counts: bool = True) -> Communication:
+    """The cost of a query about so many models; `counts` unless it travels with another query about the same models."""
     return Communication(0, down, up, models if counts else 0, {kind: (models, down, up)})

@@ -16,19 +16,17 @@ import numpy as np
 from compfed._utils.text import printable
 from compfed._utils.validation import is_whole
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.proximal_newton import WIDTH as NEWTON_WIDTH
 from compfed.algorithms.scaffnew import Random
 from compfed.errors import InputError
 from compfed.federation.queries import (
-    Curvature,
     Describe,
+    Evaluate,
+    FinishRound,
     HeldOut,
     Lipschitz,
+    LocalUpdate,
     Moments,
     Query,
-    Result,
-    Round,
-    ValueAndGradient,
 )
 from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
 
@@ -106,33 +104,31 @@ class _Checks:
                 self.subset(query.subset)
             case Lipschitz():
                 d = self.objective(query.objective)
-                _truth("roughly", query.roughly)
+                _truth("upper_bound", query.upper_bound)
                 if query.x is not None:
                     _finite("x", query.x, (d,))
-            case ValueAndGradient():
+            case Evaluate():
                 d = self.objective(query.objective)
                 models = self.models(query.x, d)
+                if query.coords is not None:
+                    self.hessian(query.coords, models, d)
                 if query.dual is not None:
                     _floats("dual", query.dual, (models, 4))
                     if not callable(getattr(query.objective.loss, "conjugate", None)):
                         raise InputError(f"{type(query.objective.loss).__name__} has no conjugate; leave out dual")
-            case Curvature():
-                d = self.objective(query.objective)
-                _finite("x", query.x, (d,))
-                self.working_set(query.W, d)
             case HeldOut():
                 d = self.objective(query.objective)
                 self.subset(query.subset, needed=True)
                 self.models(query.x, d)
-            case Round():
+            case LocalUpdate():
                 self.run_spec(query.run_spec)
                 _whole("r", query.r, 0, MAX_ROUNDS - 1)
                 _whole("exchange", query.exchange, 0, len(query.run_spec.algorithm.exchanges) - 1)
-                self.message(query.d, query.run_spec)
-            case Result():
+                self.message(query.d)
+            case FinishRound():
                 self.run_spec(query.run_spec)
                 _whole("r", query.r, 0, MAX_ROUNDS - 2)
-                self.message(query.d, query.run_spec)
+                self.message(query.d)
 
     def numbers(self, count: int, what: str) -> None:
         if count > self.most:
@@ -146,7 +142,7 @@ class _Checks:
     def objective(self, objective: Any) -> int:
         """d, the size of a model of an objective that fits this site."""
         if type(objective) is not ObjectiveSpec:
-            raise InputError("view is no view")
+            raise InputError("objective is no ObjectiveSpec")
         if objective.dtype not in ("float64", "float32"):
             raise InputError("dtype must be 'float64' or 'float32'")
         self.subset(objective.subset)
@@ -177,9 +173,9 @@ class _Checks:
         return columns.size
 
     def scaling(self, scaling: Any, width: int) -> int:
-        """The number of columns in the coordinates of a frame."""
+        """The number of columns after scaling."""
         if type(scaling) is not FeatureScaling:
-            raise InputError("frame is no frame")
+            raise InputError("scaling is no FeatureScaling")
         _finite("centre", scaling.centre, (width,))
         _finite("scale", scaling.scale, (width,))
         _truth("intercept", scaling.intercept)
@@ -204,10 +200,10 @@ class _Checks:
         """Some of the rows, which this site can find."""
         if subset is None:
             if needed:
-                raise InputError("part is missing")
+                raise InputError("subset is missing")
             return
         if type(subset) not in (Fold, SiteFold, PredefinedSplit, Holdout):
-            raise InputError("part is no part of the rows")
+            raise InputError("subset is no subset of the rows")
         _truth("held_out", subset.held_out)
         match subset:
             case Fold():
@@ -240,20 +236,18 @@ class _Checks:
         self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
         return len(x)
 
-    def working_set(self, W: Any, d: int) -> None:
-        _indices("W", W, d)
-        self.curvature(W.size)
-
-    def curvature(self, w: int) -> None:
-        # the matrix, where its triangle is in it and back, and the columns of the rows
-        self.numbers(4 * w * w, f"curvature on {w} coordinates")
-        self.numbers(2 * self.rows * w, f"curvature on {w} coordinates")
+    def hessian(self, coords: Any, models: int, d: int) -> None:
+        _indices("coords", coords, d)
+        w = coords.size
+        # the matrices, where their triangles are in them and back, and the columns of the rows
+        self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
+        self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
 
     # --- a run ---
 
     def run_spec(self, run_spec: Any) -> None:
         if type(run_spec) is not RunSpec:
-            raise InputError("job is no job")
+            raise InputError("run_spec is no RunSpec")
         d = self.objective(run_spec.objective)
         _finite("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
@@ -279,10 +273,6 @@ class _Checks:
         for record, name, value in _fields(algorithm):
             if name == "keep":
                 _whole(name, value, 1, d)
-            elif name == "width":
-                _whole(name, value, 1, max(most, d))
-            elif name == "memory":
-                self.numbers(value * d, f"{name}={value}")
             elif type(value) is int:  # numbers of steps within steps multiply
                 steps *= max(value, 1)
             elif isinstance(record, Random) and name == "p" and value * most < 1:
@@ -296,8 +286,6 @@ class _Checks:
                     f"{name}={value} makes rounds of {steps} local steps; its max_local_steps is {most}. Use fewer steps, or "
                     "let the site raise it"
                 )
-        if algorithm.by_questions and hasattr(algorithm, "width"):
-            self.curvature(min(algorithm.width or NEWTON_WIDTH, d))
 
     def regulariser(self, g: Any, d: int) -> None:
         if isinstance(g, type) or not callable(g) or not callable(getattr(g, "prox", None)):
@@ -308,13 +296,10 @@ class _Checks:
                     f"{name} has shape {np.shape(value)}; it must be a number, or one for each of {d} coefficients"
                 )
 
-    def message(self, arrays: Any, run_spec: RunSpec) -> None:
+    def message(self, arrays: Any) -> None:
         """The message of a round: its names, shapes and dtypes are compared with the algorithm's own later."""
         if not isinstance(arrays, Mapping) or not all(isinstance(a, np.ndarray) for a in arrays.values()):
             raise InputError("d must be a table of arrays")
-        W = arrays.get("W")
-        if run_spec.algorithm.by_questions and W is not None:
-            self.working_set(W, run_spec.x0.size)
 
 
 # --- single values ---

@@ -1,62 +1,57 @@
-"""The closed list of questions a server may ask, and what a site answers. Nothing else crosses the boundary.
+"""The closed list of queries: what a server may ask, and what each site adds to the sum. Nothing else crosses the wall.
 
-A question is a record; `answer(site)` is what the site does with its own rows, and pure but for a site's memory of its
-rounds. Answers are used through their weighted sum, in the order of the sites; those of `Describe` and `Steepness` are
-looked at one by one. Several questions travel in one message, and several models (the rows of x) in one question.
+A query is a record of arrays; `Query.Reply` is the part of one site. A server program receives the weighted sum of the
+replies (`federation.server.sums`), never a list of them; rows, columns and label types are the only facts known site by
+site. Several queries share a message, and several models (the rows of x) share a query. How a site computes its reply is in
+`federation.site.answers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.sparse import issparse
 
 from compfed.errors import InputError
-from compfed.federation.spec import RunSpec, RowSubset, ObjectiveSpec
-from compfed.losses.base import unwarned
-from compfed.problem import sparse_rows
-from compfed.site_summary import Facts, facts_of
-
-if TYPE_CHECKING:
-    from compfed.federation.site.site import LocalDataset, Site
+from compfed.federation.spec import ObjectiveSpec, RowSubset, RunSpec
+from compfed.site_summary import Facts
 
 
 class Refusal(NamedTuple):
-    """What a site answers to a question that it will not, or cannot, answer."""
+    """The reply of a site that will not, or cannot, answer a query."""
 
-    reason: str  # for a person: names the site, the question and why
+    reason: str  # for a person: names the site, the query and why
 
 
 class SiteRefusal(InputError):
-    """A site did not answer; `replies` holds what was answered to the other questions of the same message."""
+    """A site refused a query; `sums` holds the sums of the other queries of the same message."""
 
-    def __init__(self, reason: str, replies: Any = None):
+    def __init__(self, reason: str, sums: object = None):
         super().__init__(reason)
-        self.replies = replies
+        self.sums = sums
 
 
 class Query(Protocol):
-    def answer(self, site: Site) -> Any:
-        """What a site says, from its own rows alone."""
-        ...
+    """One of `QUERIES`."""
+
+    Reply: type
 
 
 @dataclass(frozen=True, eq=False)
 class Describe:
-    """How many rows, which columns, which labels. With `classes`, labels are names to list; otherwise numbers to add.
+    """Rows, columns and labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `part` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
-    also means and spreads of columns and labels, for a person to look at.
+    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
+    also means and spreads of columns and labels, for a person to read.
     """
 
     classes: bool = False
     subset: RowSubset | None = None
     detail: bool = False
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         rows: int
         weight: float  # of the rows together; their number unless rows are weighted
         width: int
@@ -66,164 +61,87 @@ class Describe:
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
         facts: Facts | None = None
 
-    def answer(self, site: Site) -> Answer:
-        facts = facts_of(site.whole(), site.labels) if self.detail else None
-        return self._counted(site)._replace(facts=facts)
-
-    def _counted(self, site: Site) -> Answer:
-        weights = site.weights_of(self.subset)
-        rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
-        if self.classes:
-            site.check_classes()
-            found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
-            each = np.bincount(codes, weights[weights > 0], minlength=len(found))
-            return self.Answer(rows, weight, site.width, site.columns, found, each, np.array(np.nan))
-        if site.labels.dtype.kind not in "biuf":
-            raise InputError(
-                f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them."
-            )
-        shares = weights / weight if weight > 0 else weights
-        mean = np.asarray(shares @ site.labels)
-        return self.Answer(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean)
-
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """The mean of every column, and of the squared distance from that.
+    """The first two moments of every column: the mean, and the mean square.
 
-    The mean is rounded, by `rest`: with it the squared distance from any other point is known to the last digits, also of a
-    column whose mean is large (`scaling.spread`). Sums of squares would lose them all.
+    Each is a pair of doubles, a number and what its rounding lost: so the variance of a column whose mean is large is known
+    to the last digits (`federation.server.moments`). A single double would lose them all.
     """
 
     subset: RowSubset | None = None
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
+        weight: float  # of the rows together
         mean: np.ndarray
-        rest: np.ndarray
+        mean_low: np.ndarray
         square: np.ndarray
-
-    def answer(self, site: Site) -> Answer:
-        A, q = site.features, site.shares_of(self.subset)
-        if issparse(A):
-            return self.Answer(*sparse_rows.moments(A, q))
-        away = np.subtract(
-            A, A[0], dtype=float
-        )  # around a row of its own: a constant column has exactly its value as mean
-        mean = A[0] + q @ away
-        np.subtract(A, mean, out=away)  # in place, as rows may be many
-        rest = q @ away
-        return self.Answer(mean, rest, q @ np.square(away, out=away))
+        square_low: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Lipschitz:
     """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x.
 
-    With `roughly` a bound that takes one look at the rows: for steps it would be too large, for a certificate it will do.
+    `counts` has a 1 at the eighth of an octave that L_i is in: from the sum of these the server knows max_i L_i within 9 %.
+    With `upper_bound` the reply is a bound that takes one pass over the rows, and no counts: too large for steps, good
+    enough for a certificate.
     """
 
     objective: ObjectiveSpec
     x: np.ndarray | None = None
-    roughly: bool = False
+    upper_bound: bool = False
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         L: float
-
-    def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.objective), self.objective.loss
-        at = None if loss.curvature is not None else (seen.start if self.x is None else self.x)
-        if self.roughly:
-            steep = loss.curvature_bound(seen.A, seen.q, seen.lengths, at, seen.y)
-        else:
-            steep = loss.steepness(seen.A, seen.q, at, seen.y)
-        return self.Answer(float(steep) + float(loss.ridge))
+        counts: np.ndarray | None
 
 
 @dataclass(frozen=True, eq=False)
-class ValueAndGradient:
-    """f_i and grad f_i at every row of x, and `terms`: how large the terms of the gradient are before they cancel.
+class Evaluate:
+    """f_i and grad f_i at every row of x; on the coordinates `coords` also the Hessian.
+
+    `terms` is how large the terms of the gradient are before they cancel. `hessian` is the matrix of a quadratic model of
+    f_i around x, without the ridge, which the server knows: the second derivative, or what the loss has in its place
+    (`Loss.model_hessian`). Only its upper triangle travels.
 
     With `dual` = (shift, stretch, mix, z), one row per model, also the conjugate of the loss at a dual point, which bounds
-    how far F(x) is from its minimum: sum_l q_l loss*(theta_l, y_l), where theta is made of the slopes at x and of those at
-    the constant prediction z, theta_l = stretch ((1 - mix) (slope_l(x) - shift) + mix slope_l(z)).
+    how far F(x) is from its minimum: sum_l q_l loss*(theta_l, y_l), where theta is made of the derivatives at x and of those
+    at the constant prediction z, theta_l = stretch ((1 - mix) (derivative_l(x) - shift) + mix derivative_l(z)).
     """
 
     objective: ObjectiveSpec
     x: np.ndarray  # (models, d)
+    coords: np.ndarray | None = None
     dual: np.ndarray | None = None  # (models, 4)
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         value: np.ndarray  # (models,)
         gradient: np.ndarray  # (models, d)
         terms: np.ndarray  # (models,)
-        conjugate: np.ndarray | None  # (models,)
-
-    @unwarned
-    def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.objective), self.objective.loss
-        x = np.asarray(self.x, seen.A.dtype)
-        half = 0.5 * float(loss.ridge)
-        value, gradient, terms = loss.evaluated(x, seen.A, seen.y, seen.q, seen.lengths)
-        value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
-        conjugate = None
-        if self.dual is not None:
-            conjugate = np.array([self._conjugate(seen, v, *at) for v, at in zip(x, self.dual, strict=True)])
-        return self.Answer(value, gradient, terms, conjugate)
-
-    def _conjugate(
-        self, seen: LocalDataset, x: np.ndarray, shift: float, stretch: float, mix: float, z: float
-    ) -> float:
-        loss: Any = self.objective.loss  # the server asks this only of a loss with a conjugate
-        theta = (1 - mix) * (loss.slope(seen.A @ x, seen.y) - shift)
-        if mix > 0:
-            theta = theta + mix * loss.slope(np.full(len(theta), z), seen.y)
-        theta = stretch * theta
-        return float(seen.q @ loss.conjugate(theta, seen.y))
-
-
-@dataclass(frozen=True, eq=False)
-class Curvature:
-    """The matrix of a quadratic model of f_i around x, on the coordinates W, without the ridge, which the server knows.
-
-    It is the second derivative, or what the loss has in its place (`Loss.model_hessian`). Only the upper triangle travels.
-    """
-
-    objective: ObjectiveSpec
-    x: np.ndarray  # (d,)
-    W: np.ndarray
-
-    class Answer(NamedTuple):
-        triangle: np.ndarray  # |W| (|W| + 1) / 2 numbers, or fewer where the loss says how
-
-    def answer(self, site: Site) -> Answer:
-        seen, loss = site.look(self.objective), self.objective.loss
-        return self.Answer(np.asarray(loss.model_triangle(self.x, seen.A, seen.y, seen.q, self.W)))
+        hessian: np.ndarray | None = None  # (models, |coords| (|coords| + 1) / 2), or fewer where the loss says how
+        conjugate: np.ndarray | None = None  # (models,)
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The loss of the models in the rows of x on the rows that `part` holds out, seen as `view` sees those it keeps."""
+    """The loss of the models in the rows of x on the rows of `subset`, scaled and encoded as in `objective`."""
 
     objective: ObjectiveSpec
     subset: RowSubset
     x: np.ndarray  # (models, d)
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         weight: float  # of the rows held out
         loss: np.ndarray  # (models,): sum_l q_l loss_l, q_l the shares of those rows
 
-    def answer(self, site: Site) -> Answer:
-        seen, weights = site.look(self.objective), site.weights_of(self.subset)
-        q = weights / (weights.sum() or 1.0)
-        loss = np.array([q @ np.asarray(self.objective.loss.values(v, seen.A, seen.y)) for v in self.x])
-        return self.Answer(float(weights.sum()), loss)
-
 
 @dataclass(frozen=True, eq=False)
-class Round:
-    """Exchange `exchange` of round r of a job: the server's message d down, the site's answer u up.
+class LocalUpdate:
+    """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
 
-    The site's memory of the job moves on. A method that closes its rounds hears their result in the next message.
+    The site's client state moves on. A method that finishes its rounds hears their result in the next broadcast.
     """
 
     run_spec: RunSpec
@@ -231,29 +149,36 @@ class Round:
     exchange: int
     d: Mapping[str, np.ndarray]
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         u: Mapping[str, np.ndarray]
-        finite: bool  # is what the site remembers now finite too?
-
-    def answer(self, site: Site) -> Answer:
-        return self.Answer(*site.take_part(self.run_spec, self.r, self.exchange, self.d))
+        finite: bool  # is the client state finite too?
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class FinishRound:
     """The result of round r for its participants, where the next round may have others."""
 
     run_spec: RunSpec
     r: int
     d: Mapping[str, np.ndarray]
 
-    class Answer(NamedTuple):
+    class Reply(NamedTuple):
         finite: bool
 
-    def answer(self, site: Site) -> Answer:
-        return self.Answer(site.hear(self.run_spec, self.r, self.d))
+
+LIPSCHITZ_BINS = 4096  # eighths of an octave, from 2^-256 to 2^256
 
 
-QUERIES: tuple[type, ...] = (
-    Describe, Moments, Lipschitz, ValueAndGradient, Curvature, HeldOut, Round, Result,
-)  # fmt: skip
+def lipschitz_bin(L: float) -> int:
+    """The bin of a Lipschitz constant in `Lipschitz.Reply.counts`."""
+    exponent = np.floor(8 * np.log2(L)) if L > 0 else -np.inf
+    return int(np.clip(exponent + LIPSCHITZ_BINS // 2, 0, LIPSCHITZ_BINS - 1))
+
+
+def largest_lipschitz(counts: np.ndarray) -> float:
+    """An upper bound on max_i L_i from the sum of the counts, at most 9 % too large; inf beyond the last bin."""
+    last = int(np.flatnonzero(counts)[-1])
+    return np.inf if last == LIPSCHITZ_BINS - 1 else float(2.0 ** ((last + 1 - LIPSCHITZ_BINS // 2) / 8))
+
+
+QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, LocalUpdate, FinishRound)

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-from scipy.sparse import issparse
 
 from compfed._utils.records import describe
 from compfed.losses import Loss
-from compfed.problem.sparse_rows import SparseRows
 from compfed.regularisers import Regulariser
 from compfed.trace import Members
 
@@ -43,17 +41,6 @@ class FeatureScaling:
     def penalised(self) -> int:
         """Number of coefficients before the intercept."""
         return self.centre.size * self.outputs
-
-    def features(self, A: Any) -> Any:
-        """Rows in these coordinates, with a last column of ones for the intercept. Sparse rows stay sparse."""
-        if issparse(A):
-            return SparseRows(A, self.centre, self.scale, self.intercept)
-        width = self.centre.size
-        Z = np.empty((len(A), width + int(self.intercept)))
-        np.subtract(A, self.centre, out=Z[:, :width])  # in place: rows may be many
-        Z[:, :width] /= self.scale
-        Z[:, width:] = 1.0
-        return Z
 
     def model(self, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
         """The flat model of coefficients (width, outputs) and intercepts (outputs,)."""

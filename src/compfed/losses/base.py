@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from compfed._utils.array_namespace import Numbers, namespace, product
+from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
 from compfed.losses.labels import one_column
 from compfed.losses.lipschitz import gram, largest_eigenvalue
-from compfed.problem.triangle import square, upper
 
 
 class Evaluated(NamedTuple):

@@ -10,11 +10,11 @@ from scipy.special import xlogy
 
 from compfed._utils.array_namespace import Numbers, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
 from compfed._utils.records import count, nonnegative, positive, record
+from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
 from compfed.losses.base import ManyOutputs, OneOutput, unwarned
 from compfed.losses.labels import counts, numbered_classes, several_columns, two_classes
 from compfed.losses.lipschitz import gram
-from compfed.problem.triangle import square, upper
 
 
 def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:

@@ -16,10 +16,10 @@ from compfed._utils.arrays import made_here
 from compfed.algorithms.contract import message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
-from compfed.federation.accounting import Communication, asked
+from compfed.federation.accounting import Communication, query_cost
 from compfed.federation.codec import digest, payload
 from compfed.federation.server.program import Program, Spent
-from compfed.federation.server.rounds import Order, Segment, evaluation_request, looked
+from compfed.federation.server.rounds import Order, Segment, evaluation_of, evaluation_request
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
 from compfed.federation.spec import ObjectiveSpec, ProblemSpec
@@ -99,9 +99,9 @@ class Compiled:
             cost = cost.beside(self._cost(run_spec, trace, rounds, r, seen))
         yield Spent(cost)
         last = int(traces[0]["round"][-1]) == before[0] + rounds
-        (answers,) = yield [evaluation_request(self.order.specs[0], np.array([t.x for t in traces]), last)]
+        (sums,) = yield [evaluation_request(self.order.specs[0], np.array([t.x for t in traces]), last)]
         return [
-            Segment(trace, None if "diverged" in trace.provenance else looked(spec, answers, k))
+            Segment(trace, None if "diverged" in trace.provenance else evaluation_of(spec, sums, trace.x, k))
             for k, (spec, trace) in enumerate(zip(self.order.specs, traces, strict=True))
         ]
 
@@ -131,8 +131,8 @@ class Compiled:
         up = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.up))
         cached = payload(run_spec, self.federation.cached)
         model = run_spec.x0.nbytes
-        cost = asked("Round", cached + opened * down, opened * up, opened * len(shapes))
-        cost = cost.beside(asked("ValueAndGradient", looks * model, looks * (model + 16), looks, counts=False))
+        cost = query_cost("LocalUpdate", cached + opened * down, opened * up, opened * len(shapes))
+        cost = cost.beside(query_cost("Evaluate", looks * model, looks * (model + 16), looks, counts=False))
         messages = opened * len(shapes) - (opened - done)
         return Communication(messages).beside(cost)
 

@@ -98,7 +98,7 @@ class _Engine:
 
     def carried(self, cost: Communication) -> dict[str, float]:
         """Bytes of the messages of all rounds, per site on average, without what a site is told of the job at first."""
-        said = [cost.by_query[kind] for kind in ("Round", "Result") if kind in cost.by_query]
+        said = [cost.by_query[kind] for kind in ("LocalUpdate", "FinishRound") if kind in cost.by_query]
         cached = payload(self.loop.run_spec, set()) if said else 0
         first = cached * self.run.participants / self.run.problem.n
         return {"bytes_down": sum(down for _, down, _ in said) - first, "bytes_up": sum(up for _, _, up in said)}

@@ -1,7 +1,7 @@
-"""The minimiser over sites, with nothing to tune: a method chosen by what it is expected to cost, and a certificate.
+"""The minimiser over sites, with nothing to tune: a method chosen by its expected cost, and a certificate.
 
-Everything here happens at the server and is written as a talk (`federation.conversation`): it runs over sites in this process
-and over a network alike, and reads no row.
+Everything here is a server program (`federation.server.program`): it runs over sites in this process and over a network
+alike, and reads no row.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, ProximalNewton
+from compfed.algorithms import AcceleratedDecoupledProx, Algorithm
 from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
+from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import ProblemSpec
 from compfed.problem_spec import length
 from compfed.solvers.certificate import OUT_OF_REACH, Certificate, hidden
 from compfed.solvers.first_order import minimising_by_rounds
 from compfed.solvers.method_choice import Choice, automatic, certificate_step, named, of_first_order, working_width
+from compfed.solvers.prox_newton import ProximalNewton
 from compfed.solvers.search import FIRST_ORDER, FederatedSolution, Search, Start, bounds_of
-from compfed.solvers.second_order import NO_MINIMISER, STILL_GROWS, asking, questions_at, read
+from compfed.solvers.second_order import NO_MINIMISER, SOLVERS, STILL_GROWS, SecondOrder, search_trials
 
 
 def minimising(federation: Federation, spec: ProblemSpec, search: Search, start: Start) -> Program[FederatedSolution]:
-    """Rounds until the certificate holds, with the method asked for or, for "auto", the one expected to cost the least."""
+    """Search until the certificate holds, with the method asked for or, for "auto", the one expected to cost the least."""
     choice = _choice(spec, search, start)
-    if not choice.method.by_questions:
+    if not _is_second_order(choice):
         return _explained((yield from minimising_by_rounds(federation, spec, search, start)), choice)
-    found = yield from _by_questions(spec, search, start, choice)
+    found = yield from _by_trials(spec, search, start, choice)
     if (
         found.converged
         or search.algorithm != "auto"
@@ -36,51 +38,60 @@ def minimising(federation: Federation, spec: ProblemSpec, search: Search, start:
     ):
         return found
     if not found.certificate.within_reach:  # whatever the method
-        said = [] if OUT_OF_REACH in found.notes else [OUT_OF_REACH]
-        return replace(found, notes=[*found.notes, *said])
+        more = [] if OUT_OF_REACH in found.notes else [OUT_OF_REACH]
+        return replace(found, notes=[*found.notes, *more])
     rest = replace(search, algorithm=FIRST_ORDER, max_rounds=search.max_rounds - found.rounds)
     later = yield from minimising_by_rounds(federation, spec, rest, replace(start, x=found.x))
     notes = [*found.notes, f"going on with {type(later.algorithm).__name__}", *later.notes]
-    whole = replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
-    return _explained(whole, choice)
+    both = replace(later, rounds=found.rounds + later.rounds, trace=found.trace.then(later.trace), notes=notes)
+    return _explained(both, choice)
 
 
-def _explained(minimum: FederatedSolution, choice: Choice) -> FederatedSolution:
-    """The minimum, whose trace says why the method was chosen, where there was a choice."""
+def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution:
+    """The solution, whose trace says why the method was chosen, where there was a choice."""
     if not choice.why:
-        return minimum
-    trace = minimum.trace
-    return replace(minimum, trace=replace(trace, provenance=trace.provenance | {"choice": choice.why}))
+        return solution
+    trace = solution.trace
+    return replace(solution, trace=replace(trace, provenance=trace.provenance | {"choice": choice.why}))
 
 
 def starting(spec: ProblemSpec, search: Search, x: np.ndarray, scale: float | None = None) -> Program[Start]:
-    """One message: Lipschitz constants, value and gradient at x, and what a second-order search asks first."""
+    """One message: Lipschitz bounds, value and gradient at x, and the Hessian a second-order search begins with.
+
+    Where a site refuses the Hessian, a second message asks without it.
+    """
     choice = _choice(spec, search)
-    curved = choice.method is ProximalNewton and working_width(spec.regulariser, spec.d) == spec.d
-    W = np.arange(spec.d, dtype=np.int32) if curved else None
-    refused = ""
+    second_order = _is_second_order(choice)
+    whole = choice.method is ProximalNewton and working_width(spec.regulariser, spec.d) == spec.d
+    trial, refused = Trial(x, np.arange(spec.d, dtype=np.int32) if whole else None), ""
+    bound = Lipschitz(spec.objective, x, upper_bound=second_order)
     try:
-        rough = Lipschitz(spec.objective, x, roughly=choice.method.by_questions)
-        (answers,) = yield [Request((rough, *questions_at(spec, x, W)))]
+        sums = yield [Request((bound,), weights=spec.weights), evaluate_request(spec, trial)]
     except SiteRefusal as refusal:
-        (answers,) = refusal.replies
-        answers, W, refused = [said[:2] for said in answers], None, str(refusal)
-        if any(isinstance(a, Refusal) for said in answers for a in said):
+        sums = refusal.sums
+        if trial.W is None or isinstance(sums[0][0], Refusal):
             raise
-    seen = read(spec, x, W, [said[1:] for said in answers])
-    L = np.array([said[0].L for said in answers])
-    scale = length(seen.at.gradient) if scale is None else scale
-    return Start(x, L, scale, seen, None, refused, choice.method.by_questions)
+        trial, refused = Trial(x), str(refusal)
+        sums = [sums[0], *(yield [evaluate_request(spec, trial)])]
+    (summed_bound,), (summed,) = sums
+    at = evaluation(spec, trial, summed)
+    L, L_max = lipschitz_bounds(spec, summed_bound)
+    scale = length(at.gradient) if scale is None else scale
+    return Start(x, L, L_max, scale, at, None, refused, second_order)
 
 
-def asks_questions(spec: ProblemSpec, search: Search) -> bool:
-    """Is this a search by plain questions?"""
-    return _choice(spec, search).method.by_questions
+def is_second_order(spec: ProblemSpec, search: Search) -> bool:
+    """Is this a search by trials of a second-order solver?"""
+    return _is_second_order(_choice(spec, search))
+
+
+def _is_second_order(choice: Choice) -> bool:
+    return choice.method in SOLVERS.values()
 
 
 def _choice(spec: ProblemSpec, search: Search, start: Start | None = None) -> Choice:
     """The method to use, and why."""
-    if isinstance(search.algorithm, Algorithm):
+    if isinstance(search.algorithm, (Algorithm, *SOLVERS.values())):
         return Choice(type(search.algorithm))
     if search.algorithm == FIRST_ORDER:
         return Choice(AcceleratedDecoupledProx)
@@ -93,37 +104,35 @@ def _choice(spec: ProblemSpec, search: Search, start: Start | None = None) -> Ch
     return automatic(spec, search.seconds_per_round, first, start.refused)
 
 
-def _by_questions(spec: ProblemSpec, search: Search, start: Start, choice: Choice) -> Program[FederatedSolution]:
-    """A second-order search. Where a site refuses curvature, "auto" goes on without."""
+def _by_trials(spec: ProblemSpec, search: Search, start: Start, choice: Choice) -> Program[FederatedSolution]:
+    """A second-order search. Where a site refuses its Hessian, "auto" goes on without."""
     step, notes = certificate_step(spec, start.L), [start.refused] if start.refused else []
-    algorithm = search.algorithm
-    if not isinstance(algorithm, Algorithm):
-        algorithm = choice.method.from_bounds(bounds_of(spec, search, start), 1.0)
-    if isinstance(algorithm, ProximalNewton) and algorithm.width is None:
-        algorithm = replace(algorithm, width=working_width(spec.regulariser, spec.d))
-    given = {"tol": search.tol * start.scale, "step": step, "max_rounds": search.max_rounds}
+    given = search.algorithm
+    solver: SecondOrder
+    if isinstance(given, tuple(SOLVERS.values())):
+        solver = given
+    else:
+        solver = SOLVERS[choice.method.__name__].from_bounds(bounds_of(spec, search, start))
+    if isinstance(solver, ProximalNewton):
+        solver = solver.with_width(working_width(spec.regulariser, spec.d))
+    limits = {"tol": search.tol * start.scale, "step": step, "max_rounds": search.max_rounds}
     try:
-        reached = yield from asking(spec, algorithm, start.seen or start.x, kept=start.kept, **given)
+        first = start.x if start.at is None else start.at
+        reached = yield from search_trials(spec, solver, first, kept=start.kept, **limits)
     except SiteRefusal as refusal:
-        if search.algorithm != "auto" or not isinstance(algorithm, ProximalNewton):
+        if search.algorithm != "auto" or not isinstance(solver, ProximalNewton):
             raise
-        return (yield from minimising_without_curvature(spec, search, start, str(refusal)))
+        without = None if start.at is None else start.at.without_hessian()
+        start = replace(start, refused=str(refusal), at=without)
+        choice = automatic(spec, search.seconds_per_round, refused=str(refusal))
+        return (yield from _by_trials(spec, search, start, choice))
     if search.progress is not None:
         search.progress(reached.messages, reached.messages)
     exists = not {NO_MINIMISER, STILL_GROWS}.intersection(reached.notes)
-    hides = hidden(reached.seen.x, 1.0 / step, reached.seen.at.terms, float(np.sum(spec.sizes)))
+    hides = hidden(reached.at.x, 1.0 / step, reached.at.terms, float(np.sum(spec.sizes)))
     certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists, rounding=hides)
     found = FederatedSolution(
-        reached.seen.x, certificate, reached.good, reached.messages, algorithm, reached.trace,
-        [*notes, *reached.notes], reached.seen.at, reached,
+        reached.at.x, certificate, reached.good, reached.messages, solver, reached.trace, [*notes, *reached.notes],
+        reached.at, reached,
     )  # fmt: skip
     return _explained(found, choice)
-
-
-def minimising_without_curvature(
-    spec: ProblemSpec, search: Search, start: Start, refused: str
-) -> Program[FederatedSolution]:
-    """The same after a refusal."""
-    cached = replace(start, refused=refused, seen=None if start.seen is None else start.seen.without_curvature())
-    choice = automatic(spec, search.seconds_per_round, refused=refused)
-    return (yield from _by_questions(spec, search, cached, choice))

@@ -14,8 +14,9 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds
 from compfed.errors import StepSizeWarning
 from compfed.federation.queries import Lipschitz
+from compfed.federation.server.evaluation import Evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, gather
-from compfed.federation.server.rounds import Evaluation, Order, Segment, runner
+from compfed.federation.server.rounds import Order, Segment, runner
 from compfed.federation.spec import ProblemSpec
 from compfed.solvers.certificate import Certificate, Verdict, at_rounding_level, hidden, judged
 from compfed.solvers.method_choice import certificate_step, named, of_first_order
@@ -35,9 +36,10 @@ def minimising_by_rounds(
     A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
     run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
     """
-    if start.rough:
-        (answers,) = yield [Request((Lipschitz(spec.objective, start.x),))]
-        start = replace(start, L=np.array([steep.L for (steep,) in answers]), rough=False)
+    if start.upper_bound:
+        ((bound,),) = yield [Request((Lipschitz(spec.objective, start.x),), weights=spec.weights)]
+        L, L_max = lipschitz_bounds(spec, bound)
+        start = replace(start, L=L, L_max=L_max, upper_bound=False)
     guard = _Guard.at_start(spec, search, start)
     step = certificate_step(spec, start.L)
     tol = search.tol * start.scale

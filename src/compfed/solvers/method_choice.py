@@ -1,4 +1,4 @@
-"""Which method a search runs, and the step that certifies what it finds. At the server."""
+"""Which method a search runs: the one whose rounds and bytes are expected to cost the least."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ from compfed.losses import Loss
 from compfed.problem_spec import usable
 from compfed.regularisers import Regulariser, largest_step
 from compfed.regularisers.coordinate_form import coordinate_form
+from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, SecondOrder
 
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # of a model with no more coefficients, the curvature of all is asked for
 WIDTH = (64, 128)  # of a larger one, that of an eighth of its coordinates at least, within these bounds
 WIDEST = 3000  # coordinates whose curvature is asked for at most: 36 MB a message
+
+Method = type[alg.Algorithm] | type[SecondOrder]
 
 # Rounds that a search typically takes, from the runs behind docs/few-rounds.md
 ROUNDS = {"ProximalNewton": 12, "ProximalBFGS": 80, "first-order": 1000}
@@ -29,14 +32,14 @@ ROUNDS = {"ProximalNewton": 12, "ProximalBFGS": 80, "first-order": 1000}
 class Choice:
     """A method, and why it was chosen."""
 
-    method: type[alg.Algorithm]
+    method: Method
     why: str = ""
 
 
 class Candidate(NamedTuple):
     """What a search with a method is expected to cost."""
 
-    method: type[alg.Algorithm]
+    method: Method
     rounds: int
     bytes: float  # of one round, both ways
 
@@ -80,11 +83,11 @@ def candidates(problem: Stated, first_order: type[alg.Algorithm]) -> list[Candid
     convex = getattr(loss, "convex", False) and largest_step(g) == np.inf
     if not convex or problem.dtype != np.float64:
         return found
-    found.append(Candidate(alg.ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
+    found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)
     if w <= WIDEST:
         message = vectors + 4 * w + 8.0 * loss.model_numbers(w)
-        found.append(Candidate(alg.ProximalNewton, ROUNDS["ProximalNewton"], message))
+        found.append(Candidate(ProximalNewton, ROUNDS["ProximalNewton"], message))
     return found
 
 
@@ -97,14 +100,18 @@ def automatic(
     """The method whose rounds and bytes are expected to cost the least; without curvature, where a site refuses it."""
     listed = sorted(candidates(problem, first_order), key=lambda c: c.seconds(seconds_per_round))
     if refused:
-        listed = [c for c in listed if c.method is not alg.ProximalNewton]
+        listed = [c for c in listed if c.method is not ProximalNewton]
     price = f"at {seconds_per_round:g} s a round and {BANDWIDTH / 1e6:g} MB/s"
     said = "; ".join(c.said(seconds_per_round) for c in listed)
     return Choice(listed[0].method, f"expected {price}: {said}." + (f" {refused}" if refused else ""))
 
 
-def named(asked: str | type[alg.Algorithm]) -> type[alg.Algorithm]:
-    """The method of a name, or the class itself."""
+def named(asked: str | Method) -> Method:
+    """The method of a name, or the class itself: a second-order solver, or a local-update algorithm."""
+    plain = asked.lower().replace("-", "").replace("_", "") if isinstance(asked, str) else ""
+    for name, solver in SOLVERS.items():
+        if asked is solver or plain == name.lower():
+            return solver
     cls = alg.find(asked) if isinstance(asked, str) else asked
     if not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
         raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {cls!r}.")
@@ -122,6 +129,6 @@ def of_first_order(bounds: Bounds, n: int) -> type[alg.Algorithm]:
     return alg.AcceleratedDecoupledProx if n > 1 and longer else alg.FISTA
 
 
-def certificate_step(spec: ProblemSpec, L: np.ndarray) -> float:
+def certificate_step(spec: ProblemSpec, L: float) -> float:
     """1 / sum_i p_i L_i: the step of the gradient mapping that certifies a model; refuses what allows none."""
-    return 1.0 / usable(float(spec.weights @ L), spec.regulariser)
+    return 1.0 / usable(L, spec.regulariser)

@@ -1,4 +1,4 @@
-"""What a search for a minimum is told, where it starts, and what it finds."""
+"""The parameters of a search for the minimiser, its start, and its result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.server.rounds import Evaluation
+from compfed.federation.server.evaluation import Evaluation
 from compfed.federation.spec import ProblemSpec
 from compfed.monitor import Progress
 from compfed.solvers.certificate import Certificate
-from compfed.solvers.second_order import Reached, Seen
+from compfed.solvers.second_order import ProximalBFGS, ProximalNewton, Reached, SecondOrder
 from compfed.trace import Trace
 
 FIRST_ORDER = "first-order"  # the better of the first-order methods
@@ -26,7 +26,7 @@ FIRST_ORDER = "first-order"  # the better of the first-order methods
 class Search:
     """How to look for a minimum: until the gradient mapping is at most `tol` times a scale."""
 
-    algorithm: str | type[Algorithm] | Algorithm = "auto"
+    algorithm: str | type[Algorithm] | type[SecondOrder] | Algorithm | SecondOrder = "auto"
     tau: int = 5
     tol: float = 1e-12
     max_rounds: int = 20_000
@@ -35,7 +35,7 @@ class Search:
     seconds_per_round: float = 1.0  # what a message costs, beside its bytes
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, (str, type, Algorithm)):
+        if not isinstance(self.algorithm, (str, type, Algorithm, ProximalNewton, ProximalBFGS)):
             raise InputError(
                 "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
                 f"{shortened(repr(self.algorithm), 80)}."
@@ -44,15 +44,16 @@ class Search:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a search starts, and what the sites said there: their Lipschitz constants, and the scale of the gradient."""
+    """Where a search starts: a model, Lipschitz bounds, and the scale of the gradient."""
 
     x: np.ndarray
-    L: np.ndarray  # L_i, one per site
+    L: float  # sum_i p_i L_i
+    L_max: float  # a bound on max_i L_i
     scale: float
-    seen: Seen | None = None  # what they said of f at x
-    kept: dict[str, np.ndarray] | None = None  # what a method remembers of f
-    refused: str = ""  # why a site told no curvature
-    rough: bool = False  # are the L_i bounds that are too large for steps?
+    at: Evaluation | None = None  # f at x
+    kept: dict[str, np.ndarray] | None = None  # from a search with another g: what is true of f whatever g is
+    refused: str = ""  # why a site gave no Hessian
+    upper_bound: bool = False  # are the L_i bounds that are too large for steps?
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,11 @@ class FederatedSolution:
     certificate: Certificate
     converged: bool
     rounds: int
-    algorithm: Algorithm
+    algorithm: Algorithm | SecondOrder
     trace: Trace
-    notes: list[str] = field(default_factory=list)  # what the guard did
-    at: Evaluation | None = None  # what the sites say of x
-    reached: Reached | None = None  # of a search by questions: where another one may start
+    notes: list[str] = field(default_factory=list)  # steps that were halved, and why a search ended
+    at: Evaluation | None = None  # f at x
+    reached: Reached | None = None  # of a second-order search: where another one may start
     communication: Communication | None = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -75,5 +76,5 @@ class FederatedSolution:
 
 
 def bounds_of(spec: ProblemSpec, search: Search, start: Start) -> Bounds:
-    """What a rule for step sizes may know."""
-    return Bounds.of(start.L, spec.weights, float(spec.loss.ridge), search.tau, spec.d)
+    """The bounds that a rule for step sizes may use."""
+    return Bounds(start.L, start.L_max, float(spec.loss.ridge), search.tau, spec.d)

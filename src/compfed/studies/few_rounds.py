@@ -28,7 +28,7 @@ from compfed.algorithms import default_steps
 from compfed.data import from_table
 from compfed.data.bundled import breast_cancer
 from compfed.federation.codec import payload
-from compfed.federation.queries import Query, ValueAndGradient
+from compfed.federation.queries import Evaluate, Query
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Logistic
@@ -39,12 +39,14 @@ from compfed.simulation import simulate
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
 from compfed.solvers.auto import starting
+from compfed.solvers.method_choice import Method
 from compfed.solvers.search import Search
+from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, SecondOrder
 from compfed.studies.methods_compared import costs_to
 from compfed.studies.paper.setting import paper_problem
 from compfed.trace import Trace
 
-METHODS = (alg.ProximalNewton, alg.ProximalBFGS, alg.AcceleratedDecoupledProx, alg.FISTA, alg.DecoupledProx)
+METHODS: tuple[Method, ...] = (ProximalNewton, ProximalBFGS, alg.AcceleratedDecoupledProx, alg.FISTA, alg.DecoupledProx)
 STYLES = {"DecoupledProx": 0, "ProximalNewton": 1, "ProximalBFGS": 2, "AcceleratedDecoupledProx": 5, "FISTA": 6}
 ACCURACIES = (1e-2, 1e-4, 1e-6, 1e-8)
 COSTS = {"rounds": "round", "bytes": "bytes"}
@@ -108,11 +110,11 @@ class Overheard(InProcess):
         known, questions = set(self.cached), messages[0]  # every site is asked the same
         self.down.append(sum(payload(question, known) for question in questions))
         self.up.append(sum(payload(reply, set()) for reply in replies.values()) / len(replies))
-        self.models += [question.x[0] for question in questions if isinstance(question, ValueAndGradient)]
+        self.models += [question.x[0] for question in questions if isinstance(question, Evaluate)]
         return replies
 
 
-def by_questions(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
+def by_trials(problem: Problem, method: type[SecondOrder], x_star: np.ndarray, rounds: int) -> Trace:
     """A second-order search, one row per message: the best model asked about so far."""
     sites = Overheard(problem)
     minimum = solve_federated(problem, method.__name__, max_rounds=rounds - 1, federation=sites)
@@ -141,9 +143,13 @@ def by_rounds(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray,
     return trace.after(round=first.rounds, bytes_up=first.bytes_up, bytes_down=first.bytes_down)
 
 
-def run(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
+def run(problem: Problem, method: Method, x_star: np.ndarray, rounds: int) -> Trace:
     """The trace of one method, with a column of the bytes both ways."""
-    trace = (by_questions if method.by_questions else by_rounds)(problem, method, x_star, rounds)
+    trace = (
+        by_trials(problem, method, x_star, rounds)
+        if method in SOLVERS.values()
+        else by_rounds(problem, method, x_star, rounds)
+    )
     return replace(trace, columns=trace.columns | {"bytes": trace["bytes_up"] + trace["bytes_down"]})
 
 

@@ -90,10 +90,11 @@ def _comparing(federation: Federation, plan: Plan, alpha: float, test_size: floa
     usable = [m for m in models if m is not None]
     scaling, objective = fitted.prepared.scaling, fitted.prepared.spec.objective
     x = np.array([scaling.model(coef, intercept) for coef, intercept in usable])
-    (answers,) = yield [Request((HeldOut(objective, out, x),), models=len(x))]
-    said = [answer for (answer,) in answers]
-    rows = np.array([answer.weight for answer in said])
-    each = np.array([np.where(answer.weight > 0, answer.loss, np.nan) for answer in said]).T  # (models, sites)
+    query = HeldOut(objective, out, x)
+    requests = [Request((query,), (i,), models=len(x) if i == 0 else 0, counts=i == 0) for i in range(n)]
+    said = [held_out for (held_out,) in (yield requests)]  # of each site by itself
+    rows = np.array([held_out.weight for held_out in said])
+    each = np.array([held_out.means if held_out.sites else np.full(len(x), np.nan) for held_out in said]).T
     together = np.nan_to_num(each) @ rows / rows.sum()
     losses, k = np.full((len(models), len(rows) + 1), np.nan), 0
     shape = usable[-1][0].shape
@@ -123,11 +124,11 @@ def _models(fitted: Fitted, local: Sequence[Fitted | None]) -> list[tuple[np.nda
     own = fitted.prepared.scaling.coefficients(fitted.minimum.x)
     models: list[tuple[np.ndarray, np.ndarray] | None] = []
     weights = []
-    for fit, described in zip(local, fitted.prepared.gathered.described, strict=True):
+    for fit, weight in zip(local, fitted.prepared.gathered.totals, strict=True):
         found = None if fit is None else fit.prepared.scaling.coefficients(fit.minimum.x)
         same = found is not None and fit is not None and _same_outputs(fit, fitted)
         models.append(found if same else None)
-        weights += [described.weight] if same else []
+        weights += [weight] if same else []
     usable = [m for m in models if m is not None]
     average = None
     if usable:

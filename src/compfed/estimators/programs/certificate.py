@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import linprog
 
-from compfed.federation.queries import ValueAndGradient
+from compfed.federation.queries import Evaluate
 from compfed.federation.server.program import Program, Request
 from compfed.federation.spec import FeatureScaling, ProblemSpec
 from compfed.losses import Softmax
@@ -43,7 +43,7 @@ def duality_gap(
 ) -> Program[float | None]:
     """F(x) minus a dual value, and what rounding may hide: F(x) - F(x*) is at most this. None where no dual point is at hand.
 
-    `null` is the model without features, and what the sites said of it.
+    `null` is the model without features, and f there.
     """
     g: Any = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
     loss: Any = spec.loss
@@ -52,10 +52,10 @@ def duality_gap(
     gradient = minimum.at.gradient
     shift = float(gradient[-1]) if scaling.intercept else 0.0  # sum_l p_l theta_l
     mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
-    if shift != 0 and null is not None and null.seen is not None:
+    if shift != 0 and null is not None and null.at is not None:
         at_null = float(null.x[-1])
         mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
-        v = (1 - mix) * v + mix * null.seen.at.gradient[: scaling.penalised]
+        v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
     if (l1[hard] == 0).any():  # of zero alone: stretching finds no other dual point than zero
@@ -63,10 +63,8 @@ def duality_gap(
     excess = np.abs(v[hard]) > l1[hard]
     stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
     dual_point = np.array([[shift, stretch, mix, at_null]])
-    (answers,) = yield [Request((ValueAndGradient(spec.objective, minimum.x[None], dual_point),))]
-    said = [answer for (answer,) in answers]
-    value = float(spec.weights @ [answer.value[0] for answer in said])
-    conjugate = float(spec.weights @ [answer.conjugate[0] for answer in said])
+    ((summed,),) = yield [Request((Evaluate(spec.objective, minimum.x[None], dual=dual_point),), weights=spec.weights)]
+    value, conjugate = float(summed.value[0]), float(summed.conjugate[0])
     over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
     dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
     primal = at_point(spec.regulariser, minimum.x, value, gradient, 1.0).objective
@@ -86,20 +84,20 @@ def exchangeable(spec: ProblemSpec, minimum: FederatedSolution) -> np.ndarray | 
     working set, for penalties without a form, and for the softmax, whose classes share a free constant anyhow.
     """
     form = coordinate_form(spec.regulariser, spec.d)
-    seen = None if minimum.reached is None else minimum.reached.seen
-    if form is None or seen is None or seen.H is None or seen.W is None or isinstance(spec.loss, Softmax):
+    at = None if minimum.reached is None else minimum.reached.at
+    if form is None or at is None or at.H is None or at.W is None or isinstance(spec.loss, Softmax):
         return None
     if not minimum.converged or _mixed(form):
         return None
-    ways = _ways(form, minimum.x, seen.at.gradient, 10 * minimum.certificate.gradient_mapping)
-    W = np.asarray(seen.W)
+    ways = _ways(form, minimum.x, at.gradient, 10 * minimum.certificate.gradient_mapping)
+    W = np.asarray(at.W)
     place = np.full(spec.d, -1)
     place[W] = np.arange(len(W))
     known = [way for way in ways if (place[way.members] >= 0).all()]
     B = np.zeros((len(W), len(known)))
     for k, way in enumerate(known):
         B[place[way.members], k] = way.entries
-    d = _admitted(_null_space(B.T @ seen.H @ B), np.array([way.one_sided for way in known], bool))
+    d = _admitted(_null_space(B.T @ at.H @ B), np.array([way.one_sided for way in known], bool))
     if d is None:
         return np.empty(0, int) if len(known) == len(ways) else None
     moved = np.linalg.norm(B @ d, axis=1)

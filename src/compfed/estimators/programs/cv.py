@@ -25,7 +25,6 @@ from compfed.estimators.programs.fit import (
     certified,
     gathering,
     preparing,
-    site_weights,
 )
 from compfed.estimators.programs.path import AlphaGrid, following
 from compfed.federation.queries import HeldOut
@@ -60,7 +59,7 @@ def selecting(
     """Fit every alpha to every split and to all rows, and choose."""
     everything = yield from gathering(federation, plan)
     classes = everything.labels.classes
-    rows = [a.rows for a in everything.described]
+    rows = everything.rows.tolist()
     subsets = parts_of(cv, seed, rows, plan.family.of_classes, listed)
     if rule == "one_standard_error" and len(subsets) < 2:
         raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
@@ -105,10 +104,11 @@ def _held_out(
     """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
     path = yield from following(federation, prepared, alphas)
     models = np.array([m.x for m in path])
-    (answers,) = yield [Request((HeldOut(prepared.spec.objective, subset(True), models),), models=len(models))]
-    said = [answer for (answer,) in answers]
-    p = site_weights([answer.weight for answer in said], prepared.plan.equal_sites)
-    return path, p @ np.array([answer.loss for answer in said])
+    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, subset(True), models),), models=len(models))]
+    if not held_out.sites:
+        raise InputError("a fold holds out every row, or none; give other folds.")
+    equal = prepared.plan.equal_sites
+    return path, held_out.means / held_out.sites if equal else held_out.loss / held_out.weight
 
 
 def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
@@ -129,7 +129,7 @@ def _check_classes(
         learnt = split.labels.classes
         absent = classes if learnt is None else np.setdiff1d(classes, learnt)
         if absent.size:
-            out = [site for site, a, m in zip(sites, split.described, rows, strict=True) if a.rows < m]
+            out = [site for site, here, m in zip(sites, split.rows, rows, strict=True) if here < m]
             raise InputError(
                 f"{name}: one split has no row of class {absent[0]!s} to learn from; it holds out rows of: {', '.join(out)}. "
                 "Use fewer folds, another seed, folds inside the sites, or leave the class out."

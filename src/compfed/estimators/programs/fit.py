@@ -19,9 +19,10 @@ from compfed._utils.text import some
 from compfed._utils.validation import check_words
 from compfed.errors import InputError
 from compfed.estimators.programs.certificate import duality_gap, exchangeable
-from compfed.federation.queries import Describe, Moments, ValueAndGradient
+from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.server.sums import Description
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
 from compfed.losses import Loss
 from compfed.problem_spec import length
@@ -46,21 +47,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What the sites said of themselves, of all their rows or of a part of them."""
+    """The sites' sums about their rows: all rows, or a subset of them."""
 
     subset: RowSubset | None
-    described: Sequence[Describe.Answer]
+    rows: np.ndarray  # of each site
+    totals: np.ndarray  # weight of each site's rows
     weights: np.ndarray  # p_i
     labels: Labels
-    moments: Sequence[Moments.Answer]
-
-    @property
-    def width(self) -> int:
-        return self.described[0].width
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        return self.described[0].columns
+    columns: tuple[str, ...] | None
+    width: int
+    moments: Moments.Reply
 
 
 @dataclass(frozen=True)
@@ -82,8 +78,8 @@ class Prepared:
 
     @property
     def null_gradient(self) -> np.ndarray:
-        assert self.null.seen is not None
-        return self.null.seen.at.gradient
+        assert self.null.at is not None
+        return self.null.at.gradient
 
     def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
@@ -100,15 +96,18 @@ def _penalty(plan: Plan, scaling: FeatureScaling, alpha: float) -> Regulariser:
 
 
 def gathering(federation: Federation, plan: Plan, subset: RowSubset | None = None) -> Program[Gathered]:
-    """One message: rows, columns and labels of every site, and means and spreads of its columns."""
-    (answers,) = yield [Request((Describe(plan.family.of_classes, subset), Moments(subset=subset)))]
-    described = [described for described, _ in answers]
-    _check_columns(federation.names, described)
+    """One message: rows, columns and labels of the sites, and the moments of their columns."""
+    counted = np.ones(len(federation.names)) if plan.equal_sites else None  # each site once, or each row
+    (sites,), (moments,) = yield [
+        Request((Describe(plan.family.of_classes, subset),)),
+        Request((Moments(subset),), weights=counted, counts=False),
+    ]
+    _check_columns(federation.names, sites)
     if plan.family.of_classes:
-        _check_kinds(federation.names, described)
-    weights = site_weights([a.weight for a in described], plan.equal_sites)
-    labels = _labels(described, weights, plan.family.of_classes)
-    return Gathered(subset, described, weights, labels, [moments for _, moments in answers])
+        _check_kinds(federation.names, sites)
+    weights = site_weights(sites.weights, plan.equal_sites)
+    labels = _labels(sites, plan)
+    return Gathered(subset, sites.rows, sites.weights, weights, labels, sites.columns[0], sites.widths[0], moments)
 
 
 def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
@@ -119,36 +118,39 @@ def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
     return (total > 0) / (total > 0).sum() if equal else total / total.sum()
 
 
-def _check_columns(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
-    """All sites must speak of the same columns."""
-    first = described[0]
-    for name, answer in zip(names, described, strict=True):
-        if answer.width != first.width or answer.columns != first.columns:
+def _check_columns(names: Sequence[str], sites: Description) -> None:
+    """All sites must have the same columns."""
+    for name, width, columns in zip(names, sites.widths, sites.columns, strict=True):
+        if width != sites.widths[0] or columns != sites.columns[0]:
+            apart = _columns_apart(names[0], sites.columns[0], sites.widths[0], name, columns, width)
             raise InputError(
-                f"{_columns_apart(names[0], first, name, answer)} All sites need the same columns in the same order: over a "
-                "network, `features` in site.toml names them and their order."
+                f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
+                "them and their order."
             )
 
 
-def _columns_apart(one: str, first: Describe.Answer, other: str, answer: Describe.Answer) -> str:
+def _columns_apart(
+    one: str, first: tuple[str, ...] | None, first_width: int, other: str, columns: tuple[str, ...] | None, width: int
+) -> str:
     """Where the columns of two sites differ, by name."""
-    if first.columns is None or answer.columns is None:
-        return f"site {other!r} has {answer.width} columns, site {one!r} has {first.width} columns."
-    missing = [c for c in first.columns if c not in answer.columns]
-    extra = [c for c in answer.columns if c not in first.columns]
-    if missing or extra:
-        said = [f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has."] * bool(
-            missing
-        )
-        said += [f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not."] * bool(extra)
-        return " ".join(said)
-    at = next(j for j, (a, b) in enumerate(zip(first.columns, answer.columns, strict=True)) if a != b)
-    return f"column {at} is {answer.columns[at]!r} at site {other!r} and {first.columns[at]!r} at site {one!r}."
+    if first is None or columns is None:
+        return f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
+    missing = [c for c in first if c not in columns]
+    extra = [c for c in columns if c not in first]
+    found = []
+    if missing:
+        found.append(f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has.")
+    if extra:
+        found.append(f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not.")
+    if found:
+        return " ".join(found)
+    at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
+    return f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
 
 
-def _check_kinds(names: Sequence[str], described: Sequence[Describe.Answer]) -> None:
+def _check_kinds(names: Sequence[str], sites: Description) -> None:
     """Classes are words at every site, or numbers at every site: as words, 1 and "1.0" would be two classes."""
-    words = [answer.classes.dtype.kind in "UO" for answer in described]
+    words = [kind in "UO" for kind in sites.label_kinds]
     if any(words) and not all(words):
         one, other = names[words.index(True)], names[words.index(False)]
         raise InputError(
@@ -156,22 +158,18 @@ def _check_kinds(names: Sequence[str], described: Sequence[Describe.Answer]) -> 
         )
 
 
-def _labels(described: Sequence[Describe.Answer], p: np.ndarray, of_classes: bool) -> Labels:
-    if not of_classes:
-        shapes = {np.shape(a.label_mean) for a in described}
-        if len(shapes) > 1:
-            raise InputError(
-                f"the sites have labels of different shapes, {sorted(shapes)}; all need the same outcomes."
-            )
-        mean = p @ np.array([a.label_mean for a in described])
-        return Labels(None, None, np.atleast_1d(mean), one_column=np.ndim(mean) == 0)
-    classes = np.unique(np.concatenate([a.classes for a in described]))
-    check_words("labels are the classes of rows", classes)
-    shares = np.zeros(len(classes))
-    for weight, answer in zip(p, described, strict=True):
-        if answer.weight > 0:
-            shares[np.searchsorted(classes, answer.classes)] += weight * answer.class_weights / answer.weight
-    return Labels(classes, shares, None)
+def _labels(sites: Description, plan: Plan) -> Labels:
+    counted = (sites.weights > 0).sum() if plan.equal_sites else sites.weights.sum()
+    if plan.family.of_classes:
+        check_words("labels are the classes of rows", sites.classes)
+        shares = sites.class_shares if plan.equal_sites else sites.class_weights
+        return Labels(sites.classes, shares / counted, None)
+    if len(set(sites.label_shapes)) > 1:
+        shapes = sorted(set(sites.label_shapes))
+        raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
+    total = sites.label_means if plan.equal_sites else sites.label_sum
+    assert total is not None, "labels are numbers of one shape"
+    return Labels(None, None, np.atleast_1d(total / counted), one_column=np.ndim(total) == 0)
 
 
 # --- prepare ---
@@ -194,7 +192,7 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
         weights=gathered.weights,
         names=federation.names,
         numbers=tuple(range(len(federation.names))),
-        sizes=np.array([max(a.rows, 1) for a in gathered.described]),
+        sizes=np.maximum(gathered.rows, 1),
         width=gathered.width + int(plan.fit_intercept),
     )
     null = np.zeros(spec.d)
@@ -207,9 +205,8 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
 
 def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     """(centre, scale) of every column; without an intercept columns are not centred."""
-    moments, p = gathered.moments, gathered.weights
-    centre = pooled_mean(moments, p) if plan.fit_intercept else np.zeros(gathered.width)
-    return centre, spread(moments, centre, p)
+    centre = pooled_mean(gathered.moments) if plan.fit_intercept else np.zeros(gathered.width)
+    return centre, spread(gathered.moments, centre)
 
 
 def _searched_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray]:
@@ -225,9 +222,8 @@ def _searched_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
     for _ in range(NULL_SEARCH):
-        (answers,) = yield [Request((ValueAndGradient(objective, points[:, None]),))]
-        slopes = spec.weights @ np.array([said.gradient[:, -1] for (said,) in answers])
-        terms = spec.weights @ np.array([said.terms for (said,) in answers])
+        ((summed,),) = yield [Request((Evaluate(objective, points[:, None]),), weights=spec.weights)]
+        slopes, terms = summed.gradient[:, -1], summed.terms
         nearest = int(np.abs(slopes).argmin())
         best = points[[nearest]]
         if np.abs(slopes[nearest]) <= 1e-15 * terms[nearest] or slopes[0] > 0 or slopes[-1] < 0:
@@ -260,7 +256,7 @@ class Fitted:
         coef, intercept = prepared.scaling.coefficients(self.minimum.x)
         sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
         curved = prepared.spec.loss.curvature
-        steep = float(prepared.spec.weights @ prepared.null.L) if curved is None else float(curved)
+        steep = prepared.null.L if curved is None else float(curved)
         lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
         unique = None if self.others is None else not self.others.size
         return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)

@@ -15,7 +15,7 @@ from compfed._utils.validation import is_number, numbers, whole
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import Prepared
 from compfed.federation.server.program import Federation, Program, gather
-from compfed.solvers.auto import asks_questions, minimising
+from compfed.solvers.auto import is_second_order, minimising
 from compfed.solvers.first_order import minimising_all
 from compfed.solvers.search import FederatedSolution, Search, Start
 
@@ -80,7 +80,7 @@ def following(
 ) -> Program[list[FederatedSolution]]:
     """The minimiser at each alpha; all that are under way share their messages."""
     search = replace(prepared.plan.search, progress=None)
-    if asks_questions(prepared.at(float(alphas[0])), search):
+    if is_second_order(prepared.at(float(alphas[0])), search):
         return (yield from _coarse_to_fine(federation, prepared, alphas, search))
     return (yield from _in_blocks(federation, prepared, alphas, search))
 
@@ -90,7 +90,7 @@ def _coarse_to_fine(
 ) -> Program[list[FederatedSolution]]:
     """Every few alphas at first, from the model without features; then those between, each from the nearest one found.
 
-    What the sites said of a model is true at every alpha: a search that starts there asks nothing before its first step,
+    An evaluation of f is true at every alpha: a search that starts there asks nothing before its first step,
     and its working set begins with that model's.
     """
     found: dict[int, FederatedSolution] = {}
@@ -112,7 +112,7 @@ def _nearest(null: Start, found: Mapping[int, FederatedSolution], k: int) -> Sta
         return null
     nearest = found[min(known, key=lambda j: (abs(j - k), j))].reached
     assert nearest is not None
-    return replace(null, x=nearest.seen.x, seen=nearest.seen, kept=nearest.kept)
+    return replace(null, x=nearest.at.x, at=nearest.at, kept=nearest.kept)
 
 
 def _in_blocks(

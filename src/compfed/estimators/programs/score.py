@@ -17,21 +17,21 @@ def scoring(
     federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None
 ) -> Program[float]:
     """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites."""
-    (answers,) = yield [Request((Describe(),))]
-    said = [answer for (answer,) in answers]
-    for name, answer in zip(federation.names, said, strict=True):
-        if answer.width != coef.size or (columns is not None and answer.columns not in (None, columns)):
+    ((sites,),) = yield [Request((Describe(),))]
+    for name, width, names, shape in zip(
+        federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True
+    ):
+        if width != coef.size or (columns is not None and names not in (None, columns)):
             raise InputError(
                 f"site {name!r} has other columns than those the model was fitted with; nothing was scored."
             )
-        if np.ndim(answer.label_mean):
-            raise InputError(f"site {name!r} has {answer.label_mean.size} outcomes per row; the model has one.")
-    weights = np.array([answer.weight for answer in said])
-    mean = float(weights @ np.array([answer.label_mean for answer in said]) / weights.sum())
+        if shape:
+            raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
+    mean = float(sites.label_sum / sites.weights.sum())
     scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
     models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
-    (answers,) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
-    left, spread = weights @ np.array([answer.loss for (answer,) in answers])
+    ((held_out,),) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
+    left, spread = held_out.loss
     if spread == 0.0:  # labels that are all the same: as sklearn.metrics.r2_score has it
         return 1.0 if left == 0.0 else 0.0
     return float(1.0 - left / spread)

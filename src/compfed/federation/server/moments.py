@@ -1,33 +1,29 @@
-"""Federated standardisation: the pooled mean and standard deviation of every column, from sums over the sites.
-
-A look at a federation before anything is fitted: sizes, labels, and how far its sites differ. One message.
-"""
+"""Mean and standard deviation of the pooled columns, and a description of the sites, from sums over the sites."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from compfed._utils.double_double import add, divide, multiply, two_product
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
 from compfed.federation.server.program import Federation, Program, Request, ask, run_program
 from compfed.site_summary import Summary, summarised
 
 
-class Scaling(NamedTuple):
+class ColumnScales(NamedTuple):
     """Mean and standard deviation of each column; one that never varies has standard deviation 1."""
 
     mean: np.ndarray
     scale: np.ndarray
 
 
-def standardisation(federation: Federation, weights: np.ndarray | None = None) -> Scaling:
+def standardisation(federation: Federation, weights: np.ndarray | None = None) -> ColumnScales:
     """mean = sum_i p_i sum_l q_il a_il, scale^2 = sum_i p_i sum_l q_il (a_il - mean)^2, rows weighted as in the loss.
 
-    `weights` are the p_i; each site's share of the rows unless given. One message: a site sends its own mean, and its
-    mean square distance from that.
+    `weights` are the p_i; each site's share of the rows unless given. One message.
 
     >>> from compfed.data import from_arrays
     >>> from compfed.federation import InProcess
@@ -35,35 +31,36 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
     >>> [round(float(v[0]), 3) for v in standardisation(federation)]
     [4.0, 4.32]
     """
-
-    def talk() -> Program[Scaling]:
-        (answers,) = yield [Request((Describe(), Moments()))]
-        rows = np.array([described.weight for described, _ in answers])
-        p = rows / rows.sum() if weights is None else np.asarray(weights, float)
-        moments = [moments for _, moments in answers]
-        mean = pooled_mean(moments, p)
-        return Scaling(mean, spread(moments, mean, p))
-
-    return run_program(federation, talk())[0]
+    (moments,) = ask(federation, Moments(), weights=weights)
+    mean = pooled_mean(moments)
+    return ColumnScales(mean, spread(moments, mean))
 
 
-def pooled_mean(moments: Sequence[Moments.Answer], p: np.ndarray) -> np.ndarray:
-    """sum_i p_i mean_i, around one of them: a constant column has exactly its value as mean."""
-    first = moments[0].mean
-    return first + p @ np.array([m.mean - first for m in moments])
+def pooled_mean(moments: Moments.Reply) -> np.ndarray:
+    """The mean of every column; a constant column has exactly its value as mean."""
+    return divide((moments.mean, moments.mean_low), moments.weight)[0]
 
 
-def spread(moments: Sequence[Moments.Answer], centre: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """The root mean square distance of every column from `centre`; 1 for a column that does not vary."""
-    away = [m.mean - centre for m in moments]
-    variance = p @ np.array([m.square + 2 * m.rest * a + a**2 for m, a in zip(moments, away, strict=True)])
-    # values that differ by rounding only: what is far below the size of a column is no variation
+def spread(moments: Moments.Reply, centre: np.ndarray) -> np.ndarray:
+    """The root mean square distance of every column from `centre`; 1 for a column that does not vary.
+
+    E (a - c)^2 = E a^2 - 2 c E a + c^2 in double-double arithmetic: in doubles the terms of a column whose mean is large
+    would cancel to nothing.
+    """
+    zero = np.zeros_like(centre)
+    square = divide((moments.square, moments.square_low), moments.weight)
+    mean = divide((moments.mean, moments.mean_low), moments.weight)
+    cross = multiply((-2 * centre, zero), mean)
+    variance = add(add(square, cross), two_product(centre, centre))[0]
+    # values that differ by rounding only: far below the size of a column there is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(centre)) ** 2
     return np.sqrt(np.where(varies, variance, 1.0))
 
 
 def describe(federation: Federation) -> Summary:
-    """`cf.data.describe` over whoever answers; no row leaves its site.
+    """Sizes, labels, and how far the sites differ, before anything is fitted: `cf.data.describe` over a federation.
+
+    Asks every site for its own figures, in one message; no row leaves its site.
 
     >>> import compfed as cf
     >>> t = cf.data.bundled.diabetes()
@@ -71,18 +68,18 @@ def describe(federation: Federation) -> Summary:
     >>> str(describe(cf.federation.InProcess(sites))) == str(cf.data.describe(sites))
     True
     """
-    answers = [answer for (answer,) in ask(federation, Describe(detail=True))]
-    for name, answer in zip(federation.names, answers, strict=True):
-        shape, first = (_shape(a) for a in (answer, answers[0]))
-        if shape != first:
-            raise InputError(
-                f"site {name!r} has {shape[0]} columns and {shape[1]} label(s) per row; site {federation.names[0]!r} has "
-                f"{first[0]} and {first[1]}. All sites need the same columns and labels."
-            )
-    return summarised(federation.names, answers[0].columns, [answer.facts for answer in answers])
 
+    def program() -> Program[Summary]:
+        names = federation.names
+        sums = yield [Request((Describe(detail=True),), sites=(i,)) for i in range(len(names))]
+        sites = [site for (site,) in sums]
+        for name, site in zip(names, sites, strict=True):
+            (width, labels), (first, outcomes) = ((s.widths[0], s.facts.label_mean.size) for s in (site, sites[0]))
+            if (width, labels) != (first, outcomes):
+                raise InputError(
+                    f"site {name!r} has {width} columns and {labels} label(s) per row; site {names[0]!r} has "
+                    f"{first} and {outcomes}. All sites need the same columns and labels."
+                )
+        return summarised(names, sites[0].columns[0], [site.facts for site in sites])
 
-def _shape(answer: Describe.Answer) -> tuple[int, int]:
-    """Columns, and labels per row."""
-    assert answer.facts is not None, "asked for in detail"
-    return answer.width, answer.facts.label_mean.size
+    return run_program(federation, program())[0]

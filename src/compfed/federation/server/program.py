@@ -1,12 +1,12 @@
-"""Conversations: how a computation at the server asks its questions, and how several of them share their messages.
+"""Server programs: computations at the server that ask the sites, and how several of them share their messages.
 
-A computation that needs the sites is a generator, a *talk*. It yields requests (what to ask, and of whom), receives the
-answers, and returns its result:
+A server program is a generator. It yields requests (queries, and whom to ask), receives the sum of the replies to each
+query, and returns its result:
 
-    (answers,) = yield [Request((ValueAndGradient(view, x),))]      # answers[i][j]: of site i to question j
+    ((evaluated,),) = yield [Request((Evaluate(objective, x),), weights=p)]      # evaluated.gradient: sum_i p_i grad f_i
 
-`converse` drives a talk over a federation and counts what travels. `in_parallel` makes one talk of several: in each
-step the requests of all that are still under way travel in one message, and those that have finished drop out. A talk
+`run_program` drives a program over a federation and counts what travels. `gather` makes one program of several: in each
+step the requests of all that are still under way travel in one message, and those that have finished drop out. A program
 that did its rounds without messages (compiled, for sites in this process) yields `Spent`: what a network would have
 carried.
 """
@@ -17,39 +17,53 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from compfed._utils.precision import our_settings
 from compfed.errors import InputError
-from compfed.federation.accounting import Communication, asked
+from compfed.federation.accounting import Communication, query_cost
 from compfed.federation.codec import payload
 from compfed.federation.queries import Query, Refusal, SiteRefusal
+from compfed.federation.server.sums import total
 
 T = TypeVar("T")
 
 
 class Federation(Protocol):
-    """Whoever answers: sites in this process, or sites across a network."""
+    """Sites in this process, or sites across a network."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
     @property
     def cached(self) -> set[str]:
-        """Hashes of the records its sites have been told, so that they need not travel again."""
+        """Hashes of the records that the sites have received, so that they need not travel again."""
         ...
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        """One message to each site named, one reply from each; an error names the site."""
+        """Send one message to each site named and return one reply from each; an error names the site."""
         ...
 
 
 @dataclass(frozen=True)
 class Request:
-    """Questions for all sites, or for those in `of`, about so many models.
+    """Queries to all sites, or to `sites`, whose replies are added with `weights`.
 
-    `counts` unless the models have another question in the same message.
+    Parameters
+    ----------
+    queries : tuple of Query
+    sites : tuple of int, optional
+        Positions of the sites that are asked; all unless given.
+    weights : array, optional
+        The factor of each asked site's reply in the sum; 1 unless given.
+    models : int
+        Number of models that the queries are about.
+    counts : bool
+        False if the same models have another query in the same message.
     """
 
     queries: tuple[Query, ...]
-    of: tuple[int, ...] | None = None
+    sites: tuple[int, ...] | None = None
+    weights: np.ndarray | None = None
     models: int = 1
     counts: bool = True
 
@@ -61,83 +75,79 @@ class Spent:
     cost: Communication
 
 
+Sums = list[tuple[Any, ...]]  # of each request, the sum of the replies to each of its queries
 Program = Generator[Sequence[Request] | Spent, Any, T]
 
 
-def run_program(federation: Federation, talk: Program[T]) -> tuple[T, Communication]:
-    """The result of a talk, and what it cost."""
+def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communication]:
+    """Drive a program to its result; return it with the messages and bytes it cost."""
     if not hasattr(federation, "send"):
         raise InputError(
-            f"a federation has names, told and send (such as InProcess(sites)); got {type(federation).__name__}."
+            f"a federation has names, cached and send (such as InProcess(sites)); got {type(federation).__name__}."
         )
     with our_settings():
-        return _driven(federation, talk)
+        cost, sums = Communication(), None
+        while True:
+            try:
+                step = _advance(program, sums)
+            except StopIteration as end:
+                return end.value, cost
+            sums = None  # sums may be large: the last ones go before the next ones come
+            if isinstance(step, Spent):
+                cost = cost.then(step.cost)
+            else:
+                sums, message = _exchange(federation, step)
+                cost = cost.then(message)
 
 
-def _driven(federation: Federation, talk: Program[T]) -> tuple[T, Communication]:
-    cost, replies = Communication(), None
-    while True:
-        try:
-            said = _deliver(talk, replies)
-        except StopIteration as end:
-            return end.value, cost
-        if isinstance(said, Spent):
-            cost, replies = cost.then(said.cost), None
-        else:
-            replies = None  # answers of many sites are large: the last ones go before the next ones come
-            replies, message = _exchange(federation, said)
-            cost = cost.then(message)
+def _advance(program: Program[Any], sums: Sums | None) -> Sequence[Request] | Spent:
+    """Hand a program its sums; a refusal among them is raised inside it, where it may be handled."""
+    refused = next((s for request in sums or () for s in request if isinstance(s, Refusal)), None)
+    return program.send(sums) if refused is None else program.throw(SiteRefusal(refused.reason, sums))
 
 
-def _deliver(talk: Program[Any], replies: Any) -> Sequence[Request] | Spent:
-    """Hand a talk its answers; one that was refused something hears of it as an error, which it may handle."""
-    answers = (answer for request in replies or () for site in request for answer in site)
-    refused = next((answer for answer in answers if isinstance(answer, Refusal)), None)
-    return talk.send(replies) if refused is None else talk.throw(SiteRefusal(refused.reason, replies))
-
-
-def gather(talks: Sequence[Program[T]]) -> Program[list[T]]:
-    """All of them as one: they share their messages, so the longest decides how many rounds there are."""
-    speakers = [_Speaker(talk) for talk in talks]
-    for speaker in speakers:
-        speaker.go_on(None)
+def gather(programs: Sequence[Program[T]]) -> Program[list[T]]:
+    """Run programs side by side as one: they share their messages, so the longest decides how many there are."""
+    tasks = [_Task(program) for program in programs]
+    for task in tasks:
+        task.advance(None)
     steps = 0
-    while under_way := [speaker for speaker in speakers if not speaker.done]:
+    while under_way := [task for task in tasks if not task.done]:
         try:
-            replies = yield [request for speaker in under_way for request in speaker.requests]
-        except SiteRefusal as refusal:  # one of them was refused something: it hears of it below, the others do not
-            replies = refusal.replies
+            sums = yield [request for task in under_way for request in task.requests]
+        except SiteRefusal as refusal:  # raised again below in the program that was refused, and in no other
+            sums = refusal.sums
         steps += 1
-        rest = iter(replies)
-        for speaker in under_way:
-            speaker.go_on([next(rest) for _ in speaker.requests])
+        rest = iter(sums)
+        for task in under_way:
+            task.advance([next(rest) for _ in task.requests])
     apart = Communication()
-    for speaker in speakers:
-        apart = apart.beside(replace(speaker.spent, rounds=speaker.steps + speaker.spent.rounds))
+    for task in tasks:
+        apart = apart.beside(replace(task.spent, rounds=task.steps + task.spent.rounds))
     if apart.rounds > steps or apart.models:
         yield Spent(replace(apart, rounds=apart.rounds - steps))
-    return [speaker.result for speaker in speakers]
+    return [task.result for task in tasks]
 
 
-def for_site(site: int, n: int, talk: Program[T]) -> Program[T]:
-    """The talk with one of n sites, as if there were no other."""
-    replies = None
+def for_site(site: int, n: int, program: Program[T]) -> Program[T]:
+    """Run a program with one of n sites, as if there were no other."""
+    sums = None
     while True:
         try:
-            said = _deliver(talk, replies)
+            step = _advance(program, sums)
         except StopIteration as end:
             return end.value
         try:
-            if isinstance(said, Spent):
-                replies = yield Spent(said.cost.over(n))
+            if isinstance(step, Spent):
+                sums = yield Spent(step.cost.over(n))
             else:
-                replies = yield [replace(request, of=(site,)) for request in said]
+                sums = yield [replace(request, sites=(site,)) for request in step]
         except SiteRefusal as refusal:
-            replies = refusal.replies
+            sums = refusal.sums
 
 
 class SingleSite:
-    """A federation seen as one of its sites: what a talk over that site alone is told of it."""
+    """One site of a federation, as a federation of its own: what a program over that site alone may know of it."""
 
     def __init__(self, federation: Federation, site: int):
         self.names, self.cached = (federation.names[site],), federation.cached
@@ -148,61 +158,58 @@ class SingleSite:
 
 
 @dataclass
-class _Speaker:
-    """A talk under way."""
+class _Task:
+    """A program under way."""
 
-    talk: Program[Any]
+    program: Program[Any]
     requests: Sequence[Request] = ()
     steps: int = 0  # messages it had a part in
     spent: Communication = field(default_factory=Communication)
     result: Any = None
     done: bool = False
 
-    def go_on(self, replies: Any) -> None:
-        """On to the next question, or to the end."""
+    def advance(self, sums: Sums | None) -> None:
+        """Run until its next request, or its end."""
         try:
-            said = _deliver(self.talk, replies)
-            while isinstance(said, Spent):
-                self.spent = self.spent.then(said.cost)
-                said = self.talk.send(None)
-            self.requests, self.steps = said, self.steps + 1
+            step = _advance(self.program, sums)
+            while isinstance(step, Spent):
+                self.spent = self.spent.then(step.cost)
+                step = self.program.send(None)
+            self.requests, self.steps = step, self.steps + 1
         except StopIteration as end:
             self.result, self.done = end.value, True
 
 
-def ask(federation: Federation, *queries: Query) -> list[tuple[Any, ...]]:
-    """One message to every site; their answers in the order of the sites."""
+def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = None) -> tuple[Any, ...]:
+    """Send one message to every site; return the weighted sum of the replies to each query."""
 
-    def talk() -> Program[list[tuple[Any, ...]]]:
-        (answers,) = yield [Request(queries)]
-        return answers
+    def program() -> Program[tuple[Any, ...]]:
+        (sums,) = yield [Request(queries, weights=weights)]
+        return sums
 
-    return run_program(federation, talk())[0]
+    return run_program(federation, program())[0]
 
 
-def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[list[Any], Communication]:
-    """One message to every site that is asked something; the answers to each request, and what they cost."""
-    n = len(federation.names)
+def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[Sums, Communication]:
+    """Send one message to every site that is asked something; return the sums of each request, and what they cost."""
+    names = federation.names
     messages: dict[int, list[Query]] = {}
-    places = []  # where the questions of each request are in the message to each site
+    places = []  # where the queries of each request are in the message to each site
     for request in requests:
-        who = range(n) if request.of is None else request.of
-        places.append([(i, len(messages.setdefault(i, []))) for i in who])
-        for i in who:
+        asked = range(len(names)) if request.sites is None else request.sites
+        places.append([(i, len(messages.setdefault(i, []))) for i in asked])
+        for i in asked:
             messages[i] += request.queries
     replies = federation.send(messages)
-    answers, cost = [], Communication(rounds=1)
+    sums, cost = [], Communication(rounds=1)
     for request, spots in zip(requests, places, strict=True):
-        answers.append([replies[i][start : start + len(request.queries)] for i, start in spots])
-        cost = cost.beside(_cost(request, answers[-1], n, federation.cached))
-    return answers, cost
-
-
-def _cost(request: Request, answers: Sequence[tuple[Any, ...]], n: int, cached: set[str]) -> Communication:
-    """Bytes of a request, on average over all sites."""
-    cost, share = Communication(), len(answers) / n
-    for j, query in enumerate(request.queries):
-        down = payload(query, cached) * share
-        up = sum(payload(answer[j], set()) for answer in answers) / n
-        cost = cost.beside(asked(type(query).__name__, down, up, request.models, request.counts and j == 0))
-    return cost
+        here, found = [names[i] for i, _ in spots], []
+        for j, query in enumerate(request.queries):
+            each = [replies[i][start + j] for i, start in spots]
+            down = payload(query, federation.cached) * len(spots) / len(names)
+            up = sum(payload(reply, set()) for reply in each) / len(names)
+            counted = request.counts and j == 0
+            cost = cost.beside(query_cost(type(query).__name__, down, up, request.models, counted))
+            found.append(total(query, each, request.weights, here))
+        sums.append(tuple(found))
+    return sums, cost

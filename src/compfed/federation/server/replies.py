@@ -17,16 +17,17 @@ from compfed.errors import InputError
 from compfed.federation.codec import unnamed
 from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH
 from compfed.federation.queries import (
-    Curvature,
+    LIPSCHITZ_BINS,
     Describe,
+    Evaluate,
+    FinishRound,
     HeldOut,
     Lipschitz,
+    LocalUpdate,
     Moments,
     Query,
     Refusal,
-    Result,
-    Round,
-    ValueAndGradient,
+    lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
@@ -58,22 +59,17 @@ def _fault(queries: Sequence[Query], answers: Any, weighted: bool, width: int | 
     if type(answers) is not tuple or len(answers) != len(queries):
         count = f"{len(answers)} replies" if type(answers) is tuple else f"a {type(answers).__name__}"
         return f"{count} to {len(queries)} queries"
-    infinite: set[bytes] | None = None
     for query, answer in zip(queries, answers, strict=True):
         kind = type(query).__name__
         try:
             if type(answer) is Refusal:
                 _reason(answer)
                 continue
-            if type(answer) is not type(query).Answer:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
+            if type(answer) is not type(query).Reply:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
                 return f"{kind} is answered with {printable(type(answer).__qualname__, 100)}"
-            if isinstance(answer, Describe.Answer):
+            if isinstance(answer, Describe.Reply):
                 width = _width(answer.width, width)
-            if isinstance(query, Curvature):
-                infinite = _infinite_points(queries, answers) if infinite is None else infinite
-                _triangle(query, answer, infinite)
-            else:
-                _check(query, answer, weighted, width)
+            _check(query, answer, weighted, width)
         except InputError as wrong:
             return f"{kind}: {printable(str(wrong))}"
     return None
@@ -84,23 +80,23 @@ def _check(query: Query, answer: Any, weighted: bool, width: int | None) -> None
         case Describe():
             _described(query, answer, weighted)
         case Moments():
-            _moments(answer, width)
+            _moments(answer, width, weighted)
         case Lipschitz():
-            _number("L", answer.L)
-        case ValueAndGradient():
+            _lipschitz(query, answer)
+        case Evaluate():
             _evaluated(query, answer)
         case HeldOut():
             _weight("weight", answer.weight, weighted)
             _array("loss", answer.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
             _at_most_infinite("loss", answer.loss)
-        case Round():
+        case LocalUpdate():
             run_spec = query.run_spec  # whether its numbers are finite is the server loop's to judge: a run may diverge
             shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
             if type(answer.u) is not dict or not all(isinstance(a, np.ndarray) for a in answer.u.values()):
                 raise InputError("u is no table of arrays")
             unnamed(answer.u, shapes[query.exchange].up)
             _truth("finite", answer.finite)
-        case Result():
+        case FinishRound():
             _truth("finite", answer.finite)
 
 
@@ -112,7 +108,7 @@ def _reason(answer: Refusal) -> None:
         raise InputError(f"the reason of a refusal must be a text of at most {MAX_REASON} characters")
 
 
-def _described(query: Describe, answer: Describe.Answer, weighted: bool) -> None:
+def _described(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
     rows, least = answer.rows, 0 if query.subset is not None else 1
     _whole("rows", rows, least, MAX_ROWS)
     _weight("weight", answer.weight, weighted)
@@ -143,7 +139,7 @@ def _width(value: Any, known: int | None) -> int:
     return value
 
 
-def _columns(answer: Describe.Answer) -> None:
+def _columns(answer: Describe.Reply) -> None:
     columns = answer.columns
     if columns is None:
         return
@@ -157,7 +153,7 @@ def _columns(answer: Describe.Answer) -> None:
         raise InputError("it names a column twice")
 
 
-def _classes(answer: Describe.Answer) -> None:
+def _classes(answer: Describe.Reply) -> None:
     classes, weights = answer.classes, answer.class_weights
     _sorted_classes(classes, MAX_CLASSES, "biufU")
     _array("class_weights", weights, classes.shape, DOUBLE)
@@ -181,7 +177,7 @@ def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
 
 
-def _facts(query: Describe, answer: Describe.Answer, weighted: bool) -> None:
+def _facts(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
     facts = answer.facts
     if type(facts) is not Facts:
         raise InputError("facts are none")
@@ -202,15 +198,20 @@ def _facts(query: Describe, answer: Describe.Answer, weighted: bool) -> None:
     _finite("facts.label_square", facts.label_square, least=0.0)
 
 
-def _moments(answer: Moments.Answer, width: int | None) -> None:
+def _moments(answer: Moments.Reply, width: int | None, weighted: bool) -> None:
     if not isinstance(answer.mean, np.ndarray) or answer.mean.ndim != 1 or answer.mean.size > MAX_WIDTH:
         raise InputError("mean must be one number per column")
-    for name in ("mean", "rest", "square"):
+    _weight("weight", answer.weight, weighted)
+    for name in ("mean", "mean_low", "square", "square_low"):
         _array(name, value := getattr(answer, name), (answer.mean.size if width is None else width,), DOUBLE)
         _finite(name, value, least=0.0 if name == "square" else -np.inf)
+    # both are what rounding lost of the number before: at most half a unit of its last place, with a margin
+    for name, high in (("mean_low", np.sqrt(answer.square)), ("square_low", answer.square)):
+        if (np.abs(getattr(answer, name)) > 1e-10 * np.abs(high) + np.finfo(float).tiny).any():
+            raise InputError(f"{name} is larger than what rounding can lose")
 
 
-def _evaluated(query: ValueAndGradient, answer: ValueAndGradient.Answer) -> None:
+def _evaluated(query: Evaluate, answer: Evaluate.Reply) -> None:
     models, d = np.shape(query.x)
     dtypes = _dtypes(query.objective, DOUBLE)
     _array("value", answer.value, (models,), dtypes)
@@ -222,6 +223,7 @@ def _evaluated(query: ValueAndGradient, answer: ValueAndGradient.Answer) -> None
     whole = bool(usual.all())
     _finite("gradient", answer.gradient if whole else answer.gradient[usual])
     _finite("terms", answer.terms if whole else answer.terms[usual], least=0.0)
+    _hessian(query, answer)
     if (answer.conjugate is None) != (query.dual is None):
         raise InputError("a conjugate is there without being asked for, or missing")
     if answer.conjugate is not None:
@@ -229,26 +231,29 @@ def _evaluated(query: ValueAndGradient, answer: ValueAndGradient.Answer) -> None
         _at_most_infinite("conjugate", answer.conjugate)
 
 
-def _triangle(query: Curvature, answer: Any, infinite: set[bytes]) -> None:
-    loss, w = query.objective.loss, len(query.W)
+def _hessian(query: Evaluate, answer: Evaluate.Reply) -> None:
+    if (answer.hessian is None) != (query.coords is None):
+        raise InputError("a hessian is there without being asked for, or missing")
+    if answer.hessian is None or query.coords is None:
+        return
+    loss, w = query.objective.loss, len(query.coords)
     size = loss.model_numbers(w)
-    if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that W speaks of
-        features = len(np.unique(np.asarray(query.W) // loss.outputs))
+    if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that the coordinates speak of
+        features = len(np.unique(np.asarray(query.coords) // loss.outputs))
         size = features * (features + 1) // 2
-    _array("triangle", answer.triangle, (size,), _dtypes(query.objective, DOUBLE))
-    if np.asarray(query.x, float).tobytes() not in infinite:
-        _finite("triangle", answer.triangle)
+    _array("hessian", answer.hessian, (len(query.x), size), _dtypes(query.objective, DOUBLE))
+    _finite("hessian", answer.hessian[np.isfinite(answer.value)])  # far out a loss is infinite, and has no Hessian
 
 
-def _infinite_points(queries: Sequence[Query], answers: Any) -> set[bytes]:
-    """The models at which the same message says that the loss is infinite: there its curvature is not a number either."""
-    points = set()
-    for query, answer in zip(queries, answers, strict=True):
-        if isinstance(query, ValueAndGradient) and type(answer) is ValueAndGradient.Answer:
-            x, value = np.asarray(query.x, float), answer.value
-            if isinstance(value, np.ndarray) and value.shape == x.shape[:1]:
-                points |= {x[k].tobytes() for k in np.flatnonzero(value == np.inf)}
-    return points
+def _lipschitz(query: Lipschitz, answer: Lipschitz.Reply) -> None:
+    _number("L", answer.L)
+    if query.upper_bound:
+        if answer.counts is not None:
+            raise InputError("counts are there without being asked for")
+        return
+    _array("counts", answer.counts, (LIPSCHITZ_BINS,), ("int32",))
+    if np.flatnonzero(answer.counts).tolist() != [lipschitz_bin(answer.L)] or answer.counts.max() != 1:
+        raise InputError("counts must have a single 1, in the bin of L")
 
 
 # --- single values ---

@@ -26,12 +26,13 @@ import numpy as np
 
 from compfed._utils.compilation import compiled
 from compfed._utils.precision import precision
-from compfed.algorithms.base import Algorithm, dense
+from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import check_contract, message_shapes
 from compfed.errors import InputError, RunWarning
-from compfed.federation.codec import named, unnamed
-from compfed.federation.queries import Lipschitz, Result, Round, ValueAndGradient
-from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.codec import named
+from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
+from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
+from compfed.federation.server.program import Federation, Program, Request, Sums, gather
 from compfed.federation.spec import ProblemSpec, RunSpec
 from compfed.monitor import Described, Progress, Recorder, Run, largest_prox_step
 from compfed.problem_spec import at_point
@@ -40,9 +41,10 @@ from compfed.sampling import Scheme, averaging, odds, participants, run_key, sch
 from compfed.trace import State, Trace
 
 # Each stage of a round at the server, compiled on its own.
-_down = compiled(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
-_server = compiled(lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5)
-_dense = compiled(dense, static_argnums=1)
+_broadcast = compiled(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
+_server_update = compiled(
+    lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5
+)
 _solution = compiled(lambda a, g, s: a.solution(g, s))
 
 
@@ -98,26 +100,26 @@ class ServerLoop:
             who = participants(self.scheme, self.odds, run_key(self.run_spec.seed), r, numbers, self.participants)
         return [int(i) for i in who]
 
-    def round(self, beside: Sequence[Request] = ()) -> Program[list[Any]]:
-        """One round. What is asked `beside` it travels in its first message; those answers are returned."""
+    def round(self, beside: Sequence[Request] = ()) -> Program[Sums]:
+        """Run one round. The requests `beside` it travel in its first message; their sums are returned."""
         a, g, spec, r = self.run_spec.algorithm, self.run_spec.regulariser, self.spec, self.r
         everyone = self.participants == spec.n
         who = list(range(spec.n)) if everyone else self.chosen(r)
         weight, share = averaging(self.scheme, self.odds, spec.weights, who)
-        of = None if everyone else tuple(who)
-        others: list[Any] = []
+        sites = None if everyone else tuple(who)
+        others: Sums = []
         for k, _ in enumerate(a.exchanges):
-            query = Round(self.run_spec, r, k, self._message(k))
-            answers, *more = yield [Request((query,), of), *(beside if k == 0 else ())]
+            query = LocalUpdate(self.run_spec, r, k, self._message(k))
+            (summed,), *more = yield [Request((query,), sites, weight), *(beside if k == 0 else ())]
             others += more
-            ups = [self._checked(answer, i, k) for i, (answer,) in zip(who, answers, strict=True)]
+            if summed.not_finite:
+                raise NotFinite(r + 1, f", client {summed.not_finite[0]!r}, stage client_update")
             with precision(spec.dtype):
-                mean = weighted_mean(weight, [_dense(u, spec.d) for u in ups])
-                self.state = _server(a, g, self.state, mean, jnp.asarray(share, spec.dtype), k)
+                self.state = _server_update(a, g, self.state, summed.u, jnp.asarray(share, spec.dtype), k)
                 if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
-                    raise NotFinite(r + 1, ", stage server")
-        if a.finishes_rounds() and not everyone:  # else they hear the result with the message that opens the next round
-            yield [Request((Result(self.run_spec, r, self._message(0)),), of)]
+                    raise NotFinite(r + 1, ", stage server_update")
+        if a.finishes_rounds() and not everyone:  # else the broadcast of the next round has the result
+            yield [Request((FinishRound(self.run_spec, r, self._message(0)),), sites)]
         self.r += 1
         if self.checkpoint is not None:
             self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)], []))
@@ -125,22 +127,7 @@ class ServerLoop:
 
     def _message(self, k: int) -> dict[str, np.ndarray]:
         with precision(self.spec.dtype):
-            return named(_down(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
-
-    def _checked(self, answer: Round.Answer, site: int, k: int) -> Any:
-        u = unnamed(answer.u, self.shapes[k].up)
-        if not answer.finite or not all(np.isfinite(leaf).all() for leaf in answer.u.values()):
-            raise NotFinite(self.r + 1, f", client {self.spec.names[site]!r}, stage client")
-        return u
-
-
-def weighted_mean(weight: np.ndarray, trees: Sequence[Any]) -> Any:
-    """sum_i weight_i tree_i, in the order given: the same sum over any transport, to the last bit."""
-
-    def leaf_mean(*leaves):
-        return sum(w * leaf for w, leaf in zip(weight.astype(leaves[0].dtype), leaves, strict=True))
-
-    return jax.tree.map(leaf_mean, *trees)
+            return named(_broadcast(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
 
 
 CHECK = 10  # rounds between two looks at the certificate
@@ -183,16 +170,6 @@ class Order:
         )  # fmt: skip
 
 
-class Evaluation(NamedTuple):
-    """What the sites said of a model: sums over all of them, weighted."""
-
-    value: float
-    gradient: np.ndarray
-    terms: float  # size of the terms of the gradient, before they cancel
-    L: float | None  # curvature there, where the loss has no bound: sum_i p_i L_i
-    L_max: float | None  # and the largest L_i
-
-
 class Segment(NamedTuple):
     """One model after some rounds: everything recorded so far, and what the sites say of it now."""
 
@@ -215,23 +192,19 @@ def runner(federation: Federation, order: Order) -> Runner:
 
 def evaluation_request(spec: ProblemSpec, X: np.ndarray, last: bool) -> Request:
     """Value and gradient at the models in X; in the last look, the curvature too where the step depends on it."""
-    queries: tuple[Any, ...] = (ValueAndGradient(spec.objective, X),)
+    queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
         queries += (Lipschitz(spec.objective, X[0]),)
-    return Request(queries, models=len(X), counts=False)  # it mostly travels with a round
+    return Request(queries, weights=spec.weights, models=len(X), counts=False)  # it mostly travels with a round
 
 
-def looked(spec: ProblemSpec, answers: Sequence[Any], model: int = 0) -> Evaluation:
-    """The answers to `look_question`, summed in the order of the sites."""
-    p = spec.weights
-    steep = [a[1].L for a in answers] if len(answers[0]) > 1 else None
-    return Evaluation(
-        value=float(p @ [a[0].value[model] for a in answers]),
-        gradient=p @ np.array([a[0].gradient[model] for a in answers]),
-        terms=float(p @ [a[0].terms[model] for a in answers]),
-        L=None if steep is None else float(p @ steep),
-        L_max=None if steep is None else max(steep),
-    )
+def evaluation_of(spec: ProblemSpec, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:
+    """The sums of `evaluation_request` at one of its models."""
+    found = evaluation(spec, Trial(x), sums[0], model)
+    if len(sums) == 1:
+        return found
+    L, L_max = lipschitz_bounds(spec, sums[1])
+    return found._replace(L=L, L_max=L_max)
 
 
 class ByMessages:
@@ -260,11 +233,11 @@ class _Model:
             due = r > looked_at and (r == last or r % CHECK == 0)
             query = [evaluation_request(self.spec, x[None], r == last)] if due else []
             try:
-                answers = (yield from loop.round(query)) if r < last else (yield query)
+                sums = (yield from loop.round(query)) if r < last else (yield query)
             except NotFinite as problem:
                 return Segment(self.recorder.diverged(problem.r, problem.where).trace, None)
             if due:
-                at, looked_at = looked(self.spec, answers[0]), r
+                at, looked_at = evaluation_of(self.spec, sums[0], x), r
                 arrived = self._record(r, x, at, time.perf_counter() - began)
                 began = time.perf_counter()
                 if self.recorder.blown:

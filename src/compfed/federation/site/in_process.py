@@ -21,7 +21,8 @@ class InProcess:
     >>> import compfed as cf
     >>> from compfed.federation import Describe, InProcess, ask
     >>> federation = InProcess(cf.data.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]]))
-    >>> [answer.rows for (answer,) in ask(federation, Describe())]
+    >>> (description,) = ask(federation, Describe())
+    >>> description.rows.tolist()
     [2, 1]
     """
 
@@ -40,11 +41,11 @@ class InProcess:
         return tuple(site.name for site in self.sites)
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
-        return {i: self.sites[i].answer(queries) for i, queries in messages.items()}
+        return {i: self.sites[i].reply(queries) for i, queries in messages.items()}
 
 
 def _listed(sites: Any, refuses: DisclosurePolicy | None) -> list[Site]:
-    if isinstance(sites, Sequence) and all(hasattr(site, "answer") for site in sites):
+    if isinstance(sites, Sequence) and all(hasattr(site, "reply") for site in sites):
         return list(sites)
     table: Any = sites
     return sites_of(table, refuses)

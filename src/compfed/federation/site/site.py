@@ -21,8 +21,9 @@ from compfed.errors import InputError
 from compfed.federation.codec import digest, named, payload, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal
+from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
-from compfed.federation.spec import ObjectiveSpec, RowSubset, RunSpec
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RowSubset, RunSpec
 from compfed.losses.base import unwarned
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
@@ -99,7 +100,7 @@ class Site:
     def width(self) -> int:
         return self.features.shape[1]
 
-    def answer(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+    def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
         answers, size = [], 0
         most = None if self.limits is None else self.limits.max_reply_bytes
@@ -125,7 +126,7 @@ class Site:
         if reason is not None:
             return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
         try:
-            return query.answer(self)
+            return answer(query, self)
         except InputError as problem:  # what the server asked for does not fit the rows here
             return Refusal(printable(str(problem), MAX_REASON))
 
@@ -141,15 +142,15 @@ class Site:
         weights = weights if weights.any() else self.row_weights
         return weights / weights.sum()
 
-    def look(self, objective: ObjectiveSpec) -> LocalDataset:
-        """The rows as the view has them."""
+    def dataset(self, objective: ObjectiveSpec) -> LocalDataset:
+        """The rows, scaled and encoded as an objective asks."""
         return _kept(self._views, digest(objective), OBJECTIVES_KEPT, lambda: self._seen(objective))
 
     def _seen(self, objective: ObjectiveSpec) -> LocalDataset:
         dtype = np.dtype(objective.dtype)
         A = self.whole() if objective.scaling is None else self.features
         A = A if objective.columns is None else A[:, objective.columns]
-        A = A if objective.scaling is None else objective.scaling.features(A)
+        A = A if objective.scaling is None else scaled_rows(objective.scaling, A)
         labels = self.labels if objective.classes is None else self._codes(objective.classes)
         try:
             y = objective.loss.encode(labels)
@@ -171,11 +172,11 @@ class Site:
 
     def dense(self, objective: ObjectiveSpec) -> LocalDataset:
         """The rows as the view has them, as an array."""
-        seen = self.look(objective)
+        seen = self.dataset(objective)
         if not isinstance(seen.A, SparseRows):
             return seen
         assert objective.scaling is not None, "only a frame keeps rows sparse"
-        return seen._replace(A=objective.scaling.features(self.whole()).astype(seen.A.dtype))
+        return seen._replace(A=scaled_rows(objective.scaling, self.whole()).astype(seen.A.dtype))
 
     def check_classes(self) -> None:
         """Labels to be listed must be names: numbers of their own for every row would be the rows' own secret."""
@@ -215,7 +216,7 @@ class Site:
             self._keep(run_spec, ClientState(c, pending=exchange == len(a.exchanges) - 1, local=z))
             return named(u), finite(c)
 
-    def hear(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
+    def finish_round(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
         """The result of a round this site took part in."""
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._recalled(run_spec, r + 1)
@@ -266,6 +267,18 @@ class Site:
 
     def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
+
+
+def scaled_rows(scaling: FeatureScaling, A: Any) -> Any:
+    """Rows centred and scaled, with a last column of ones for the intercept. Sparse rows stay sparse."""
+    if issparse(A):
+        return SparseRows(A, scaling.centre, scaling.scale, scaling.intercept)
+    width = scaling.centre.size
+    Z = np.empty((len(A), width + int(scaling.intercept)))
+    np.subtract(A, scaling.centre, out=Z[:, :width])  # in place: rows may be many
+    Z[:, :width] /= scaling.scale
+    Z[:, width:] = 1.0
+    return Z
 
 
 def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, columns: Sequence[str] | None) -> None:

@@ -23,7 +23,7 @@ from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.codec import digest, payload
 from compfed.federation.limits import MAX_REASON
-from compfed.federation.queries import Describe, Query, Refusal, Result, Round
+from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import FRAMING, LARGEST, LinkError
@@ -138,12 +138,12 @@ class RemoteFederation:
 
     def _learn(self, site: int, queries: Sequence[Query], replies: tuple[Any, ...]) -> None:
         state = self._sites[site]
-        state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Answer)), state.width)
+        state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Reply)), state.width)
         payload(tuple(queries), state.known)
         state.after = self.number
-        state.rounds += [q for q in queries if isinstance(q, (Round, Result)) and self._is_stateful(q)]
+        state.rounds += [q for q in queries if isinstance(q, (LocalUpdate, FinishRound)) and self._is_stateful(q)]
 
-    def _is_stateful(self, query: Round | Result) -> bool:
+    def _is_stateful(self, query: LocalUpdate | FinishRound) -> bool:
         """Does the method of a round keep state at a site?"""
         run_spec = query.run_spec
         if (name := digest(run_spec)) not in self._stateful:

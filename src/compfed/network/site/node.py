@@ -36,11 +36,10 @@ LEAVES = {
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
     "Moments": "the mean of every column, and its mean squared distance from that",
     "Lipschitz": "one number: a bound on the curvature of its loss",
-    "ValueAndGradient": "its loss at a model and the gradient: one number per coefficient, a weighted sum over all rows",
-    "Curvature": "second derivatives on a set of coefficients: a weighted sum over all rows",
+    "Evaluate": "its loss at a model, the gradient, and second derivatives on a set of coefficients: weighted sums over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
-    "Round": "the model after local steps, or its change",
-    "Result": "nothing but that it arrived",
+    "LocalUpdate": "the model after local steps, or its change",
+    "FinishRound": "nothing but that it arrived",
 }
 
 
@@ -52,7 +51,7 @@ def what_leaves(settings: SiteSettings) -> str:
         lines.append(f"  {'never ' if refused else ''}{name}: {'refused' if refused else LEAVES[name]}")
     lines.append(f"  With fewer than {settings.refuses.min_rows} rows: nothing at all.")
     if settings.refuses.max_hessian_share < float("inf"):
-        lines.append(f"  Curvature on at most {settings.refuses.max_hessian_share:g} x rows coefficients.")
+        lines.append(f"  Hessians on at most {settings.refuses.max_hessian_share:g} x rows coefficients.")
     lines.append(
         f"Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
     )

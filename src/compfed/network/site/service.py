@@ -140,7 +140,7 @@ class SiteService:
             site.index = site.number = header.place
             restore(site, (*again, *queries), before.states)
             self._redo(site, again)
-            replies = site.answer(queries)
+            replies = site.reply(queries)
             wrong = fault(queries, replies)
             if wrong is not None:  # it is not kept: once the cause is mended, it is computed again
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
@@ -176,7 +176,7 @@ class SiteService:
 
     def _redo(self, site: Site, again: tuple[Any, ...]) -> None:
         """Do rounds again whose state was lost; their replies are known and go nowhere."""
-        refused = next((reply for reply in site.answer(again) if isinstance(reply, Refusal)), None)
+        refused = next((reply for reply in site.reply(again) if isinstance(reply, Refusal)), None)
         if refused is not None:
             raise InputError(f"a round could not be done again: {refused.reason}")
 

@@ -40,7 +40,7 @@ key = "node.key"            # yours, and nobody else's
 [refuses]
 # min_rows = 50           # answer nothing with fewer rows
 # max_hessian_share = 0.2     # no second derivatives on more coordinates than this share of the rows
-# questions = ["Curvature"] # never answer these
+# queries = ["HeldOut"] # never answer these
 
 [limits]
 # max_seconds = 600         # for one reply

@@ -26,7 +26,7 @@ from compfed._utils import files as durable
 from compfed._utils.precision import precision
 from compfed.errors import InputError
 from compfed.federation.codec import digest, from_bytes, named, pack, to_bytes, unnamed, unpack
-from compfed.federation.queries import Query, Result, Round
+from compfed.federation.queries import FinishRound, LocalUpdate, Query
 from compfed.federation.site.site import RUNS_KEPT as STATES_KEPT
 from compfed.federation.site.site import Site
 from compfed.federation.spec import RunSpec
@@ -154,7 +154,9 @@ def _size(folder: Path) -> int:
 
 def jobs_of(queries: Iterable[Query]) -> dict[str, RunSpec]:
     """The jobs whose rounds these queries are about, by hash."""
-    return {digest(query.run_spec): query.run_spec for query in queries if isinstance(query, (Round, Result))}
+    return {
+        digest(query.run_spec): query.run_spec for query in queries if isinstance(query, (LocalUpdate, FinishRound))
+    }
 
 
 def restore(site: Site, queries: Sequence[Query], kept: ClientStates) -> None:

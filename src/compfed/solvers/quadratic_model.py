@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
-from compfed.problem.bfgs_matrix import Compact
-from compfed.problem.working_set import norms, settled, subgradient, working_set
 from compfed.regularisers.coordinate_form import CoordinateForm
+from compfed.solvers.bfgs_matrix import Compact
+from compfed.solvers.working_set import norms, settled, subgradient, working_set
 
 SWEEPS = 200  # of coordinate descent at most, each followed by a Newton step
 STALE = 30  # sweeps that do not bring it to half the distance: the next evaluation knows more than the next sweep

@@ -1,0 +1,154 @@
+"""The weighted sum of the sites' replies: the one place where replies are added.
+
+A server program receives `total(...)` and never a list of replies. A later change can make this sum exact and masked; rows,
+columns and label types are the only facts that stay known site by site (`Description`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from compfed._utils.double_double import Pair, add, multiply
+from compfed.algorithms.base import dense
+from compfed.algorithms.contract import message_shapes
+from compfed.federation.codec import unnamed
+from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal
+from compfed.site_summary import Facts
+
+
+class Description(NamedTuple):
+    """The sum of the replies to `Describe`."""
+
+    rows: np.ndarray  # of each site
+    weights: np.ndarray  # of each site's rows
+    widths: tuple[int, ...]
+    columns: tuple[tuple[str, ...] | None, ...]
+    label_kinds: tuple[str, ...]  # NumPy's letter for the type of each site's labels
+    label_shapes: tuple[tuple[int, ...], ...]
+    classes: np.ndarray  # of all sites
+    class_weights: np.ndarray  # sum over the rows
+    class_shares: np.ndarray  # sum over the sites of the shares within each
+    label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
+    label_means: np.ndarray | None  # sum over the sites of their means
+    facts: Facts | None  # of a single site
+
+
+class HeldOutSum(NamedTuple):
+    """The sum of the replies to `HeldOut`."""
+
+    weight: float  # of all rows held out
+    loss: np.ndarray  # (models,): sum over these rows
+    sites: int  # that hold out any row
+    means: np.ndarray  # (models,): sum over these sites of their mean losses
+
+
+class UpdateSum(NamedTuple):
+    """The weighted sum of the updates of a round, in dense form."""
+
+    u: object  # a tree of arrays
+    not_finite: tuple[str, ...]  # sites whose update or client state has a number that is not finite
+
+
+def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, names: Sequence[str]) -> object:
+    """sum_i weights_i reply_i, in the order of the sites: the same sum over any transport, to the last bit.
+
+    A refusal by one of them is the result, whatever the others replied. Without weights each reply counts once.
+    """
+    refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
+    if refused is not None:
+        return refused
+    parts: Sequence = replies
+    match query:
+        case Describe():
+            return _description(parts)
+        case HeldOut():
+            return _held_out(parts)
+        case Moments():
+            return _moments(parts, weights)
+        case LocalUpdate():
+            return _updates(query, parts, weights, names)
+    fields = zip(*parts, strict=True)
+    return query.Reply(*(None if values[0] is None else weighted_sum(weights, values) for values in fields))
+
+
+def weighted_sum(weights: np.ndarray | None, values: Sequence) -> np.ndarray:
+    """sum_i weights_i values_i, one after the other. Counts are added as they are."""
+    counted = weights is None or np.asarray(values[0]).dtype.kind in "biu"
+    first, *rest = values if counted else (w * v for w, v in zip(weights, values, strict=True))
+    result = np.array(first)
+    for value in rest:
+        result += value
+    return result
+
+
+def _description(replies: Sequence[Describe.Reply]) -> Description:
+    kinds = tuple(reply.classes.dtype.kind for reply in replies)
+    mixed = len({kind in "UO" for kind in kinds}) > 1  # the program refuses words at one site and numbers at another
+    classes = np.empty(0) if mixed else np.unique(np.concatenate([reply.classes for reply in replies]))
+    class_weights, class_shares = np.zeros(len(classes)), np.zeros(len(classes))
+    for reply in replies if classes.size else ():
+        place = np.searchsorted(classes, reply.classes)
+        class_weights[place] += reply.class_weights
+        class_shares[place] += reply.class_weights / (reply.weight or 1.0)
+    shapes = tuple(np.shape(reply.label_mean) for reply in replies)
+    means = [reply.label_mean for reply in replies]
+    alike = len(set(shapes)) == 1 and not np.isnan(means[0]).any()
+    weights = np.array([reply.weight for reply in replies])
+    return Description(
+        rows=np.array([reply.rows for reply in replies]),
+        weights=weights,
+        widths=tuple(reply.width for reply in replies),
+        columns=tuple(reply.columns for reply in replies),
+        label_kinds=kinds,
+        label_shapes=shapes,
+        classes=classes,
+        class_weights=class_weights,
+        class_shares=class_shares,
+        label_sum=weighted_sum(weights, means) if alike else None,
+        label_means=weighted_sum((weights > 0).astype(float), means) if alike else None,
+        facts=replies[0].facts if len(replies) == 1 else None,
+    )
+
+
+def _held_out(replies: Sequence[HeldOut.Reply]) -> HeldOutSum:
+    weights, losses = np.array([reply.weight for reply in replies]), [reply.loss for reply in replies]
+    there = weights > 0
+    return HeldOutSum(
+        float(weights.sum()), weighted_sum(weights, losses), int(there.sum()), weighted_sum(there.astype(float), losses)
+    )
+
+
+def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Moments.Reply:
+    """As pairs of doubles; without weights each site counts as much as its rows weigh. A site without rows counts nothing."""
+    rows = np.array([reply.weight for reply in replies])
+    w = rows if weights is None else np.where(rows > 0, weights, 0.0)
+
+    def summed(high: Sequence[np.ndarray], low: Sequence[np.ndarray]) -> Pair:
+        result = np.zeros_like(high[0]), np.zeros_like(high[0])
+        for weight, a, b in zip(w, high, low, strict=True):
+            factor = np.full_like(a, weight)
+            result = add(result, multiply((factor, np.zeros_like(a)), (a, b)))
+        return result
+
+    _, mean, mean_low, square, square_low = zip(*replies, strict=True)
+    return Moments.Reply(float(w.sum()), *summed(mean, mean_low), *summed(square, square_low))
+
+
+def _updates(
+    query: LocalUpdate, replies: Sequence[LocalUpdate.Reply], weights: np.ndarray | None, names: Sequence[str]
+) -> UpdateSum:
+    run = query.run_spec
+    shapes = message_shapes(run.algorithm, run.regulariser, run.x0.size, run.x0.dtype)[query.exchange]
+    finite = [reply.finite and all(np.isfinite(a).all() for a in reply.u.values()) for reply in replies]
+    lost = tuple(name for name, good in zip(names, finite, strict=True) if not good)
+    full = [dense(unnamed(reply.u, shapes.update), run.x0.size) for reply in replies]
+    w = np.ones(len(replies)) if weights is None else weights
+
+    def leaf_sum(*leaves):
+        return weighted_sum(w.astype(leaves[0].dtype), [np.asarray(leaf) for leaf in leaves])
+
+    return UpdateSum(None if lost else jax.tree.map(leaf_sum, *full), lost)
