@@ -2,7 +2,7 @@
 
 A message is a list of queries or of replies. It is packed into a head (names and plain values, as JSON) and arrays; the
 reader builds it again from a closed list of classes, and from those that a site lists as accepted ("module:object"). A
-record with `told_once` travels the first time and is referred to by the hash of its content afterwards.
+record with `sent_once` travels the first time and is referred to by the hash of its content afterwards.
 
 Neither side trusts the other. Bytes are checked before anything is allocated for them, and malformed bytes or heads raise
 `InputError` and nothing else.
@@ -139,7 +139,7 @@ def pack(value: Any, cached: Collection[str] = ()) -> Packed:
         if isinstance(value, (np.ndarray, jax.Array)):
             arrays.append(_sendable(np.asarray(value), path))
             return {"array": len(arrays) - 1}
-        if getattr(value, "told_once", False) and (name := digest(value)) in cached:
+        if getattr(value, "sent_once", False) and (name := digest(value)) in cached:
             return {"cached": name}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             fields = {f.name: plain(getattr(value, f.name), f"{path}.{f.name}") for f in dataclasses.fields(value)}
@@ -265,7 +265,7 @@ class _Reader:
             raise InputError(f"a message has more than {MAX_RECORDS} records. Send fewer queries at a time.")
         values = {k: self.built(v, depth) for k, v in given.items()}
         made = self.made(name, lambda: cls(**values))
-        if getattr(made, "told_once", False):
+        if getattr(made, "sent_once", False):
             if len(self.new) >= MAX_SENT_ONCE:
                 raise InputError(f"a message has more than {MAX_SENT_ONCE} records to keep. Send fewer runs at a time.")
             self.new[self.made(name, lambda: digest(made))] = made
@@ -475,7 +475,7 @@ def payload(value: Any, cached: set[str]) -> int:
         return value.nbytes
     if isinstance(value, float):
         return 8
-    if getattr(value, "told_once", False):
+    if getattr(value, "sent_once", False):
         if (name := digest(value)) in cached:
             return 0
         cached.add(name)

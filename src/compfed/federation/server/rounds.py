@@ -115,7 +115,7 @@ class ServerLoop:
                 mean = weighted_mean(weight, [_dense(u, spec.d) for u in ups])
                 self.state = _server(a, g, self.state, mean, jnp.asarray(share, spec.dtype), k)
                 if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
-                    raise NotFinite(r + 1, ", stage server")
+                    raise NotFinite(r + 1, ", stage server_update")
         if a.finishes_rounds() and not everyone:  # else they hear the result with the message that opens the next round
             yield [Request((Result(self.run_spec, r, self._message(0)),), of)]
         self.r += 1
@@ -128,9 +128,9 @@ class ServerLoop:
             return named(_down(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
 
     def _checked(self, answer: Round.Answer, site: int, k: int) -> Any:
-        u = unnamed(answer.u, self.shapes[k].up)
+        u = unnamed(answer.u, self.shapes[k].update)
         if not answer.finite or not all(np.isfinite(leaf).all() for leaf in answer.u.values()):
-            raise NotFinite(self.r + 1, f", client {self.spec.names[site]!r}, stage client")
+            raise NotFinite(self.r + 1, f", client {self.spec.names[site]!r}, stage client_update")
         return u
 
 
