@@ -53,3 +53,12 @@ def compilations() -> Callable[[], int]:
 
     make_room(most=0)
     return programs_compiled
+
+
+@pytest.fixture
+def double_precision():
+    """JAX in double precision; a file asks for it with `pytestmark`."""
+    import jax
+
+    with jax.enable_x64(True):
+        yield

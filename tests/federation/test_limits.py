@@ -157,11 +157,11 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no view": (ValueAndGradient(FRAME, X), "view is no view"),  # pyright: ignore[reportArgumentType]
     "no loss": (objective(loss=FRAME), "which is no loss"),
     "ridge of many": (objective(loss=cf.losses.Squared(ridge=np.ones(10**6))), "ridge"),  # pyright: ignore[reportArgumentType]
-    "frame": (objective(frame=FeatureScaling(np.zeros(3), np.ones(3), True)), r"centre has shape \(3,\); expected \(4,\)"),
-    "frame of two dimensions": (objective(frame=FeatureScaling(np.zeros((4, 1)), np.ones(4), True)), "centre has shape"),
-    "scale of zero": (objective(frame=FeatureScaling(np.zeros(4), np.zeros(4), True)), "scale must be > 0"),
-    "scale of nan": (objective(frame=FeatureScaling(np.zeros(4), np.full(4, np.nan), True)), "scale has numbers that are NaN"),
-    "intercept": (objective(frame=FeatureScaling(np.zeros(4), np.ones(4), 2**40)), "intercept must be"),  # pyright: ignore
+    "frame": (objective(scaling=FeatureScaling(np.zeros(3), np.ones(3), True)), r"centre has shape \(3,\); expected \(4,\)"),
+    "frame of two dimensions": (objective(scaling=FeatureScaling(np.zeros((4, 1)), np.ones(4), True)), "centre has shape"),
+    "scale of zero": (objective(scaling=FeatureScaling(np.zeros(4), np.zeros(4), True)), "scale must be > 0"),
+    "scale of nan": (objective(scaling=FeatureScaling(np.zeros(4), np.full(4, np.nan), True)), "scale has numbers that are NaN"),
+    "intercept": (objective(scaling=FeatureScaling(np.zeros(4), np.ones(4), 2**40)), "intercept must be"),  # pyright: ignore
     "columns repeated": (objective(columns=np.zeros(300_000, np.int8)), "columns has 300000 entries"),
     "columns beyond": (objective(columns=np.array([4])), "columns must have different"),
     "columns of truths": (objective(columns=np.ones(4, bool)), "columns must be a list"),

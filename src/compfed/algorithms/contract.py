@@ -27,8 +27,8 @@ from compfed.regularisers.coordinate_form import coordinate_form
 class Shapes(NamedTuple):
     """Trees of shapes and dtypes of one exchange."""
 
-    down: Any
-    up: Any
+    broadcast: Any
+    update: Any
 
 
 class FlatLoss:
@@ -83,11 +83,11 @@ def _exchanged(algorithm: Algorithm, g: Regulariser, x0: Array) -> list[Shapes]:
 # What each stage is given and returns; every refusal ends with it.
 STAGES = {
     "init": "init(self, x0) returns a pair: what the server remembers, and what a client remembers (None for nothing)",
-    "down": "down(self, g, s) returns the message that opens a round",
-    "client": "client(self, f, g, d, c, key) returns three values: the answer u, the memory c, and the local model",
-    "server": "server(self, g, s, mean, share) returns what the server remembers from now on",
+    "broadcast": "broadcast(self, g, s) returns the message that opens a round",
+    "client_update": "client_update(self, f, g, d, c, key) returns three values: the answer u, the memory c, and the local model",
+    "server_update": "server_update(self, g, s, mean, weight) returns what the server remembers from now on",
     "solution": "solution(self, g, s) returns the model, a vector of d numbers",
-    "close": "close(self, g, d, c) returns the memory of a client",
+    "finish_round": "finish_round(self, g, d, c) returns the memory of a client",
     "correction": "correction(self, s, c) returns a vector of d numbers, or None",
     "dense": "dense(self, d) of a part of a message returns it as a vector of d numbers",
 }
@@ -165,19 +165,19 @@ class _Walk:
         self.state("init", "s", s)
         self.state("init", "c", c)
         for exchange in a.exchanges:
-            d = self.call(exchange, "down", g, s)
+            d = self.call(exchange, "broadcast", g, s)
             if d is None:
-                raise self.refusal("down", "it returned None")
-            u, memory, z = self.parts("client", self.call(exchange, "client", f, g, d, c, key), 3)
-            self.kept("client", "c", c, memory)
-            self.vector("client", "the local model", z)
+                raise self.refusal("broadcast", "it returned None")
+            u, memory, z = self.parts("client_update", self.call(exchange, "client_update", f, g, d, c, key), 3)
+            self.kept("client_update", "c", c, memory)
+            self.vector("client_update", "the local model", z)
             mean = self.mean(u, a.scalars)
-            after = self.call(exchange, "server", g, s, mean, jnp.ones((), self.dtype))
-            self.kept("server", "s", s, after)
+            after = self.call(exchange, "server_update", g, s, mean, jnp.ones((), self.dtype))
+            self.kept("server_update", "s", s, after)
             s, c = after, memory
         self.vector("solution", "the model", self.call(a, "solution", g, s))
         if a.finishes_rounds():
-            self.kept("close", "c", c, self.call(a, "close", g, self.call(a.exchanges[0], "down", g, s), c))
+            self.kept("finish_round", "c", c, self.call(a, "finish_round", g, self.call(a.exchanges[0], "broadcast", g, s), c))
         correction = self.call(a, "correction", s, c)
         if correction is not None:
             self.vector("correction", "the correction", correction)
@@ -187,7 +187,7 @@ class _Walk:
     def call(self, owner: Any, stage: str, *given: Any) -> Any:
         """What a stage returns; an error inside it is reported with the line of the method where it happened."""
         method = getattr(owner, stage, None)
-        if method is None or (stage not in ("close", "correction") and _inherited(owner, stage)):
+        if method is None or (stage not in ("finish_round", "correction") and _inherited(owner, stage)):
             raise InputError(f"{type(owner).__name__} defines no `{stage}`: {STAGES[stage]}.")
         try:
             return method(*given)
@@ -244,17 +244,17 @@ class _Walk:
         except Exception as error:
             raise self.refusal("dense", _said(error)) from error
         if not jax.tree.leaves(full):
-            raise self.refusal("client", f"the answer u is {_shown(u)}; nothing is sent")
+            raise self.refusal("client_update", f"the answer u is {_shown(u)}; nothing is sent")
         for name, leaf in _named("u", full):
             single = np.prod(_shape(leaf) or (), dtype=int) == 1 and _shape(leaf) != self.shape
             if single and name.removeprefix("u.") not in scalars:
                 field = name.removeprefix("u.")
                 raise self.refusal(
-                    "client",
+                    "client_update",
                     f"{name} is a single number ({_array_shown(leaf)}), which would broadcast over the whole model; "
                     f"expected shape {self.shape}. If one number is meant, say so in the class: scalars = ({field!r},)",
                 )
-            self.precise("client", name, leaf)
+            self.precise("client_update", name, leaf)
         weight = jnp.ones(1, self.dtype)
         return jax.tree.map(lambda leaf: jnp.tensordot(weight, jnp.asarray(leaf)[None], 1), full)
 

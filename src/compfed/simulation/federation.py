@@ -127,8 +127,8 @@ class Compiled:
         # the look that finds a model arrived travels with the message that opens one more round
         opened = done + int(done < rounds and "diverged" not in trace.provenance)
         shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
-        down = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.down))
-        up = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.up))
+        down = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.broadcast))
+        up = sum(leaf.size * leaf.dtype.itemsize for s in shapes for leaf in jax.tree.leaves(s.update))
         cached = payload(run_spec, self.federation.cached)
         model = run_spec.x0.nbytes
         cost = query_cost("LocalUpdate", cached + opened * down, opened * up, opened * len(shapes))

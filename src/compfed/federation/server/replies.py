@@ -94,7 +94,7 @@ def _check(query: Query, answer: Any, weighted: bool, width: int | None) -> None
             shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
             if type(answer.u) is not dict or not all(isinstance(a, np.ndarray) for a in answer.u.values()):
                 raise InputError("u is no table of arrays")
-            unnamed(answer.u, shapes[query.exchange].up)
+            unnamed(answer.u, shapes[query.exchange].update)
             _truth("finite", answer.finite)
         case FinishRound():
             _truth("finite", answer.finite)

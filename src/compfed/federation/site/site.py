@@ -203,7 +203,7 @@ class Site:
         a, g = run_spec.algorithm, run_spec.regulariser
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._start(run_spec) if r == exchange == 0 else self._recalled(run_spec, r)
-            down, c = unnamed(d, self._shapes(run_spec)[exchange].down), memory.c
+            down, c = unnamed(d, self._shapes(run_spec)[exchange].broadcast), memory.c
             if (
                 exchange == 0 and memory.pending and a.finishes_rounds()
             ):  # this message has the result of the last round
@@ -220,7 +220,7 @@ class Site:
         """The result of a round this site took part in."""
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._recalled(run_spec, r + 1)
-            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].down), memory.c)
+            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c)
             self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
