@@ -2,7 +2,7 @@
 
 The problem has the paper's size (30 clients, 2000 rows each, 60 features, tau = 5, float64), once with full gradients
 and once with mini-batches of 20 rows drawn without replacement by everyone. The contestants take turns; in a run each is scored by
-its fastest of ten, so that a busy machine hurts them alike, and what is told is the range over runs. Prints ratios to the
+its fastest of ten, so that a busy machine hurts them alike, and the range over runs is printed. Prints ratios to the
 NumPy loop; writes JSON.
 
     python benchmarks/rounds.py [--quick] [--one-device] [--core-taken] [--asleep] [--runs 3] [--out results/rounds.json]
@@ -110,7 +110,7 @@ def main() -> None:
         "--one-device", action="store_true", help="leave JAX with one CPU device, as a user who asks for nothing"
     )
     parser.add_argument("--core-taken", action="store_true", help="beside a process that keeps one core busy")
-    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as for who is not root")
+    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as without root rights")
     args = parser.parse_args()
     if args.asleep:
         host_devices.LATENCY = os.devnull
