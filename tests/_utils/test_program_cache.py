@@ -61,14 +61,14 @@ def test_where_programs_are_kept(monkeypatch, tmp_path, told):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("COMPFED_CACHE")
     monkeypatch.setattr(sys, "platform", "linux")
-    place = program_cache.folder()
+    place = program_cache.disk_cache_folder()
     assert place is not None
     assert place.parent == tmp_path / "compfed"
-    program_cache.keep_programs()
+    program_cache.enable_disk_cache()
     assert told["jax_compilation_cache_dir"] == str(place)
     assert place.stat().st_mode & 0o077 == 0, "nobody else may put programs there"
     told.clear()
-    program_cache.keep_programs()
+    program_cache.enable_disk_cache()
     assert not told, "once in a process"
 
 
@@ -81,7 +81,7 @@ def test_when_none_are_kept(case, monkeypatch, tmp_path, told):
         monkeypatch.setattr(type(jax.config), "jax_compilation_cache_dir", "/elsewhere", raising=False)
     if case == "no cache wanted":
         monkeypatch.setattr(type(jax.config), "jax_enable_compilation_cache", False, raising=False)
-    program_cache.keep_programs()
+    program_cache.enable_disk_cache()
     assert not told
 
 
@@ -89,7 +89,7 @@ def test_the_oldest_go_when_there_are_too_many(tmp_path):
     for k in range(6):
         (tmp_path / str(k)).write_bytes(bytes(100))
         os.utime(tmp_path / str(k), (k, k))
-    program_cache._make_room(tmp_path, most=600)
+    program_cache._limit_disk_cache(tmp_path, most=600)
     assert len(list(tmp_path.iterdir())) == 6
-    program_cache._make_room(tmp_path, most=599)
+    program_cache._limit_disk_cache(tmp_path, most=599)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]

@@ -26,19 +26,19 @@ def run(rows: int) -> None:
 
 @pytest.mark.thorough
 def test_a_loop_over_new_shapes_keeps_no_more_programs_than_the_bound(monkeypatch):
-    monkeypatch.setattr(precision, "make_room", lambda: programs.make_room(3))
+    monkeypatch.setattr(precision, "limit_programs", lambda: programs.limit_programs(3))
     run(10)
     before = alive()
     for rows in (11, 12, 13, 14):
         run(rows)
-        assert programs.programs_kept() <= 3 + 3  # the bound, and those of one run
+        assert programs.count_programs() <= 3 + 3  # the bound, and those of one run
     assert alive() <= before + 3
 
 
 def test_programs_of_the_same_shape_stay():
-    programs.make_room(0)  # or the second run might drop what other tests left
+    programs.limit_programs(0)  # or the second run might drop what other tests left
     run(10)
-    kept = programs.programs_kept()
+    kept = programs.count_programs()
     assert kept > 0
     run(10)
-    assert programs.programs_kept() == kept
+    assert programs.count_programs() == kept

@@ -103,20 +103,20 @@ def test_all_cores_are_asked_for_before_jax_has_started():
 def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypatch):
     """Linux reads four bytes, and forgets them when the file is closed (its documentation of PM QoS)."""
     there = tmp_path / "latency"
-    monkeypatch.setattr(host_devices, "LATENCY", str(there))
-    with host_devices.awake():  # no such file: as it is for who may not write it
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", str(there))
+    with host_devices.keep_cores_awake():  # no such file: as it is for who may not write it
         assert not there.exists()
-    monkeypatch.setattr(host_devices, "LATENCY", "/dev/full")  # opens, and takes nothing
-    with host_devices.awake():
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", "/dev/full")  # opens, and takes nothing
+    with host_devices.keep_cores_awake():
         pass
-    monkeypatch.setattr(host_devices, "LATENCY", str(there))
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", str(there))
     there.touch()
 
     def held() -> bool:
         return str(there) in {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
 
     def run_that_ends_badly() -> None:
-        with host_devices.awake():
+        with host_devices.keep_cores_awake():
             assert there.read_bytes() == struct.pack("i", 0)
             assert held()
             raise ArithmeticError

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import os
 import platform
 import sys
@@ -32,57 +31,57 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.errors import InputError
 
-MOST = 256  # programs that stay; one takes 1 to 4 MB, and a new shape of data needs several
-_made: list[Any] = []
+MAX_PROGRAMS = 256  # programs that stay; one takes 1 to 4 MB, and a new shape of data needs several
+_PROGRAMS: list[Any] = []
 
 
-def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
+def jit(function: Callable[..., Any] | None = None, **how: Any) -> Any:
     """`jax.jit`, whose programs are counted and forgotten (`make_room`); as a decorator or as a function."""
     if function is None:
-        return functools.partial(compiled, **how)
+        return functools.partial(jit, **how)
     program = jax.jit(function, **how)
-    _made.append(program)
+    _PROGRAMS.append(program)
     return program
 
 
-def programs_kept() -> int:
+def count_programs() -> int:
     """How many of our programs are kept now."""
-    return sum(program._cache_size() for program in _made)  # jax has no public count
+    return sum(program._cache_size() for program in _PROGRAMS)  # jax has no public count
 
 
-def make_room(most: int = MOST) -> None:
+def limit_programs(most: int = MAX_PROGRAMS) -> None:
     """Forget all programs where more than `most` are kept: who goes on with new shapes comes back to none of them."""
-    if programs_kept() > most:
-        for program in _made:
+    if count_programs() > most:
+        for program in _PROGRAMS:
             program.clear_cache()
 
 
-MOST_PROGRAM_CACHE = 2**30  # bytes in the folder at which the oldest half goes
-LEAST_SECONDS = 0.05  # that a program took to compile: reading one back takes a few thousandths
+MAX_DISK_CACHE_BYTES = 2**30  # bytes in the folder at which the oldest half goes
+MIN_COMPILE_SECONDS = 0.05  # that a program took to compile: reading one back takes a few thousandths
 _asked = False
 
 
-def folder() -> Path | None:
+def disk_cache_folder() -> Path | None:
     """Where programs are kept; None for nowhere. One folder for each kind of processor: programs are made for it."""
     chosen = os.environ.get("COMPFED_CACHE")
     if chosen is not None and chosen.strip().lower() in ("", "0", "off", "no", "none", "false"):
         return None
     try:
-        return (Path(chosen).expanduser() if chosen else _users_folder() / "compfed") / f"programs-{_processor()}"
+        return (Path(chosen).expanduser() if chosen else _user_cache_folder() / "compfed") / f"programs-{_processor()}"
     except RuntimeError:  # nobody's home
         return None
 
 
-def keep_programs() -> None:
+def enable_disk_cache() -> None:
     """Start keeping programs, once in a process; where that cannot be done, nothing is said and nothing is kept."""
     global _asked
     if _asked:
         return
     _asked = True
-    place = folder()
+    place = disk_cache_folder()
     if place is None or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
         return
     try:
@@ -91,15 +90,15 @@ def keep_programs() -> None:
             pass
     except OSError:  # a home that is read-only, or full
         return
-    _make_room(place)
+    _limit_disk_cache(place)
     jax.config.update("jax_compilation_cache_dir", str(place))
     if jax.config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]  # JAX's default
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
     # a program that another process is just writing, or was when it died, is compiled anew: nobody need know
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
-def _users_folder() -> Path:
+def _user_cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if sys.platform == "win32":
@@ -115,7 +114,7 @@ def _processor() -> str:
     return hashlib.sha256(mark.encode()).hexdigest()[:8]
 
 
-def _make_room(place: Path, most: int = MOST_PROGRAM_CACHE) -> None:
+def _limit_disk_cache(place: Path, most: int = MAX_DISK_CACHE_BYTES) -> None:
     """Forget the oldest half where there is too much; several processes may do so at a time."""
     with contextlib.suppress(OSError):
         files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(place))
@@ -125,7 +124,9 @@ def _make_room(place: Path, most: int = MOST_PROGRAM_CACHE) -> None:
                     os.unlink(path)
 
 
-LATENCY = "/dev/cpu_dma_latency"  # how soon a core must be awake, in us, as Linux is told by whoever has it open
+CPU_LATENCY_FILE = (
+    "/dev/cpu_dma_latency"  # how soon a core must be awake, in us, as Linux is told by whoever has it open
+)
 
 
 def use_all_cores(count: int | None = None) -> int:
@@ -142,7 +143,7 @@ def use_all_cores(count: int | None = None) -> int:
     """
     # the cores this process may use, where the system says so
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = cores if count is None else whole(count, "count", 1)
+    wanted = cores if count is None else check_int(count, "count", 1)
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
@@ -157,10 +158,10 @@ def use_all_cores(count: int | None = None) -> int:
 
 
 @contextmanager
-def awake() -> Iterator[None]:
+def keep_cores_awake() -> Iterator[None]:
     """No core sleeps while this lasts, if this process may ask for that."""
     try:
-        file = os.open(LATENCY, os.O_WRONLY)
+        file = os.open(CPU_LATENCY_FILE, os.O_WRONLY)
     except OSError:  # not Linux, or not allowed: rounds take longer, and nothing else changes
         yield
         return
@@ -172,22 +173,7 @@ def awake() -> Iterator[None]:
         os.close(file)
 
 
-def hosted(f: Callable[..., np.ndarray], size: int, *arrays: Any) -> Any:
-    """f(*arrays), a vector of `size` numbers, in NumPy and double precision; in a compiled program, by a call back."""
-    if not any(isinstance(a, Array) for a in arrays):
-        return f(*(np.asarray(a, float) for a in arrays))
-    shapes = [np.shape(a) for a in arrays]
-    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-
-    def call(packed: np.ndarray, _: float) -> np.ndarray:
-        parts = [packed[a:b] for a, b in itertools.pairwise(ends)]
-        return f(*(part.astype(float).reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
-
-    dtype = next(a.dtype for a in arrays if isinstance(a, Array) and jnp.issubdtype(a.dtype, jnp.inexact))
-    return on_host(call, (size,), jnp.concatenate([jnp.ravel(jnp.asarray(a, dtype)) for a in arrays]), 0.0)
-
-
-def on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
+def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
     """f(x, t), called with NumPy arrays while the compiled program waits.
 
     The call may come in a thread in which double precision is off: JAX would round x on its way there and refuse the

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from compfed._utils.compilation import keep_programs, make_room
+from compfed._utils.compilation import enable_disk_cache, limit_programs
 from compfed.errors import InputError
 
 DTYPES = ("float64", "float32")
@@ -30,7 +30,7 @@ SETTINGS: tuple[tuple[Any, Any], ...] = (
 _here = threading.local()  # JAX's settings are a thread's own
 
 
-def checked_dtype(dtype: object) -> np.dtype:
+def check_dtype(dtype: object) -> np.dtype:
     """The NumPy dtype named by `dtype`, if it is one we compute in."""
     try:
         found = np.dtype(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]  # any object; judged below
@@ -44,18 +44,18 @@ def checked_dtype(dtype: object) -> np.dtype:
 @contextmanager
 def precision(dtype: np.dtype) -> Iterator[None]:
     """A block in which JAX arrays may have `dtype` and JAX is as our programs expect it."""
-    with our_settings(), jax.enable_x64(dtype == np.float64):
+    with jax_settings(), jax.enable_x64(dtype == np.float64):
         yield
 
 
 @contextmanager
-def our_settings() -> Iterator[None]:
+def jax_settings() -> Iterator[None]:
     """A block in which JAX is as our programs expect it, in the caller's precision. The outermost makes room first."""
     if getattr(_here, "inside", False):
         yield
         return
-    keep_programs()
-    make_room()
+    enable_disk_cache()
+    limit_programs()
     with ExitStack() as stack:
         for setting, value in SETTINGS:
             stack.enter_context(setting(value))

@@ -17,7 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from compfed._utils.validation import is_whole, numbers
+from compfed._utils.validation import check_numbers, is_int
 from compfed.errors import InputError
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[A
         if isinstance(value, Tracer):  # has no value yet
             return value, None
         try:
-            array = np.array(numbers(value, ""))  # a copy: what the caller does with his later is his business
+            array = np.array(check_numbers(value, ""))  # a copy: what the caller does with his later is his business
         except InputError:
             return value, requirement
         array.setflags(write=False)
@@ -70,7 +70,7 @@ def seed(default: Any = _REQUIRED) -> Any:
     def check(value: Any) -> tuple[Any, str | None]:
         if isinstance(value, Tracer):
             return value, None
-        whole = is_whole(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
+        whole = is_int(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
         fits = whole and 0 <= value < 2**32
         return (np.uint32(value) if fits else value), None if fits else "a whole number from 0 to 2**32 - 1"
 
@@ -85,7 +85,7 @@ def optional(field: Any, default: Any = None) -> Any:
 
 def _whole(least: int, default: Any) -> Any:
     def check(value: Any) -> tuple[Any, str | None]:
-        fits = is_whole(value) and value >= least
+        fits = is_int(value) and value >= least
         return (int(value) if fits else value), None if fits else f"a whole number >= {least}"
 
     return _field(default, check, static=True)
@@ -110,7 +110,7 @@ def labels(default: Any = _REQUIRED) -> Any:
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size:
             return tuple(value.tolist()), None
         listed = value.tolist() if isinstance(value, np.ndarray) else value
-        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_whole, listed))
+        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_int, listed))
         return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
 
     return _field(default, check, static=True)

@@ -35,7 +35,7 @@ def short(value: Any) -> str:
     return str(value)
 
 
-def shortened(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """A long name without its middle: names often differ at their ends.
 
     >>> shortened("fractal dimension error, worst", 20)
@@ -45,7 +45,7 @@ def shortened(name: str, most: int) -> str:
     return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
-def some(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
+def join_names(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
     """The first few of many words."""
     return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.errors import InputError
 
 
-def is_whole(value: Any) -> bool:
+def is_int(value: Any) -> bool:
     """A whole number that a machine counts with; True and False are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and abs(int(value)) < 2**63
 
@@ -30,49 +30,49 @@ def is_number(value: Any) -> bool:
     return not isinstance(value, int) or abs(value) <= sys.float_info.max
 
 
-def whole(value: Any, name: str, at_least: int, hint: str = "") -> int:
+def check_int(value: Any, name: str, at_least: int, hint: str = "") -> int:
     """`value` as an int, if it is a whole number >= at_least."""
-    if not is_whole(value) or value < at_least:
+    if not is_int(value) or value < at_least:
         below = " and below 2**63" if isinstance(value, int) and value > at_least else ""
         raise InputError(f"{name}={value!r} must be a whole number >= {at_least}{below}.{hint}")
     return int(value)
 
 
-def nonnegative(value: Any, name: str, hint: str = "") -> float:
+def check_nonnegative(value: Any, name: str, hint: str = "") -> float:
     """`value` as a float, if it is a finite number >= 0."""
     if not is_number(value) or not 0 <= float(value) < np.inf:
         raise InputError(f"{name}={value!r} must be a finite number >= 0.{hint}")
     return float(value)
 
 
-def positive(value: Any, name: str, hint: str = "") -> float:
+def check_positive(value: Any, name: str, hint: str = "") -> float:
     """`value` as a float, if it is a finite number > 0."""
     if not is_number(value) or not 0 < float(value) < np.inf:
         raise InputError(f"{name}={value!r} must be a finite number > 0.{hint}")
     return float(value)
 
 
-def one_of(value: Any, name: str, options: Sequence[str], hint: str = "") -> None:
+def check_choice(value: Any, name: str, options: Sequence[str], hint: str = "") -> None:
     """`value` is one of a few words."""
     if not isinstance(value, str) or value not in options:
         raise InputError(f"{name}={value!r} must be one of {', '.join(map(repr, options))}.{hint}")
 
 
-def truth(value: Any, name: str, hint: str = "") -> bool:
+def check_bool(value: Any, name: str, hint: str = "") -> bool:
     """`value` as a bool, if it is True or False (or 1 or 0, which mean nothing else); words are not, whatever they say."""
-    if not (isinstance(value, (bool, np.bool_)) or (is_whole(value) and value in (0, 1))):
+    if not (isinstance(value, (bool, np.bool_)) or (is_int(value) and value in (0, 1))):
         raise InputError(f"{name}={value!r} must be True or False.{hint}")
     return bool(value)
 
 
-def a_function(value: Any, name: str) -> Any:
+def check_callable(value: Any, name: str) -> Any:
     """`value`, if it can be called, or is None."""
     if value is not None and not callable(value):
-        raise InputError(f"{name}={shortened(repr(value), 80)} must be a function, or None.")
+        raise InputError(f"{name}={shorten(repr(value), 80)} must be a function, or None.")
     return value
 
 
-def unmasked(values: Any, name: str) -> None:
+def check_unmasked(values: Any, name: str) -> None:
     """Refuse an array with masked entries: what is behind a mask is no value, and NumPy hands it over all the same."""
     parts = values if isinstance(values, (list, tuple)) else [values]
     hidden = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
@@ -83,9 +83,9 @@ def unmasked(values: Any, name: str) -> None:
         )
 
 
-def numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
+def check_numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
     """`values` as an array of numbers; words, truth values, dates and complex numbers are none."""
-    unmasked(values, name)
+    check_unmasked(values, name)
     try:
         found = np.asarray(values)
         plain = found.dtype.kind in "iuf" or (found.dtype.kind == "O" and all(map(is_number, found.flat)))
@@ -95,10 +95,10 @@ def numbers(values: Any, name: str, dtype: Any = float) -> np.ndarray:
                 return found.astype(dtype)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise InputError(f"{name}={shortened(repr(values), 120)} cannot be read as an array of numbers.")
+    raise InputError(f"{name}={shorten(repr(values), 120)} cannot be read as an array of numbers.")
 
 
-def check_words(need: str, names: np.ndarray) -> None:
+def check_distinct_names(need: str, names: np.ndarray) -> None:
     """Refuse two names that are one but for spaces around them."""
     bare: dict[str, str] = {}
     for name in names if names.dtype.kind == "U" else ():
@@ -110,10 +110,10 @@ def check_words(need: str, names: np.ndarray) -> None:
             )
 
 
-LEAST, MOST = 1e-70, 1e70  # room for a product of four, and for twelve digits below
+MIN_MAGNITUDE, MAX_MAGNITUDE = 1e-70, 1e70  # room for a product of four, and for twelve digits below
 
 
-def check_sizes(values: Any, what: str, columns: Sequence[str] | None = None) -> None:
+def check_magnitudes(values: Any, what: str, columns: Sequence[str] | None = None) -> None:
     """The largest number of every column is zero, or of a size that can be worked with."""
     if values.dtype.kind not in "fiu" or not min(values.shape):
         return
@@ -121,18 +121,19 @@ def check_sizes(values: Any, what: str, columns: Sequence[str] | None = None) ->
         top = np.asarray(abs(values).max(axis=0).todense(), float).ravel()
     else:
         top = np.maximum(np.asarray(values.max(axis=0), float), -np.asarray(values.min(axis=0), float))
-    odd = np.atleast_1d((top != 0) & ((top < LEAST) | (top > MOST)))
+    odd = np.atleast_1d((top != 0) & ((top < MIN_MAGNITUDE) | (top > MAX_MAGNITUDE)))
     if odd.any():
         j = int(odd.argmax())
         where = f", column {j if columns is None else repr(columns[j])}" if np.ndim(top) else ""
         size = float(np.atleast_1d(top)[j])
         raise InputError(
-            f"{what}{where}: the largest number is {size:.3g} in size; it must be 0 or between {LEAST:g} and {MOST:g}, for "
-            f"else its square is no number. Give it in other units: divide by {10.0 ** np.floor(np.log10(size)):.0e}, say."
+            f"{what}{where}: the largest number is {size:.3g} in size; it must be 0 or between {MIN_MAGNITUDE:g} and "
+            f"{MAX_MAGNITUDE:g}, or its square overflows or underflows. Give it in other units: divide by "
+            f"{10.0 ** np.floor(np.log10(size)):.0e}, say."
         )
 
 
-def check_weights(weights: np.ndarray, site: str) -> None:
+def check_row_weights(weights: np.ndarray, site: str) -> None:
     """Row weights whose sum is a number."""
     if np.max(weights) > 1e300:
         raise InputError(
@@ -141,18 +142,18 @@ def check_weights(weights: np.ndarray, site: str) -> None:
         )
 
 
-LARGEST = 2**31  # bytes
+MAX_DENSE_BYTES = 2**31  # bytes
 
 
-def check_written_out(shape: tuple[int, int], what: str, way_out: str, beside: int = 0) -> None:
+def check_dense_size(shape: tuple[int, int], what: str, way_out: str, beside: int = 0) -> None:
     """Refuse, before anything is allocated, to write out sparse rows that would be too large.
 
     `beside`: bytes of a column that are not its numbers, such as its name.
     """
     rows, columns = shape
     size = columns * (8 * rows + beside)
-    if size > LARGEST:
+    if size > MAX_DENSE_BYTES:
         raise InputError(
             f"{what}: {rows} x {columns} sparse rows would take {size / 1e9:.3g} GB written out, which this needs; at "
-            f"most {LARGEST / 1e9:.3g} GB are. {way_out}"
+            f"most {MAX_DENSE_BYTES / 1e9:.3g} GB are. {way_out}"
         )

@@ -177,7 +177,9 @@ class _Walk:
             s, c = after, memory
         self.vector("solution", "the model", self.call(a, "solution", g, s))
         if a.finishes_rounds():
-            self.kept("finish_round", "c", c, self.call(a, "finish_round", g, self.call(a.exchanges[0], "broadcast", g, s), c))
+            self.kept(
+                "finish_round", "c", c, self.call(a, "finish_round", g, self.call(a.exchanges[0], "broadcast", g, s), c)
+            )
         correction = self.call(a, "correction", s, c)
         if correction is not None:
             self.vector("correction", "the correction", correction)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.arrays import rows_by
-from compfed._utils.validation import is_number, whole
+from compfed._utils.arrays import group_rows
+from compfed._utils.validation import check_int, is_number
+from compfed.data.columns import as_row_labels, check_same_index
 from compfed.data.partition import apportioned
-from compfed.data.validation import check_same_order, one_per_row
 from compfed.errors import InputError
 
 
@@ -24,12 +24,12 @@ def held_out(sites: Any, share: float = 0.3, seed: int = 0, classes: Any = None)
     """
     if not (is_number(share) and 0 < share < 1):
         raise InputError(f"the share of held-out rows is {share!r}; it must be between 0 and 1.")
-    whole(seed, "seed", 0)
-    where = one_per_row("held_out: the site of every row is needed", sites)
-    check_same_order(sites, classes, "classes", "sites")
+    check_int(seed, "seed", 0)
+    where = as_row_labels("held_out: the site of every row is needed", sites)
+    check_same_index(sites, classes, "classes", "sites")
     classes = None if classes is None else np.asarray(classes)
     out = np.zeros(len(where), bool)
-    for i, own in enumerate(rows_by(where)[1]):
+    for i, own in enumerate(group_rows(where)[1]):
         rows = np.random.default_rng([seed, i]).permutation(own)
         kinds = np.zeros(len(rows), int) if classes is None else np.unique(classes[rows], return_inverse=True)[1]
         counts = np.bincount(kinds)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_nothing_third, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression, LogisticModel
@@ -86,7 +86,7 @@ class CrossValidated(FederatedModel):
         me = type(self).__name__
         grid = AlphaGrid(me, self.alphas, self.n_alphas, self.eps)
         grid.check()
-        whole(self.seed, f"{me}: seed", 0)
+        check_int(self.seed, f"{me}: seed", 0)
         if not isinstance(self.rule, str) or self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
         return grid

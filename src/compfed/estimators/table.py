@@ -16,17 +16,17 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
-from compfed._utils.arrays import as_run, rows_by
+from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import unmasked
-from compfed.data.validation import (
-    check_frame,
-    check_same_order,
-    floats,
-    is_frame,
-    one_per_row,
+from compfed._utils.validation import check_unmasked
+from compfed.data.columns import (
+    as_floats,
+    as_row_labels,
+    as_site_labels,
+    check_dataframe,
+    check_same_index,
+    is_dataframe,
     row_index,
-    site_of_every_row,
 )
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Parts
@@ -65,7 +65,7 @@ class Table:
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             sites.append(
                 Site(
-                    self.X[as_run(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
+                    self.X[as_slice(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
                     self.y[rows],
                     name=name,
                     index=i,
@@ -92,17 +92,17 @@ def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
 
 def check_features(name: str, X: Any) -> None:
     """Refuse rows that would be read as something else; what is left to refuse, scikit-learn refuses."""
-    unmasked(X, f"{name}: X")
-    if is_frame(X):
-        check_frame(X, f"{name}: X")
+    check_unmasked(X, f"{name}: X")
+    if is_dataframe(X):
+        check_dataframe(X, f"{name}: X")
     elif _kind(X) in "USmM":
-        floats(X, f"{name}: X")
+        as_floats(X, f"{name}: X")
     _check_real(name, "X", X)
 
 
 def column_labels(X: Any) -> tuple[Any, ...] | None:
     """The names of a DataFrame's columns where they are not all words: scikit-learn takes no note of those."""
-    if not is_frame(X) or all(isinstance(name, str) for name in X.columns):
+    if not is_dataframe(X) or all(isinstance(name, str) for name in X.columns):
         return None
     return tuple(X.columns)
 
@@ -134,7 +134,7 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
 def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
     """The same of a table with labels, sites and weights."""
     check_features(name, X)
-    unmasked(y, f"{name}: y")
+    check_unmasked(y, f"{name}: y")
     if issparse(y):
         raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
     _check_real(name, "y", y)
@@ -147,7 +147,7 @@ def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> No
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
-        check_same_order(given[first], table, what, first)
+        check_same_index(given[first], table, what, first)
 
 
 def _kind(values: Any) -> str:
@@ -161,9 +161,9 @@ def _check_real(name: str, what: str, values: Any) -> None:
 
 def numbers_or_truths(values: Any, what: str) -> None:
     """Refuse weights that are words, dates or behind a mask."""
-    unmasked(values, what)
+    check_unmasked(values, what)
     if np.asarray(values).dtype.kind not in "biufOc":  # the rest is scikit-learn's to refuse
-        floats(np.asarray(values, object), what)
+        as_floats(np.asarray(values, object), what)
         raise InputError(f"{what} must be numbers, not text or dates.")
 
 
@@ -174,7 +174,7 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
     length = X.shape[0]
     one = sites is None or sites is NOT_SAID
     need = f"{name}: sites must be the site of every row"
-    where = np.zeros(length, int) if one else site_of_every_row(need, sites)
+    where = np.zeros(length, int) if one else as_site_labels(need, sites)
     if len(where) != length:
         raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
     keep = np.arange(length)
@@ -184,7 +184,7 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
         keep = np.flatnonzero(weights)
         if not keep.size:
             raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
-    found, rows = rows_by(where[keep])
+    found, rows = group_rows(where[keep])
     return Table(
         X=X,
         y=y,
@@ -209,7 +209,7 @@ def splits_of(table: Table, cv: Any, given_to_fit: Sequence[Any] = ()) -> list[S
     if isinstance(cv, (str, int, np.integer)):
         return []
     rows = next((given_table for given_table in given_to_fit if row_index(given_table) is not None), None)
-    check_same_order(rows, cv, "cv")
+    check_same_index(rows, cv, "cv")
     given = _listed(table, cv)
     if all(isinstance(entry, str) or not hasattr(entry, "__len__") for entry in given):
         fold = _fold_of_each(given, table.length)
@@ -229,7 +229,7 @@ def _listed(table: Table, cv: Any) -> list[Any]:
             for i, rows in enumerate(table.rows):
                 groups[rows] = i
             return list(cv.split(X, y, groups))
-    unmasked(cv, "cv")
+    check_unmasked(cv, "cv")
     if isinstance(cv, (Mapping, Set)):
         raise InputError(
             f"cv is a {type(cv).__name__}, whose entries are in no order of the rows. Give a list with the fold of every row, "
@@ -245,7 +245,7 @@ def _listed(table: Table, cv: Any) -> list[Any]:
 
 
 def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
-    folds = one_per_row("cv: the fold of every row is needed", list(given))
+    folds = as_row_labels("cv: the fold of every row is needed", list(given))
     if len(folds) != length or len(np.unique(folds)) < 2:
         raise InputError(
             f"cv as an array needs one fold per row and at least two folds; got {len(folds)} entries for {length} rows "
@@ -263,7 +263,7 @@ def _masks(pair: Any, length: int, rows: Any) -> Split:
         mask, chosen = np.zeros(length, bool), np.asarray(part)
         _check_row_numbers(chosen, length)
         if chosen.dtype.kind == "b":
-            check_same_order(rows, part, "mask")
+            check_same_index(rows, part, "mask")
         try:
             mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
         except IndexError as problem:

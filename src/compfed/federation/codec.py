@@ -31,7 +31,7 @@ from compfed.federation import queries as queries
 from compfed.federation import spec as objective
 from compfed.losses import Model
 from compfed.regularisers.adapter import Adapted
-from compfed.site_summary import Facts
+from compfed.site_summary import SiteFacts
 
 KINDS = "biufU"  # of arrays: booleans, whole numbers, numbers, words
 DTYPES = frozenset(
@@ -504,7 +504,7 @@ def known_records() -> dict[str, type]:
 
 def _replies() -> list[type]:
     answers = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*answers, queries.Refusal, Facts]
+    return [*answers, queries.Refusal, SiteFacts]
 
 
 def _modules() -> Iterator[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.validation import is_whole
+from compfed._utils.validation import is_int
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import (
     Fitted,
@@ -152,7 +152,7 @@ def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: in
         if len(rows) < 2:
             raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
         return [lambda held_out, k=k: SiteFold(k, held_out) for k in range(len(rows))]
-    folds = int(cv) if is_whole(cv) else 0
+    folds = int(cv) if is_int(cv) else 0
     if folds < 2:
         hint = (
             ""

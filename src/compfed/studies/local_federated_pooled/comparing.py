@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 
-from compfed._utils.validation import unmasked
+from compfed._utils.validation import check_unmasked
+from compfed.data.columns import as_floats, as_site_labels
 from compfed.data.splits import held_out
-from compfed.data.validation import floats, site_of_every_row
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.table import speaks_of_rows
@@ -90,9 +90,9 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             raise InputError(f"sites={sites!r} names a column, and X has none of that name. Give one site per row.")
         sites, X = X[sites], X.drop(columns=sites)
     found = getattr(X, "columns", None) if names is None else names
-    X = floats(X, "X")
-    unmasked(y, "y")
-    y, where = np.asarray(y), site_of_every_row("sites: the site of every row is needed", sites).astype(str)
+    X = as_floats(X, "X")
+    check_unmasked(y, "y")
+    y, where = np.asarray(y), as_site_labels("sites: the site of every row is needed", sites).astype(str)
     if X.ndim != 2 or not len(X) == len(y) == len(where):
         raise InputError(f"X, y and sites need the same rows; their shapes are {X.shape}, {y.shape} and {where.shape}.")
     if len(np.unique(where)) < 2:
