@@ -17,7 +17,7 @@ SMALL_RUN = """
 import numpy as np
 import compfed as cf
 from compfed._utils import compilation as program_cache
-program_cache.LEAST_SECONDS = 0.0
+program_cache.MIN_COMPILE_SECONDS = 0.0
 sites = cf.data.from_arrays(np.ones((2, 4, 3)), np.arange(8.0).reshape(2, 4))
 problem = cf.Problem(cf.losses.Squared(ridge=1.0), cf.regularisers.L1(0.1), sites)
 print(cf.simulate(problem, cf.algorithms.FedDA(eta=0.1, tau=2), 5).x.tobytes().hex())

@@ -67,7 +67,7 @@ def test_the_largest_eigenvalue(pair):
 def test_the_largest_eigenvalues_of_many_small_arrays(width, monkeypatch):
     """Each is the square of the largest singular value of its own weighted rows; three to a block."""
     monkeypatch.setattr(
-        curvature, "in_blocks", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
+        curvature, "block_ranges", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
     )
     rng = np.random.default_rng(1)
     rows = [1, 7, 8, 9, 300, 301, 5, 6, 8, 7, 1]
