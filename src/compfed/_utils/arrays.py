@@ -49,7 +49,7 @@ BLOCK_BYTES = 2**25  # of one block; an array that is larger is a block of its o
 def block_ranges(sizes: np.ndarray, width: int) -> Iterator[tuple[int, int]]:
     """(first, end) of runs of arrays with `sizes` rows of `width` numbers each, the runs up to BYTES large.
 
-    >>> list(in_blocks(np.array([1, 1, 1]), 1))
+    >>> list(block_ranges(np.array([1, 1, 1]), 1))
     [(0, 3)]
     """
     of_block = np.cumsum(sizes) * (8 * max(width, 1)) // BLOCK_BYTES
@@ -67,7 +67,7 @@ def group_rows(column: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
 
     One sort for all of them: a look at the whole column for each value would be quadratic where every row has its own.
 
-    >>> values, rows = rows_by(np.array(["b", "a", "b"]))
+    >>> values, rows = group_rows(np.array(["b", "a", "b"]))
     >>> values.tolist(), [r.tolist() for r in rows]
     (['a', 'b'], [[1], [0, 2]])
     """

@@ -13,6 +13,7 @@ import numpy as np
 from compfed._utils.validation import check_int, check_nonnegative, check_positive, is_int
 from compfed.data.columns import as_row_labels
 from compfed.errors import InputError
+from compfed.splits import apportion
 
 
 def iid(rows: Any, sites: int, seed: int = 0) -> np.ndarray:
@@ -41,7 +42,7 @@ def size_skewed(rows: Any, sites: int, exponent: float = 1.0, seed: int = 0, min
     _check_sites(total, sites, min_rows)
     power = check_nonnegative(exponent, "exponent", " 0 is for equal sizes, 1 for m_i ~ 1 / i.")
     law = np.arange(1, sites + 1) ** -power
-    where = np.repeat(np.arange(sites), apportioned(total, law / law.sum()))
+    where = np.repeat(np.arange(sites), apportion(total, law / law.sum()))
     return _with_at_least(min_rows, rng.permutation(where), sites, rng)
 
 
@@ -151,14 +152,6 @@ def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
             "and equal values stay together. Use fewer bins, or none to make every value a site."
         )
     return where
-
-
-def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers that sum to `total` and differ from total * shares by less than one (largest remainders)."""
-    exact = total * shares
-    sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - sizes.sum()]] += 1
-    return sizes
 
 
 def _with_at_least(min_rows: int, where: np.ndarray, sites: int, rng: np.random.Generator) -> np.ndarray:

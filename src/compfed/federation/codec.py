@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import jax
 import numpy as np
 
+from compfed import splits
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
@@ -55,10 +56,10 @@ RECORD_PACKAGES = (
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
     objective.FeatureScaling,
-    objective.Fold,
-    objective.SiteFold,
-    objective.PredefinedSplit,
-    objective.Holdout,
+    splits.Fold,
+    splits.SiteFold,
+    splits.PredefinedSplit,
+    splits.Holdout,
     objective.ObjectiveSpec,
     objective.RunSpec,
 )

@@ -28,7 +28,8 @@ from compfed.federation.queries import (
     Moments,
     Query,
 )
-from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.federation.spec import ObjectiveSpec, RowSubset, RunSpec
+from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.site_summary import SiteFacts
+from compfed.splits import RowSubset
 
 
 class Refusal(NamedTuple):

@@ -23,13 +23,14 @@ from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.server.sums import Description
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec
 from compfed.losses import Loss
 from compfed.problem_spec import length
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.certificate import Certificate
 from compfed.solvers.search import FederatedSolution, Search, Start
+from compfed.splits import RowSubset
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 

@@ -23,11 +23,12 @@ from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RowSubset, RunSpec
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import unwarned
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
+from compfed.splits import RowSubset
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
