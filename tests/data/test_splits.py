@@ -45,7 +45,7 @@ def test_every_row_is_held_out_by_exactly_one_fold():
     first = np.concatenate([[0], np.cumsum([len(site.labels) for site in sites])[:-1]])
     folds = [Fold(k, 5, 2, first, by_class=True, held_out=True) for k in range(5)]
     for site in sites:
-        assert (sum(fold.mask(site).astype(int) for fold in folds) == 1).all()
+        assert (np.sum([fold.mask(site) for fold in folds], axis=0) == 1).all()
         for fold in folds:
             assert (fold.mask(site) != training_rows(fold).mask(site)).all()
     assert [SiteFold(1, held_out=True).mask(site).all() for site in sites] == [False, True, False, False]

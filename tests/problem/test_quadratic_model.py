@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compfed._utils.compilation import numpy_callback
 from compfed._utils.triangle import square, upper
 from compfed.regularisers import (
     L1,
@@ -502,14 +501,6 @@ def test_a_triangle_there_and_back(w):
     np.testing.assert_array_equal(square(triangle, w), matrix)
     inside = jax.jit(lambda t: upper(square(t, w)))(jnp.asarray(triangle))
     np.testing.assert_array_equal(inside, triangle)
-
-
-# --- calls from a compiled program to NumPy ---
-
-
-def test_a_call_with_one_array_and_one_number():
-    found = jax.jit(lambda x, t: numpy_callback(lambda x, t: x * t, (3,), x, t))(jnp.arange(3.0), 0.1)
-    np.testing.assert_array_equal(found, np.arange(3.0) * 0.1)
 
 
 def test_the_model_step_inside_a_program_is_that_outside():
