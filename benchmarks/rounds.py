@@ -113,13 +113,13 @@ def main() -> None:
     parser.add_argument("--asleep", action="store_true", help="cores may sleep, as without root rights")
     args = parser.parse_args()
     if args.asleep:
-        host_devices.LATENCY = os.devnull
+        host_devices.CPU_LATENCY_FILE = os.devnull
     devices = 1 if args.one_device else cf.use_all_cores()
     problem = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), cf.data.synthetic(seed=0))
     machine = described() | {
         "devices": devices,
         "a core taken": args.core_taken,
-        "awake": not args.asleep and os.access(host_devices.LATENCY, os.W_OK),
+        "awake": not args.asleep and os.access(host_devices.CPU_LATENCY_FILE, os.W_OK),
     }
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.core_taken else None
     try:

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array
 from scipy.linalg import get_blas_funcs
 
-from compfed._utils.arrays import owned
-from compfed._utils.compilation import compiled
-from compfed._utils.precision import checked_dtype, our_settings, precision
+from compfed._utils.arrays import readonly
+from compfed._utils.compilation import jit
+from compfed._utils.precision import check_dtype, jax_settings, precision
 from compfed._utils.records import describe
-from compfed._utils.validation import numbers
+from compfed._utils.validation import check_numbers
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
 from compfed.losses import Loss
@@ -31,7 +31,7 @@ class Statement:
     sites: Any  # Sites, or LazySites
 
     def __init__(self, loss: Loss, regulariser: Regulariser, sites: Sites | LazySites, weights: Any, dtype: Any):
-        self.dtype = checked_dtype(dtype)
+        self.dtype = check_dtype(dtype)
         for part in (loss, regulariser):
             if isinstance(part, type):
                 raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
@@ -82,7 +82,7 @@ class Statement:
 
     def point(self, x: Any, name: str = "x") -> np.ndarray:
         """x as a vector of this problem, checked."""
-        array = np.array(numbers(x, name, self.dtype))  # a copy: the caller may change his
+        array = np.array(check_numbers(x, name, self.dtype))  # a copy: the caller may change his
         if array.shape != (self.d,):
             raise InputError(
                 f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
@@ -110,7 +110,7 @@ class Statement:
         }
 
 
-@compiled  # traced once for all regularisers of a kind, such as those of a path
+@jit  # traced once for all regularisers of a kind, such as those of a path
 def _prox(g: Regulariser, x: Array, t: Array) -> Array:
     return g.prox(x, t)
 
@@ -119,7 +119,7 @@ def check_fits(g: Regulariser, d: int) -> None:
     """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
     try:
         scalar, vector = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (d,)))
-        with our_settings():
+        with jax_settings():
             shape = jax.eval_shape(_prox, g, vector, scalar).shape
     except (TypeError, ValueError) as error:
         raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
@@ -130,7 +130,7 @@ def check_fits(g: Regulariser, d: int) -> None:
 def checked_weights(weights: Any, n: int) -> np.ndarray:
     if weights is None:
         return np.full(n, 1.0 / n)
-    p = owned(numbers(weights, "weights"))
+    p = readonly(check_numbers(weights, "weights"))
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
     if not (np.isfinite(p).all() and (p >= 0).all()):
@@ -172,7 +172,7 @@ def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, 
         return AtPoint(float(value) + float(penalty), np.asarray(mapping))
 
 
-@compiled
+@jit
 def _penalty_and_mapping(g: Regulariser, x: Array, gradient: Array, step: float) -> tuple[Array, Array]:
     return g(x), (x - g.prox(x - step * gradient, step)) / step
 

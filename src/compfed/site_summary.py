@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compfed._utils.text import number_table, some
+from compfed._utils.text import join_names, number_table
 
 MOST_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MOST_LINES = 40  # sites printed; `Summary.rows` has them all
 
 
-class Facts(NamedTuple):
+class SiteFacts(NamedTuple):
     """Sums over the rows of one site. Labels are counted by class where they are few and whole, and averaged."""
 
     rows: int
@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     label_square: np.ndarray
 
 
-def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
+def summarise_site(X: np.ndarray, y: np.ndarray) -> SiteFacts:
     """What one site says of its rows."""
     X = np.asarray(X, float)  # small integers would wrap, and booleans cannot be subtracted
     classes, counts = np.unique(y, return_counts=True) if y.ndim == 1 else (np.empty(0), np.empty(0, int))
@@ -39,7 +39,7 @@ def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
         classes, counts = np.empty(0), np.empty(0, int)
     labels = y.reshape(len(y), -1).astype(float) if numbers else np.zeros((len(y), 1))
     mean, label_mean = (a[0] + (a - a[0]).mean(axis=0) for a in (X, labels))  # a constant is its own mean, exactly
-    return Facts(
+    return SiteFacts(
         rows=len(y),
         mean=mean,
         square=((X - mean) ** 2).mean(axis=0),
@@ -90,12 +90,12 @@ class Summary:
                 f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})",
                 f"features: shift of a column's mean in pooled sd: at most {self.feature_shift:.3g} "
                 f"(column {column}, site {site})",
-                *([f"constant everywhere: column(s) {some(everywhere, ' ')}"] if everywhere else []),
+                *([f"constant everywhere: column(s) {join_names(everywhere, ' ')}"] if everywhere else []),
             ]
         )
 
 
-def summarised(names: Sequence[str], columns: Sequence[str] | None, facts: Sequence[Facts]) -> Summary:
+def combine_summaries(names: Sequence[str], columns: Sequence[str] | None, facts: Sequence[SiteFacts]) -> Summary:
     """The facts of all sites, added up."""
     columns = tuple(str(j) for j in range(facts[0].mean.size)) if columns is None else tuple(columns)
     m = np.array([f.rows for f in facts])
@@ -138,7 +138,7 @@ def _together(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[np.n
 
 
 def _row(
-    name: str, f: Facts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
+    name: str, f: SiteFacts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
 ) -> dict[str, Any]:
     constant = [column for column, moves in zip(columns, varies, strict=True) if not moves]
     row = {"site": name, "rows": f.rows, "share": f.rows / total, "constant": constant}
@@ -160,5 +160,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     if "classes" in row:
         labels = [f"{share:.1%}" for share in row["classes"].values()]
     else:
-        labels = [some([f"{value:.3g}" for value in row[key]], " ") for key in ("mean", "sd")]
+        labels = [join_names([f"{value:.3g}" for value in row[key]], " ") for key in ("mean", "sd")]
     return [row["site"], str(row["rows"]), f"{row['share']:.1%}", *labels, str(len(row["constant"]))]

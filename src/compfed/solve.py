@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function, nonnegative, whole
+from compfed._utils.validation import check_callable, check_int, check_nonnegative
 from compfed.algorithms import Algorithm
 from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
@@ -72,10 +72,10 @@ def solve_federated(
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
-    given = None if scale is None else nonnegative(scale, "scale")
+    given = None if scale is None else check_nonnegative(scale, "scale")
     search = Search(
-        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
-        nonnegative(seconds_per_round, "seconds_per_round"),
+        algorithm, check_int(tau, "tau", 1), checked_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
+        check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
     problem = problem.astype("float64")
     start = problem.start if x0 is None else problem.point(x0, "x0")
@@ -137,7 +137,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve_pooled needs a compfed.Problem; got {type(problem).__name__}.")
-    whole(max_iterations, "max_iterations", 1)
+    check_int(max_iterations, "max_iterations", 1)
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
@@ -162,7 +162,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
     return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged))
 
 
-@compiled
+@jit
 def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array, step: float, max_iterations: int):
     """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import whole_file
-from compfed._utils.text import shortened
-from compfed._utils.validation import is_whole
+from compfed._utils.text import shorten
+from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
 
 COLUMNS = {
@@ -195,7 +195,7 @@ def _damaged(source: Path, problem: Exception) -> InputError:
         f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
     )
     return InputError(
-        f"{source} is a damaged trace ({shortened(what, 200)}). Write it again with Trace.save, or take another copy."
+        f"{source} is a damaged trace ({shorten(what, 200)}). Write it again with Trace.save, or take another copy."
     )
 
 
@@ -231,7 +231,7 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
         members = Members(names, *said, marks=arrays.get("members/marks"))
         if any(values.shape != (len(members.names),) for values in said):
             raise ValueError("its sites are of different numbers")
-    if not is_whole(head["rounds"]) or head["rounds"] < 0:
+    if not is_int(head["rounds"]) or head["rounds"] < 0:
         raise ValueError(f"it says that {head['rounds']} rounds were done")
     of = arrays.get("of")
     if of is not None and any(len(leaf) != len(of) for leaf in clients):

@@ -29,7 +29,8 @@ from compfed.federation import (
     ValueAndGradient,
     ask,
 )
-from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 D = 5  # four columns and an intercept
 FRAME = FeatureScaling(np.zeros(4), np.ones(4), intercept=True)

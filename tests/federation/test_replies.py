@@ -31,7 +31,8 @@ from compfed.federation import (
 )
 from compfed.federation.server.replies import fault
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import FeatureScaling, Fold, ObjectiveSpec, ProblemSpec, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RunSpec
+from compfed.splits import Fold, SiteFold
 
 FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedLasso(0.1)),

@@ -13,7 +13,7 @@ from compfed.problem.local_dataset import _buckets, store
 
 @pytest.mark.parametrize("nbytes", [2**25, 700, 100], ids=["one block", "several", "a site each"])
 def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkeypatch):
-    monkeypatch.setattr("compfed._utils.arrays.BYTES", nbytes)
+    monkeypatch.setattr("compfed._utils.arrays.BLOCK_BYTES", nbytes)
     rng = np.random.default_rng(0)
     sizes = [4, 30, 1, 29, 4, 17]
     q = [rng.random(m) + 0.1 for m in sizes]

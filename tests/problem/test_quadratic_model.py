@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compfed._utils.compilation import hosted, on_host
-from compfed.solvers.bfgs_matrix import Compact
-from compfed.solvers.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
-from compfed.solvers.quadratic_model import _pulled, _Search, minimiser, solved
 from compfed._utils.triangle import square, upper
-from compfed.solvers.working_set import ranked, working_set
 from compfed.regularisers import (
     L1,
     Box,
@@ -36,6 +31,10 @@ from compfed.regularisers import (
 )
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, plain
 from compfed.regularisers.matrices import turned
+from compfed.solvers.bfgs_matrix import Compact
+from compfed.solvers.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
+from compfed.solvers.quadratic_model import _pulled, _Search, minimiser, solved
+from compfed.solvers.working_set import ranked, working_set
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -502,53 +501,6 @@ def test_a_triangle_there_and_back(w):
     np.testing.assert_array_equal(square(triangle, w), matrix)
     inside = jax.jit(lambda t: upper(square(t, w)))(jnp.asarray(triangle))
     np.testing.assert_array_equal(inside, triangle)
-
-
-# --- calls from a compiled program to NumPy ---
-
-
-def seen_by_numpy(A: np.ndarray, b: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """A system solved by NumPy, with arguments of three shapes; it insists on NumPy's arrays in double precision."""
-    assert all(type(part) is np.ndarray and part.dtype == np.float64 for part in (A, b, t))
-    return np.linalg.solve(A, b) * t
-
-
-A_SYSTEM = (np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 1.0 + 1e-12]), 2.0)
-
-
-def test_a_hosted_call_is_the_call():
-    expected = np.linalg.solve(*A_SYSTEM[:2]) * 2.0
-    np.testing.assert_array_equal(hosted(seen_by_numpy, 2, *A_SYSTEM), expected)
-    inside = jax.jit(lambda *given: hosted(seen_by_numpy, 2, *given))(*map(jnp.asarray, A_SYSTEM))
-    assert inside.dtype == jnp.float64
-    np.testing.assert_array_equal(inside, expected)  # all bits of a double travel
-
-
-def test_a_hosted_call_in_single_precision():
-    given = [jnp.asarray(part, jnp.float32) for part in A_SYSTEM]
-    with jax.enable_x64(False):
-        inside = jax.jit(lambda *given: hosted(seen_by_numpy, 2, *given))(*given)
-    assert inside.dtype == jnp.float32
-    np.testing.assert_allclose(inside, np.linalg.solve(*A_SYSTEM[:2]) * 2.0, rtol=1e-6)
-
-
-def test_a_hosted_call_under_vmap_is_one_call_for_each():
-    A, b = jnp.asarray(A_SYSTEM[0]), jnp.arange(6.0).reshape(3, 2)
-    found = jax.jit(jax.vmap(lambda b: hosted(seen_by_numpy, 2, A, b, 1.0)))(b)
-    np.testing.assert_allclose(found, np.linalg.solve(A_SYSTEM[0], np.arange(6.0).reshape(3, 2).T).T, rtol=1e-14)
-
-
-def test_whole_numbers_travel_with_the_others():
-    def picked(x, W):
-        return x[W.astype(int)]
-
-    inside = jax.jit(lambda x, W: hosted(picked, 2, x, W))(jnp.arange(3.0), jnp.array([2, 0], jnp.int32))
-    np.testing.assert_array_equal(inside, [2.0, 0.0])
-
-
-def test_a_call_with_one_array_and_one_number():
-    found = jax.jit(lambda x, t: on_host(lambda x, t: x * t, (3,), x, t))(jnp.arange(3.0), 0.1)
-    np.testing.assert_array_equal(found, np.arange(3.0) * 0.1)
 
 
 def test_the_model_step_inside_a_program_is_that_outside():

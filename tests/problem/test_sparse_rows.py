@@ -67,7 +67,7 @@ def test_the_largest_eigenvalue(pair):
 def test_the_largest_eigenvalues_of_many_small_arrays(width, monkeypatch):
     """Each is the square of the largest singular value of its own weighted rows; three to a block."""
     monkeypatch.setattr(
-        curvature, "in_blocks", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
+        curvature, "block_ranges", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
     )
     rng = np.random.default_rng(1)
     rows = [1, 7, 8, 9, 300, 301, 5, 6, 8, 7, 1]
@@ -135,7 +135,7 @@ def test_a_fit_to_sparse_rows(monkeypatch, name):
 
 def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatch):
     monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(memory, "LARGEST", 1000)
+    monkeypatch.setattr(memory, "MAX_DENSE_BYTES", 1000)
     A = matrix()
     model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
     with pytest.raises(cf.InputError, match=r"site '0': its sparse rows take too much memory written out.*'auto'"):

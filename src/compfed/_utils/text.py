@@ -35,17 +35,17 @@ def short(value: Any) -> str:
     return str(value)
 
 
-def shortened(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """A long name without its middle: names often differ at their ends.
 
-    >>> shortened("fractal dimension error, worst", 20)
+    >>> shorten("fractal dimension error, worst", 20)
     'fractal di…or, worst'
     """
     tail = (most - 1) // 2
     return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[-tail:]}"
 
 
-def some(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
+def join_names(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
     """The first few of many words."""
     return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 

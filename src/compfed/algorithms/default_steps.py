@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from numpy.typing import ArrayLike
 
-from compfed._utils.validation import positive, whole
+from compfed._utils.validation import check_int, check_positive
 from compfed.algorithms.base import Algorithm, Bounds
 from compfed.algorithms.registry import find
 from compfed.errors import InputError
@@ -72,8 +72,8 @@ def default_steps(
     >>> bool(trace["optimality"][-1] < 1e-6)
     True
     """
-    whole(tau, "tau", 1)
-    positive(scale, "scale")
+    check_int(tau, "tau", 1)
+    check_positive(scale, "scale")
     bounds = lipschitz_bounds(problem, tau, at)
     method = find(algorithm) if isinstance(algorithm, str) else algorithm
     if not (isinstance(method, type) and issubclass(method, Algorithm)):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import one_of, truth
+from compfed._utils.validation import check_bool, check_choice
 from compfed.data import partition
 from compfed.data.sites import Sites, from_table
 from compfed.errors import InputError
@@ -71,7 +71,7 @@ def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
     """
     from sklearn.datasets import load_diabetes
 
-    one_of(sites, "sites", ("age", "sex"))
+    check_choice(sites, "sites", ("age", "sex"))
     loaded: Any = load_diabetes()
     raw: Any = load_diabetes(scaled=False)
     column = raw.data[:, raw.feature_names.index(sites)]
@@ -189,9 +189,9 @@ def a9a(
     """
     from sklearn.datasets import load_svmlight_file
 
-    one_of(sites, "sites", tuple(A9A_SITES))
-    one_of(file, "file", ("a9a", "a9a.t"))
-    truth(drop_site_columns, "drop_site_columns")
+    check_choice(sites, "sites", tuple(A9A_SITES))
+    check_choice(file, "file", ("a9a", "a9a.t"))
+    check_bool(drop_site_columns, "drop_site_columns")
     path = _present(folder, file, "a9a, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#a9a")
     try:
         loaded: Any = load_svmlight_file(str(path), n_features=sum(A9A_GROUPS.values()))

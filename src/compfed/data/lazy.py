@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.arrays import owned
-from compfed._utils.validation import a_function, numbers, unmasked
+from compfed._utils.arrays import readonly
+from compfed._utils.validation import check_callable, check_numbers, check_unmasked
 from compfed.data.sites import Sites, from_arrays, mark_weights, unwrapped
 from compfed.errors import InputError
 
@@ -92,7 +92,7 @@ def _fetched(rows_of: RowsOf, client: int) -> tuple[np.ndarray, np.ndarray]:
             + (f" of {len(found)}." if isinstance(found, tuple) else ".")
         )
     for what, part in zip(("features", "labels"), found, strict=True):
-        unmasked(part, f"client {client}: its array of {what}")
+        check_unmasked(part, f"client {client}: its array of {what}")
         if issparse(part):
             raise InputError(f"client {client}: its {what} are sparse; give an array: toarray() in rows_of.")
     A, y = (np.asarray(part) for part in found)
@@ -115,7 +115,7 @@ def lazy_sites(rows_of: RowsOf, sizes: Any, *, source: dict[str, Any] | None = N
     LazySites(1000000 clients, 20000000 rows, 3 columns, fetched when needed)
     """
     if not callable(rows_of):
-        a_function(rows_of or "", "rows_of")
+        check_callable(rows_of or "", "rows_of")
     sizes = _checked_sizes(sizes)
     A, y = _fetched(rows_of, 0)
     if A.ndim != 2 or not A.shape[1] or y.ndim not in (1, 2):
@@ -155,7 +155,7 @@ def mapped_sites(features: Any, labels: Any, sizes: Any, *, source: dict[str, An
 
 
 def _checked_sizes(sizes: Any) -> np.ndarray:
-    m = numbers(sizes, "sizes")
+    m = check_numbers(sizes, "sizes")
     if m.ndim != 1 or not len(m):
         raise InputError(
             f"sizes must list the rows of every client; got shape {m.shape}. For n alike: np.full(n, rows)."
@@ -167,4 +167,4 @@ def _checked_sizes(sizes: Any) -> np.ndarray:
             f"sizes: client {i} has {m[i]:g} rows; every client needs a whole number of them, at least 1, and rows and clients "
             f"are fewer than 2**31."
         )
-    return owned(m.astype(np.int64))
+    return readonly(m.astype(np.int64))

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.validation import is_whole, nonnegative, positive, whole
-from compfed.data.validation import one_per_row
+from compfed._utils.validation import check_int, check_nonnegative, check_positive, is_int
+from compfed.data.columns import as_row_labels
 from compfed.errors import InputError
+from compfed.splits import apportion
 
 
 def iid(rows: Any, sites: int, seed: int = 0) -> np.ndarray:
@@ -39,9 +40,9 @@ def size_skewed(rows: Any, sites: int, exponent: float = 1.0, seed: int = 0, min
     """
     total, rng = _count(rows), _generator(seed)
     _check_sites(total, sites, min_rows)
-    power = nonnegative(exponent, "exponent", " 0 is for equal sizes, 1 for m_i ~ 1 / i.")
+    power = check_nonnegative(exponent, "exponent", " 0 is for equal sizes, 1 for m_i ~ 1 / i.")
     law = np.arange(1, sites + 1) ** -power
-    where = np.repeat(np.arange(sites), apportioned(total, law / law.sum()))
+    where = np.repeat(np.arange(sites), apportion(total, law / law.sum()))
     return _with_at_least(min_rows, rng.permutation(where), sites, rng)
 
 
@@ -61,7 +62,7 @@ def dirichlet(y: Any, sites: int, alpha: float, seed: int = 0, min_rows: int = 1
     """
     labels, rng = _classes("dirichlet", y), _generator(seed)
     _check_sites(len(labels), sites, min_rows)
-    evenness = positive(alpha, "alpha", " 0.1 is for strong label skew, 100 for almost none.")
+    evenness = check_positive(alpha, "alpha", " 0.1 is for strong label skew, 100 for almost none.")
     where = np.empty(len(labels), int)
     for label in np.unique(labels):
         rows = rng.permutation(np.flatnonzero(labels == label))
@@ -88,7 +89,7 @@ def shards(y: Any, sites: int, shards_per_site: int = 2, seed: int = 0) -> np.nd
     """
     labels, rng = _classes("shards", y), _generator(seed)
     _check_sites(len(labels), sites, 1)
-    whole(shards_per_site, "shards_per_site", 1)
+    check_int(shards_per_site, "shards_per_site", 1)
     classes, counts = np.unique(labels, return_counts=True)
     total = sites * shards_per_site
     if not len(classes) <= total <= len(labels):
@@ -118,8 +119,8 @@ def by_column(column: Any, bins: int | None = None, min_rows: int = 1, rest: str
     >>> by_column([1.0, 7.5, 3.2, 9.9], bins=2).tolist()
     [0, 1, 0, 1]
     """
-    values = one_per_row("by_column needs one value per row", column)
-    whole(min_rows, "min_rows", 1)
+    values = as_row_labels("by_column needs one value per row", column)
+    check_int(min_rows, "min_rows", 1)
     where = values if bins is None else _quantile_bins(values, bins)
     names, index, counts = np.unique(where, return_inverse=True, return_counts=True)
     if rest is not None and (counts < min_rows).any():
@@ -135,7 +136,7 @@ def by_column(column: Any, bins: int | None = None, min_rows: int = 1, rest: str
 
 
 def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
-    whole(bins, "bins", 1)
+    check_int(bins, "bins", 1)
     number = values.dtype.kind in "biuf"
     odd = ~np.isfinite(values) if number else np.ones(len(values), bool)
     if odd.any():
@@ -151,14 +152,6 @@ def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
             "and equal values stay together. Use fewer bins, or none to make every value a site."
         )
     return where
-
-
-def apportioned(total: int, shares: np.ndarray) -> np.ndarray:
-    """Whole numbers that sum to `total` and differ from total * shares by less than one (largest remainders)."""
-    exact = total * shares
-    sizes = np.floor(exact).astype(int)
-    sizes[np.argsort(sizes - exact, kind="stable")[: total - sizes.sum()]] += 1
-    return sizes
 
 
 def _with_at_least(min_rows: int, where: np.ndarray, sites: int, rng: np.random.Generator) -> np.ndarray:
@@ -177,8 +170,8 @@ def _with_at_least(min_rows: int, where: np.ndarray, sites: int, rng: np.random.
 
 
 def _count(rows: Any) -> int:
-    if is_whole(rows):
-        return whole(rows, "rows", 1)
+    if is_int(rows):
+        return check_int(rows, "rows", 1)
     shape = np.shape(rows)
     if not shape or not shape[0]:
         raise InputError(f"rows={rows!r} must be a number of rows >= 1, or something with rows such as the labels.")
@@ -186,12 +179,12 @@ def _count(rows: Any) -> int:
 
 
 def _generator(seed: Any) -> np.random.Generator:
-    return np.random.default_rng(whole(seed, "seed", 0))
+    return np.random.default_rng(check_int(seed, "seed", 0))
 
 
 def _check_sites(rows: int, sites: Any, min_rows: Any) -> None:
-    whole(sites, "sites", 1)
-    whole(min_rows, "min_rows", 1)
+    check_int(sites, "sites", 1)
+    check_int(min_rows, "min_rows", 1)
     if sites * min_rows > rows:
         raise InputError(
             f"sites={sites} with at least {min_rows} row(s) each need {sites * min_rows} rows; there are {rows}. "
@@ -200,7 +193,7 @@ def _check_sites(rows: int, sites: Any, min_rows: Any) -> None:
 
 
 def _classes(name: str, y: Any) -> np.ndarray:
-    labels = one_per_row(f"{name} needs one class label per row", y)
+    labels = as_row_labels(f"{name} needs one class label per row", y)
     if labels.dtype.kind == "f":
         odd = labels != np.rint(labels)
         if odd.any():

@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from compfed._utils.text import some
-from compfed._utils.validation import check_words, check_written_out, one_of, whole
+from compfed._utils.text import join_names
+from compfed._utils.validation import check_choice, check_dense_size, check_distinct_names, check_int
+from compfed.data.columns import as_row_labels, check_column_names, check_not_categorical, parse_float
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.data.validation import as_float, check_names, check_no_category, one_per_row
 from compfed.errors import InputError, MissingExtra
 
 Format = Literal["csv", "parquet"]
@@ -52,7 +52,7 @@ def read_frame(path: Path, format: Format, read: dict[str, Any]) -> Any:
         raise
     except UNREADABLE as problem:
         raise InputError(f"{path.name} cannot be read as {what}: {first_line(problem)}") from None
-    check_names(path.name, frame.columns)
+    check_column_names(path.name, frame.columns)
     return frame.set_axis([str(c) for c in frame.columns], axis=1)
 
 
@@ -99,7 +99,7 @@ def agreed(
 def numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
     """One column as floats; refuses words and holes, naming the first."""
     way_out = f", or leave the column out with drop={column.name!r}." if feature else "."
-    check_no_category(column, path.name, column.name)
+    check_not_categorical(column, path.name, column.name)
     empty = column.isna().to_numpy()
     values = np.full(len(column), np.nan)
     if is_numeric(column):
@@ -107,7 +107,7 @@ def numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
     else:
         for i in np.flatnonzero(~empty):
             value = column.iloc[i]
-            number = as_float(value)
+            number = parse_float(value)
             if number is None:
                 raise InputError(
                     f"{path.name}: column {column.name!r} has {value!r} in row {i} (the first is 0), which is not a "
@@ -161,7 +161,7 @@ def first_line(problem: BaseException) -> str:
 
 
 def _some(names: Iterable[Any]) -> str:
-    return some([str(name) for name in names], most=12)
+    return join_names([str(name) for name in names], most=12)
 
 
 # Options of pandas.read_csv that say how lines are cut into fields, and so what the header says.
@@ -209,7 +209,7 @@ def _check_header(path: Path, read: dict[str, Any]) -> None:
     row = 0 if row == "infer" else int(row)
     cutting = {name: value for name, value in read.items() if name in CUTTING}
     top = pd.read_csv(path, header=None, nrows=row + 1, dtype=str, keep_default_na=False, **cutting)
-    check_names(path.name, [name for name in top.iloc[row] if isinstance(name, str) and name.strip()])
+    check_column_names(path.name, [name for name in top.iloc[row] if isinstance(name, str) and name.strip()])
 
 
 def _check_lines(path: Path, read: dict[str, Any]) -> None:
@@ -303,7 +303,7 @@ def from_files(
     if site == "":
         raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
-        one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
+        check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
     frames = {path: read_frame(path, format or format_of(path), read) for path in files}
     chosen = None if features is None else listed(features)
@@ -343,7 +343,7 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
     from sklearn.datasets import load_svmlight_files
 
     if features is not None:
-        whole(features, "features", 1, " It is how many columns there are.")
+        check_int(features, "features", 1, " It is how many columns there are.")
     files = _expanded(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
@@ -362,9 +362,9 @@ def _check_size(files: Sequence[Path], loaded: Sequence[Any], features: int | No
     """Refuse a table too large to write out, before it is: a single large index makes it as wide as that."""
     rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
     if features is not None:
-        check_written_out((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
+        check_dense_size((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
     widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
-    check_written_out(
+    check_dense_size(
         (rows, width), f"{files[widest].name} has the largest feature index, so there are {width} columns",
         "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
         "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are.", NAME,
@@ -440,11 +440,11 @@ def read_site(
         columns = agreed({path: frame}, labels, features, drop)
         A = np.column_stack([numbers(path, frame[c], True) for c in columns])
         if len(labels) == 1 and not _all_numbers(frame[labels[0]]):
-            y = one_per_row(
+            y = as_row_labels(
                 f"{path.name}: column {labels[0]!r} needs a label for every row", frame[labels[0]].to_numpy()
             )
             y = y.astype(str)
-            check_words(f"{path.name}: column {labels[0]!r} has the classes of rows", np.unique(y))
+            check_distinct_names(f"{path.name}: column {labels[0]!r} has the classes of rows", np.unique(y))
         else:
             y = np.column_stack([numbers(path, frame[c], False) for c in labels])
             y = y[:, 0] if isinstance(label, str) else y
@@ -454,7 +454,7 @@ def read_site(
 
 
 def _all_numbers(column: Any) -> bool:
-    return is_numeric(column) or all(as_float(value) is not None for value in column.unique())
+    return is_numeric(column) or all(parse_float(value) is not None for value in column.unique())
 
 
 def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]) -> str:
@@ -470,7 +470,7 @@ def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, dro
     words = [c for c in wanted if c in frame.columns and c not in labels and not _all_numbers(frame[c])]
     holes = [c for c in wanted if c in frame.columns and frame[c].isna().any()]
     said = [
-        f"{what} {some([repr(c) for c in which])}"
+        f"{what} {join_names([repr(c) for c in which])}"
         for what, which in (
             ("it has no column", absent),
             ("words in column", words),

@@ -12,12 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.arrays import in_blocks, joined, made_here, owned, rows_by
-from compfed._utils.text import some
-from compfed._utils.validation import LEAST, MOST, check_sizes, check_weights
-from compfed.data.validation import check_finite, check_names, check_same_order, floats, is_frame, site_of_every_row
+from compfed._utils.arrays import block_ranges, concatenate_rows, group_rows, readonly, set_readonly
+from compfed._utils.text import join_names
+from compfed._utils.validation import MAX_MAGNITUDE, MIN_MAGNITUDE, check_magnitudes, check_row_weights
+from compfed.data.columns import (
+    as_floats,
+    as_site_labels,
+    check_column_names,
+    check_finite,
+    check_same_index,
+    is_dataframe,
+)
 from compfed.errors import InputError
-from compfed.site_summary import Summary, facts_of, summarised
+from compfed.site_summary import Summary, combine_summaries, summarise_site
 
 
 def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -48,14 +55,14 @@ class Sites:
         for name in ("features", "labels", "row_weights"):
             arrays = getattr(self, name)
             if arrays is not None:
-                object.__setattr__(self, name, tuple(owned(unwrapped(a)) for a in arrays))
+                object.__setattr__(self, name, tuple(readonly(unwrapped(a)) for a in arrays))
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __repr__(self) -> str:
         """Names and sizes: the rows are for nobody's screen. `compfed.data.describe(sites)` says more."""
-        named = some([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
+        named = join_names([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
         return f"Sites({len(self)} site(s), {self.sizes.sum()} rows, {self.width} columns: {named})"
 
     @property
@@ -82,8 +89,8 @@ class Sites:
         """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
         w, v = mark_weights(self.width, self.labels[0].shape[1:])
         sizes, shares, found = self.sizes, self.row_shares, []
-        for a, b in in_blocks(sizes, self.width):
-            A, y, q = (joined(arrays[a:b]) for arrays in (self.features, self.labels, shares))
+        for a, b in block_ranges(sizes, self.width):
+            A, y, q = (concatenate_rows(arrays[a:b]) for arrays in (self.features, self.labels, shares))
             each = q * (A @ w + y.reshape(len(y), -1) @ v)
             found.append(np.add.reduceat(each, np.cumsum(sizes[a:b]) - sizes[a:b]))
         return np.concatenate(found)
@@ -114,7 +121,7 @@ class Sites:
 
 def unwrapped(array: np.ndarray) -> np.ndarray:
     """Whole numbers and truth values as float64: sums and differences of small integers wrap around."""
-    return made_here(array.astype(np.float64)) if array.dtype.kind in "biu" else array
+    return set_readonly(array.astype(np.float64)) if array.dtype.kind in "biu" else array
 
 
 def from_arrays(
@@ -176,14 +183,14 @@ def _check_index(name: str, features: Any, **given: Any) -> None:
     """What is given for the rows of a site has the index of its features, if both have one."""
     for what, values in given.items():
         try:
-            check_same_order(features, values, what, "features")
+            check_same_index(features, values, what, "features")
         except InputError as error:
             raise InputError(f"site {name!r}: {error}") from None
 
 
 def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """The rows and labels of one site, as they may stand by themselves."""
-    x, y = floats(features, f"features of site {name!r}"), floats(labels, f"labels of site {name!r}")
+    x, y = as_floats(features, f"features of site {name!r}"), as_floats(labels, f"labels of site {name!r}")
     if x.ndim != 2 or y.ndim not in (1, 2):
         raise InputError(
             f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
@@ -201,21 +208,21 @@ def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np
 def _check_numbers(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
     """All numbers are finite and of a size to work with; sites are looked at one by one where a block is not so."""
     sizes = np.array([len(y) for y in labels])
-    for a, b in in_blocks(sizes, features[0].shape[1]):
+    for a, b in block_ranges(sizes, features[0].shape[1]):
         starts = np.cumsum(sizes[a:b]) - sizes[a:b]
-        if b - a > 1 and all(_fine(joined(part[a:b]), starts) for part in (features, labels)):
+        if b - a > 1 and all(_fine(concatenate_rows(part[a:b]), starts) for part in (features, labels)):
             continue
         for name, x, y in zip(names[a:b], features[a:b], labels[a:b], strict=True):
             for what, values in (("features", x), ("labels", y)):
                 check_finite(values, f"{what} of site {name!r}")
             for what, values in (("features", x), ("labels", y)):
-                check_sizes(values, f"{what} of site {name!r}")
+                check_magnitudes(values, f"{what} of site {name!r}")
 
 
 def _fine(values: np.ndarray, starts: np.ndarray) -> bool:
     """Are the largest numbers of every column of every site zero, or of a size to work with?"""
     top = np.maximum.reduceat(np.abs(values), starts, axis=0)
-    return bool(((top == 0) | ((top >= LEAST) & (top <= MOST))).all())  # of NaN neither
+    return bool(((top == 0) | ((top >= MIN_MAGNITUDE) & (top <= MAX_MAGNITUDE))).all())  # of NaN neither
 
 
 def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
@@ -238,7 +245,7 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []
     for name, raw, y in zip(names, weights, labels, strict=True):
-        w = floats(raw, f"row weights of site {name!r}")
+        w = as_floats(raw, f"row weights of site {name!r}")
         if w.shape != (len(y),):
             raise InputError(f"site {name!r} has {len(y)} rows and row weights of shape {w.shape}; one weight per row.")
         check_finite(w, f"row weights of site {name!r}")
@@ -247,7 +254,7 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
                 f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
                 f"the largest {w.max():g}. Leave out a site that should not count."
             )
-        check_weights(w, name)
+        check_row_weights(w, name)
         checked.append(w)
     return tuple(checked)
 
@@ -262,8 +269,8 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
     >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
     ('north', 'south')
     """
-    if is_frame(X):
-        check_names("the table", X.columns)
+    if is_dataframe(X):
+        check_column_names("the table", X.columns)
         named = [c for c in (y, sites) if isinstance(c, str)]
         for c in named:
             if c not in X.columns:
@@ -271,28 +278,28 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         y = X[y] if isinstance(y, str) else y
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
-    check_same_order(X, y, "y")
-    check_same_order(X, sites, "sites")
-    check_same_order(X, row_weights, "row_weights")
-    columns = [str(c) for c in X.columns] if is_frame(X) else None
-    features, labels = floats(X, "features"), floats(y, "labels")
-    where = site_of_every_row("sites: the site of every row is needed", sites)
+    check_same_index(X, y, "y")
+    check_same_index(X, sites, "sites")
+    check_same_index(X, row_weights, "row_weights")
+    columns = [str(c) for c in X.columns] if is_dataframe(X) else None
+    features, labels = as_floats(X, "features"), as_floats(y, "labels")
+    where = as_site_labels("sites: the site of every row is needed", sites)
     if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
         raise InputError(
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
         )
-    names, rows = rows_by(where)
+    names, rows = group_rows(where)
     if row_weights is not None:
-        row_weights = floats(row_weights, "row weights")
+        row_weights = as_floats(row_weights, "row weights")
         if row_weights.shape != (len(where),):
             raise InputError(f"row_weights has shape {row_weights.shape}; there are {len(where)} rows: one for each.")
     return from_arrays(
-        [made_here(features[r]) for r in rows],
-        [made_here(labels[r]) for r in rows],
+        [set_readonly(features[r]) for r in rows],
+        [set_readonly(labels[r]) for r in rows],
         names=[str(name) for name in names],
         source={"name": "from_table"},
-        row_weights=None if row_weights is None else [made_here(row_weights[r]) for r in rows],
+        row_weights=None if row_weights is None else [set_readonly(row_weights[r]) for r in rows],
         columns=columns,
     )
 
@@ -322,5 +329,5 @@ def describe(sites: Sites) -> Summary:
         raise InputError(
             f"describe takes a federation from compfed.data, such as from_table(X, y, sites); got {type(sites).__name__}."
         )
-    facts = [facts_of(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
-    return summarised(sites.names, sites.columns, facts)
+    facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
+    return combine_summaries(sites.names, sites.columns, facts)

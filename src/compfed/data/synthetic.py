@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from compfed._utils.validation import is_whole, nonnegative, one_of, truth, whole
+from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, is_int
 from compfed.data.sites import Sites, from_arrays
 from compfed.errors import InputError
 
@@ -45,7 +45,7 @@ def synthetic(
     """
     sizes = _sizes(clients, samples)
     _check(alpha, beta, features, seed, label_rule, normalise)
-    truth(ab_as_variance, "ab_as_variance")
+    check_bool(ab_as_variance, "ab_as_variance")
     a, b = (np.sqrt(alpha), np.sqrt(beta)) if ab_as_variance else (alpha, beta)
     rng = np.random.default_rng(seed)
     u = a * rng.standard_normal(clients)
@@ -81,19 +81,19 @@ def synthetic(
 
 
 def _sizes(clients: int, samples: int | Sequence[int]) -> list[int]:
-    whole(clients, "clients", 1)
+    check_int(clients, "clients", 1)
     sizes = list(samples) if isinstance(samples, (Sequence, np.ndarray)) else [samples] * clients
     if len(sizes) != clients:
         raise InputError(f"samples has {len(sizes)} entries for {clients} clients; give one number, or one per client.")
-    if not all(is_whole(m) and m >= 1 for m in sizes):
+    if not all(is_int(m) and m >= 1 for m in sizes):
         raise InputError(f"samples={samples!r}: every site needs a whole number of rows >= 1.")
     return [int(m) for m in sizes]
 
 
 def _check(alpha: float, beta: float, features: int, seed: int, label_rule: str, normalise: str) -> None:
     for name, value in (("alpha", alpha), ("beta", beta)):
-        nonnegative(value, name, " It is a spread.")
-    whole(seed, "seed", 0)
-    whole(features, "features", 1)
-    one_of(label_rule, "label_rule", get_args(LabelRule))
-    one_of(normalise, "normalise", get_args(Normalise))
+        check_nonnegative(value, name, " It is a spread.")
+    check_int(seed, "seed", 0)
+    check_int(features, "features", 1)
+    check_choice(label_rule, "label_rule", get_args(LabelRule))
+    check_choice(normalise, "normalise", get_args(Normalise))

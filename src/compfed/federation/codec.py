@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import jax
 import numpy as np
 
+from compfed import splits
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
@@ -31,7 +32,7 @@ from compfed.federation import queries as queries
 from compfed.federation import spec as objective
 from compfed.losses import Model
 from compfed.regularisers.adapter import Adapted
-from compfed.site_summary import Facts
+from compfed.site_summary import SiteFacts
 
 KINDS = "biufU"  # of arrays: booleans, whole numbers, numbers, words
 DTYPES = frozenset(
@@ -55,10 +56,10 @@ RECORD_PACKAGES = (
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
     objective.FeatureScaling,
-    objective.Fold,
-    objective.SiteFold,
-    objective.PredefinedSplit,
-    objective.Holdout,
+    splits.Fold,
+    splits.SiteFold,
+    splits.PredefinedSplit,
+    splits.Holdout,
     objective.ObjectiveSpec,
     objective.RunSpec,
 )
@@ -504,7 +505,7 @@ def known_records() -> dict[str, type]:
 
 def _replies() -> list[type]:
     answers = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*answers, queries.Refusal, Facts]
+    return [*answers, queries.Refusal, SiteFacts]
 
 
 def _modules() -> Iterator[Any]:

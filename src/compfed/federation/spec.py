@@ -9,13 +9,14 @@ A problem as the server knows it: everything but the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from compfed._utils.records import describe
 from compfed.losses import Loss
 from compfed.regularisers import Regulariser
+from compfed.splits import RowSubset
 from compfed.trace import Members
 
 if TYPE_CHECKING:
@@ -51,105 +52,6 @@ class FeatureScaling:
         """(coef, intercept) on the original scale of a flat model."""
         coef = x[: self.penalised].reshape(-1, self.outputs) / self.scale[:, None] + 0.0  # no -0.0
         return coef, (x[self.penalised :] - self.centre @ coef) if self.intercept else np.zeros(self.outputs)
-
-
-class RowsOfASite(Protocol):
-    """What a part may ask of a site to find its own rows."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def labels(self) -> np.ndarray: ...
-    @property
-    def splits(self) -> Any: ...
-
-
-class RowSubset(Protocol):
-    """Some of the rows: those a fold trains with, or those it holds out."""
-
-    @property
-    def held_out(self) -> bool: ...
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        """Which of a site's rows these are."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """Fold `number` of `folds`, dealt inside every site from (seed, site, row), class by class for a classifier.
-
-    Each site shuffles its rows with a draw of its own and deals them out, starting at fold `first[site]`: where the
-    site before it stopped, so that no fold stays empty.
-    """
-
-    number: int
-    folds: int
-    seed: int
-    first: np.ndarray
-    by_class: bool
-    held_out: bool
-
-    def assign_folds(self, site: RowsOfASite) -> np.ndarray:
-        """The fold of every row of a site."""
-        y = site.labels
-        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
-        if self.by_class:
-            order = order[np.argsort(y[order], kind="stable")]
-        fold = np.empty(len(y), int)
-        fold[order] = (self.first[site.index] + np.arange(len(y))) % self.folds
-        return fold
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return (self.assign_folds(site) == self.number) == self.held_out
-
-
-@dataclass(frozen=True, eq=False)
-class SiteFold:
-    """Fold `number` is site `number`."""
-
-    number: int
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return np.full(len(site.labels), (site.index == self.number) == self.held_out)
-
-
-@dataclass(frozen=True, eq=False)
-class PredefinedSplit:
-    """Split `number` of those that the sites were built with: for folds that speak of the rows of one table."""
-
-    number: int
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return site.splits[self.number][1 if self.held_out else 0]
-
-
-@dataclass(frozen=True, eq=False)
-class Holdout:
-    """A share of every site's rows, drawn inside it from (seed, site, row), class by class for a classifier.
-
-    Of two rows or more at least one is held out and one is kept; a single row is kept.
-    """
-
-    share: float
-    seed: int
-    by_class: bool
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        y = site.labels
-        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
-        if self.by_class:
-            order = order[np.argsort(y[order], kind="stable")]
-        steps = np.floor(self.share * np.arange(len(y) + 1) + 0.5)  # every k-th row, so that each class gives its share
-        out = np.zeros(len(y), bool)
-        out[order] = np.diff(steps) > 0
-        if len(y) > 1 and (out.all() or not out.any()):
-            out[order[0]] = not out[order[0]]
-        return out == self.held_out if len(y) > 1 else np.full(len(y), not self.held_out)
 
 
 @dataclass(frozen=True, eq=False)

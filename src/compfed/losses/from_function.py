@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.array_namespace import Numbers, is_jax
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.records import fixed, nonnegative, record
 from compfed.errors import InputError
@@ -46,7 +46,7 @@ class Model:
 
 def _also_for_numpy(method: Method) -> Method:
     """The method, which for arrays of NumPy is compiled, runs in the precision of x and gives arrays of NumPy."""
-    program = compiled(method)
+    program = jit(method)
 
     @functools.wraps(method)
     def call(self: FromFunction, x: Numbers, *arrays: Numbers, **named: Numbers) -> Numbers:
@@ -133,7 +133,7 @@ class FromFunction(SentAsTriangle):
         return labels
 
 
-@compiled
+@jit
 def _steepest(loss: FromFunction, x: Array, A: Array, y: Array, weight: Array) -> Array:
     return steepest(lambda x: loss.gradient(x, A, y, weight), x)
 

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from compfed._utils.arrays import in_blocks
+from compfed._utils.arrays import block_ranges
 
 # Up to this many columns, or rows, A^T A or A A^T is formed; beyond, products with vectors are cheaper,
 GRAM_WIDTH = 300
@@ -60,7 +60,7 @@ def largest_eigenvalues(features: Sequence[Any], weights: Sequence[np.ndarray]) 
         tops[i] = largest_eigenvalue([features[i]], [weights[i]])
     for size in np.unique(room[room > 0]).tolist():
         members = np.flatnonzero(room == size)
-        for a, b in in_blocks(np.full(len(members), size), features[0].shape[1]):
+        for a, b in block_ranges(np.full(len(members), size), features[0].shape[1]):
             who = members[a:b]
             tops[who] = _tops([features[i] for i in who], [weights[i] for i in who], rows[who], size)
     return tops

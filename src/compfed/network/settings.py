@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 import compfed
 from compfed._utils import files as durable
-from compfed._utils.validation import positive, whole
+from compfed._utils.validation import check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.server.retry import RetryPolicy
@@ -189,9 +189,9 @@ def _retry(path: Path, given: Any) -> RetryPolicy:
     known = [f.name for f in fields(RetryPolicy)]
     for name, value in check_table(given, known, f"{path}, [retry]").items():
         if name == "attempts":
-            whole(value, f"{path}: attempts", 1)
+            check_int(value, f"{path}: attempts", 1)
         else:
-            positive(value, f"{path}: {name}")
+            check_positive(value, f"{path}: {name}")
     return RetryPolicy(**given)
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed.losses import Loss
 from compfed.losses.lipschitz import steepest
 from compfed.problem.local_dataset import PaddedDataset, rows_from
@@ -15,7 +15,7 @@ from compfed.regularisers import Regulariser
 NUMBERS = 2**18  # of predictions worked on at a time, on a CPU: so many stay in its cache
 
 
-@compiled
+@jit
 def gradients(loss: Loss, s: PaddedDataset, X: Array) -> Array:
     """grad f at each row of X."""
     return jax.vmap(lambda x: loss.gradient(x, s.A, s.y, s.row_weight) + loss.ridge * x)(X)
@@ -41,7 +41,7 @@ def values_and_gradients(loss: Loss, s: PaddedDataset, X: Array) -> tuple[Array,
     return jax.lax.fori_loop(0, blocks, and_more, part(s.A[-rest:], s.y[-rest:], s.row_weight[-rest:]))
 
 
-@compiled(static_argnames="axis")
+@jit(static_argnames="axis")
 def objectives_and_mappings(
     loss: Loss, g: Regulariser, s: PaddedDataset, X: Array, step: Array | float, axis: str | None = None
 ) -> tuple[Array, Array]:
@@ -52,7 +52,7 @@ def objectives_and_mappings(
     return with_regulariser(loss, g, X, values, slopes, step)
 
 
-@compiled
+@jit
 def with_regulariser(
     loss: Loss, g: Regulariser, X: Array, values: Array, slopes: Array, step: Array | float
 ) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ def with_regulariser(
     return objectives, (X - jax.vmap(g.prox, (0, None))(forward, step)) / step
 
 
-@compiled
+@jit
 def client_gradients(loss: Loss, s: PaddedDataset, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the store."""
     one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
@@ -70,7 +70,7 @@ def client_gradients(loss: Loss, s: PaddedDataset, x: Array) -> Array:
     return jnp.concatenate(parts) + loss.ridge * x
 
 
-@compiled
+@jit
 def curvatures(loss: Loss, s: PaddedDataset, x: Array) -> tuple[Array, Array]:
     """Largest curvature at x of f, and of every f_i in the order of the store."""
 

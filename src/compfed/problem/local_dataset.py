@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.arrays import aligned, in_blocks
+from compfed._utils.arrays import block_ranges, empty_aligned
 from compfed._utils.precision import precision
 from compfed._utils.text import shapes_shown
 from compfed.data import Sites
@@ -65,11 +65,11 @@ def store(sites: Sites, labels: np.ndarray, weights: np.ndarray, dtype: np.dtype
     buckets = _buckets(sizes[order])
     padded = np.repeat([rows for _, rows in buckets], [k for k, _ in buckets])
     offset = np.concatenate([[0], np.cumsum(padded)[:-1]])
-    A = aligned((int(padded.sum()), sites.width), dtype)
-    y = aligned((len(A), *labels.shape[1:]), dtype)
-    q, row_weight = aligned((len(A),), dtype), aligned((len(A),), dtype)
+    A = empty_aligned((int(padded.sum()), sites.width), dtype)
+    y = empty_aligned((len(A), *labels.shape[1:]), dtype)
+    q, row_weight = empty_aligned((len(A),), dtype), empty_aligned((len(A),), dtype)
     begins, shares = np.cumsum(sizes) - sizes, np.concatenate(sites.row_shares)
-    for a, b in in_blocks(padded, sites.width):
+    for a, b in block_ranges(padded, sites.width):
         who, room = order[a:b], padded[a:b]
         end = np.cumsum(room)
         rows = slice(offset[a], offset[a] + end[-1])

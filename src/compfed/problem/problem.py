@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.precision import checked_dtype, precision
-from compfed._utils.validation import positive
+from compfed._utils.precision import check_dtype, precision
+from compfed._utils.validation import check_positive
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
 from compfed.losses import Loss
@@ -76,7 +76,7 @@ class Problem(Statement):
 
     def astype(self, dtype: Any) -> Problem:
         """The same problem in another precision."""
-        if checked_dtype(dtype) == self.dtype:
+        if check_dtype(dtype) == self.dtype:
             return self
         return Problem(self.loss, self.regulariser, self.sites, self.weights, dtype)
 
@@ -100,7 +100,7 @@ class Problem(Statement):
     def gradient_mapping(self, x: Any, step: float | None = None) -> np.ndarray:
         """(x - prox_{step g}(x - step grad f(x))) / step, zero exactly at the minimiser; step is 1/L unless given."""
         with precision(self.dtype):
-            t = 1.0 / self.lipschitz if step is None else positive(step, "step")
+            t = 1.0 / self.lipschitz if step is None else check_positive(step, "step")
             return np.asarray(
                 objectives_and_mappings(self.loss, self.regulariser, self.store, self.point(x)[None], t)[1][0]
             )

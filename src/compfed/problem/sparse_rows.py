@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import issparse
 
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import check_written_out
+from compfed._utils.validation import check_dense_size
 
 SMALL = 2**26  # bytes up to which rows are written out at once: products are faster then
 SPARSE_METHODS = (
@@ -116,5 +116,5 @@ def written_out(A: Any, who: str) -> np.ndarray:
     """A as an array, if that is not too large."""
     if not issparse(A):
         return np.asarray(A)
-    check_written_out(A.shape, who, SPARSE_METHODS)
+    check_dense_size(A.shape, who, SPARSE_METHODS)
     return A.toarray()

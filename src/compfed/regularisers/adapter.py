@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.compilation import on_host
+from compfed._utils.compilation import numpy_callback
 from compfed._utils.records import fixed, record
 from compfed.errors import InputError
 from compfed.regularisers.base import Combinable, Regulariser, indicator
@@ -48,14 +48,14 @@ class Adapted(Combinable):
         if _traceable(self.source, "__call__", x.shape, x.dtype.name):
             value = jnp.asarray(self.source.target(x))
         else:
-            value = on_host(lambda x, t: _value(self.source.target(x)), (), x, 0.0)
+            value = numpy_callback(lambda x, t: _value(self.source.target(x)), (), x, 0.0)
         return indicator(value, x) if value.dtype == bool else value.astype(x.dtype)  # see _value
 
     def prox(self, x: Array, t: Array | float) -> Array:
         x = jnp.asarray(x)
         if _traceable(self.source, "prox", x.shape, x.dtype.name):
             return jnp.asarray(self.source.target.prox(x, t), x.dtype)
-        return on_host(self.source.target.prox, x.shape, x, t)
+        return numpy_callback(self.source.target.prox, x.shape, x, t)
 
 
 def from_object(obj: Any) -> Regulariser:

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.records import count, index, labels, number, part, positive, record
-from compfed._utils.validation import LEAST, MOST, is_number
+from compfed._utils.validation import MAX_MAGNITUDE, MIN_MAGNITUDE, is_number
 from compfed.errors import InputError
 from compfed.regularisers.adapter import adopt
 from compfed.regularisers.base import Combinable, largest_step, like
@@ -89,9 +89,10 @@ class Rescaled(Combinable):
 
     def check(self) -> None:
         adopt(self, "g")
-        if is_number(self.scale) and not LEAST <= self.scale <= MOST:
+        if is_number(self.scale) and not MIN_MAGNITUDE <= self.scale <= MAX_MAGNITUDE:
             raise InputError(
-                f"Rescaled(scale={self.scale:g}): scale must be between {LEAST:g} and {MOST:g}, for else its square is no number."
+                f"Rescaled(scale={self.scale:g}): scale must be between {MIN_MAGNITUDE:g} and {MAX_MAGNITUDE:g}; otherwise "
+                "its square overflows or underflows."
             )
 
     @property

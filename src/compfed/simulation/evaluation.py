@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.records import leaves_as_bytes
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.errors import InputError
 from compfed.problem.evaluation import objectives_and_mappings, values_and_gradients, with_regulariser
 from compfed.problem.problem import Problem
@@ -68,7 +68,7 @@ def _alike(records: Sequence[Any]) -> list[np.ndarray]:
     return [np.array(of) for of in places.values()]
 
 
-_values_and_gradients = compiled(values_and_gradients)
+_values_and_gradients = jit(values_and_gradients)
 
 
 def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -100,7 +100,7 @@ def own_columns(found: Any) -> Mapping[str, Any]:
     for name, value in found.items():
         if value is None or isinstance(value, (str, Mapping)):
             raise InputError(
-                f"measure returns {shortened(repr(value), 40)} as column {name!r}; it must be a number or an array of JAX."
+                f"measure returns {shorten(repr(value), 40)} as column {name!r}; it must be a number or an array of JAX."
             )
         if name in COLUMNS:
             raise InputError(

@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from compfed._utils.arrays import made_here
+from compfed._utils.arrays import set_readonly
 from compfed.algorithms.contract import message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
@@ -140,7 +140,7 @@ class Compiled:
 def _kept(A: np.ndarray, site: Site) -> np.ndarray:
     """Rows in the coordinates of a view, which are an array of their own unless it is the plain one."""
     same = isinstance(site.features, np.ndarray) and np.may_share_memory(A, site.features)
-    return A if same else made_here(A)
+    return A if same else set_readonly(A)
 
 
 def _on(run: Run, problem: Problem) -> Run:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function
+from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.federation.accounting import Communication
 from compfed.federation.codec import payload
@@ -51,7 +51,7 @@ def run_plain(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress")
+    check_callable(progress, "progress")
     engine = _Engine(run)
     with precision(problem.dtype):
         _, cost = run_program(engine.federation, engine.rounds(progress))

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from compfed._utils.arrays import aligned
-from compfed._utils.compilation import awake, compiled
+from compfed._utils.arrays import empty_aligned
+from compfed._utils.compilation import jit, keep_cores_awake
 from compfed._utils.precision import precision
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
@@ -69,7 +69,7 @@ def simulated_on(
 def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
     """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
     problem = rows_of(run)
-    with awake():
+    with keep_cores_awake():
         return _simulated(
             cores_for(problem), run, stop, progress, lambda models: [measured(problem, *models)], half_a_second
         )
@@ -181,7 +181,7 @@ def _mesh_rounds(
 
 @functools.cache
 def _program(grid: bool) -> Any:
-    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
+    return jit(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
 
 
 def _checked_mesh(devices: Any) -> Mesh:
@@ -240,7 +240,7 @@ def _share_out(store: PaddedDataset, mesh: Mesh) -> Shared:
             there = np.repeat(slots[j] >= 0, room)
             within = np.arange(room.sum()) - np.repeat(begin, room)
             number = np.where(there, np.repeat(whole.offset[slots[j]], room) + within, 0)
-            mine = aligned((len(number), *values.shape[1:]), values.dtype)
+            mine = empty_aligned((len(number), *values.shape[1:]), values.dtype)
             np.take(values, number, axis=0, out=mine, mode="clip")  # all are in range; "raise" makes a second copy
             if none is not None:
                 mine[~there] = none

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from compfed._utils.precision import precision
-from compfed._utils.validation import LARGEST, a_function, is_number
+from compfed._utils.validation import MAX_DENSE_BYTES, check_callable, is_number
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
@@ -167,8 +167,8 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress")
-    a_function(measure, "measure")
+    check_callable(progress, "progress")
+    check_callable(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     shared = mesh is not None or (measure is None and shares_cores(run))
     if shared:
@@ -218,7 +218,7 @@ def shares_cores(run: Run, members: int = 1) -> bool:
         waits = 1 + 4 / run.record_every  # what is recorded of a round takes four more sums over all cores
         tau = getattr(run.algorithm, "tau", 1)  # a method of one's own may mean something else by it
         read = of_a_step * (tau if isinstance(tau, int) else 1) * members / waits
-    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= LARGEST
+    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= MAX_DENSE_BYTES
 
 
 def planned(run: Run, measure: Measure | None) -> tuple[Plan, InclusionProbabilities | None]:

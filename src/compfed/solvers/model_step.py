@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse.linalg import eigsh
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed.losses.lipschitz import GRAM_WIDTH
 from compfed.regularisers import Regulariser
@@ -38,7 +38,7 @@ def value_of(g: Regulariser, x: np.ndarray) -> float:
         return min(float(_value(g, x)), FAR)
 
 
-_value = compiled(lambda g, x: g(x))
+_value = jit(lambda g, x: g(x))
 
 
 def descends(new: float, old: float, hoped: float) -> bool:
@@ -105,7 +105,7 @@ def by_prox(
         return np.asarray(_fista(g, x, gradient, B, L, share))
 
 
-@compiled
+@jit
 def _fista(g: Regulariser, x: Any, gradient: Any, B: Any, L: Any, share: float) -> Any:
     def apply(v: Any) -> Any:
         return B.apply(v) if isinstance(B, Compact) else B @ v

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
@@ -38,7 +38,7 @@ class Search:
         if not isinstance(self.algorithm, (str, type, Algorithm, ProximalNewton, ProximalBFGS)):
             raise InputError(
                 "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
-                f"{shortened(repr(self.algorithm), 80)}."
+                f"{shorten(repr(self.algorithm), 80)}."
             )
 
 

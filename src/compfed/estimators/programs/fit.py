@@ -15,21 +15,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from compfed._utils.text import some
-from compfed._utils.validation import check_words
+from compfed._utils.text import join_names
+from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
 from compfed.estimators.programs.certificate import duality_gap, exchangeable
 from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.server.sums import Description
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec
 from compfed.losses import Loss
 from compfed.problem_spec import length
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.certificate import Certificate
 from compfed.solvers.search import FederatedSolution, Search, Start
+from compfed.splits import RowSubset
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -139,9 +140,9 @@ def _columns_apart(
     extra = [c for c in columns if c not in first]
     found = []
     if missing:
-        found.append(f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has.")
+        found.append(f"site {other!r} has no column {join_names(list(map(repr, missing)))}, which site {one!r} has.")
     if extra:
-        found.append(f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not.")
+        found.append(f"site {other!r} has a column {join_names(list(map(repr, extra)))} that site {one!r} has not.")
     if found:
         return " ".join(found)
     at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
@@ -161,7 +162,7 @@ def _check_kinds(names: Sequence[str], sites: Description) -> None:
 def _labels(sites: Description, plan: Plan) -> Labels:
     counted = (sites.weights > 0).sum() if plan.equal_sites else sites.weights.sum()
     if plan.family.of_classes:
-        check_words("labels are the classes of rows", sites.classes)
+        check_distinct_names("labels are the classes of rows", sites.classes)
         shares = sites.class_shares if plan.equal_sites else sites.class_weights
         return Labels(sites.classes, shares / counted, None)
     if len(set(sites.label_shapes)) > 1:

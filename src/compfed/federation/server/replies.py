@@ -31,7 +31,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
-from compfed.site_summary import MOST_CLASSES, Facts
+from compfed.site_summary import MOST_CLASSES, SiteFacts
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -179,7 +179,7 @@ def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
 
 def _facts(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
     facts = answer.facts
-    if type(facts) is not Facts:
+    if type(facts) is not SiteFacts:
         raise InputError("facts are none")
     _whole("facts.rows", facts.rows, 1, MAX_ROWS)
     if facts.rows < answer.rows or (query.subset is None and not weighted and facts.rows != answer.rows):

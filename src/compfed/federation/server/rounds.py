@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import check_contract, message_shapes
@@ -41,11 +41,9 @@ from compfed.sampling import Scheme, averaging, odds, participants, run_key, sch
 from compfed.trace import State, Trace
 
 # Each stage of a round at the server, compiled on its own.
-_broadcast = compiled(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
-_server_update = compiled(
-    lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5
-)
-_solution = compiled(lambda a, g, s: a.solution(g, s))
+_broadcast = jit(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
+_server_update = jit(lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5)
+_solution = jit(lambda a, g, s: a.solution(g, s))
 
 
 class NotFinite(ArithmeticError):

@@ -23,7 +23,7 @@ from compfed.federation.queries import (
 )
 from compfed.losses.base import unwarned
 from compfed.problem import sparse_rows
-from compfed.site_summary import facts_of
+from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import LocalDataset, Site
@@ -50,7 +50,7 @@ def answer(query: Query, site: Site) -> object:
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    facts = facts_of(site.whole(), site.labels) if query.detail else None
+    facts = summarise_site(site.whole(), site.labels) if query.detail else None
     weights = site.weights_of(query.subset)
     rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
     if query.classes:

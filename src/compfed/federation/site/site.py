@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.text import printable, shapes_shown
-from compfed._utils.validation import check_sizes, check_weights, unmasked
+from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import Shapes, message_shapes
 from compfed.errors import InputError
@@ -23,11 +23,12 @@ from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RowSubset, RunSpec
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import unwarned
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
+from compfed.splits import RowSubset
 
 OBJECTIVES_KEPT = 16  # scaled rows are a copy of the table: the oldest are dropped first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next
@@ -98,7 +99,7 @@ class Site:
         room: float = ROOM,
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
-            unmasked(values, f"site {name!r}: {what}")
+            check_unmasked(values, f"site {name!r}: {what}")
         features = features.tocsr() if issparse(features) else np.asarray(features)
         labels = np.asarray(labels)
         _check_rows(name, features, labels, row_weights, columns)
@@ -313,14 +314,14 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     for what, values in (("features", A.data if issparse(A) else A), ("labels", y)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")
-    check_sizes(A, f"features of site {name!r}", columns)
-    check_sizes(y, f"labels of site {name!r}")
+    check_magnitudes(A, f"features of site {name!r}", columns)
+    check_magnitudes(y, f"labels of site {name!r}")
     if weights is None:
         return
     usable = np.isfinite(weights) & (np.asarray(weights) >= 0)
     if np.shape(weights) != (len(y),) or not usable.all() or not np.any(weights):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
-    check_weights(weights, name)
+    check_row_weights(weights, name)
 
 
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:
@@ -349,10 +350,10 @@ def finite(tree: Any) -> bool:
 
 # --- the stages of a round at a site, each compiled on its own ---
 
-close = compiled(lambda a, g, d, c: a.finish_round(g, d, c))
+close = jit(lambda a, g, d, c: a.finish_round(g, d, c))
 
 
-@compiled(static_argnames=("exchange", "batch_size", "capacity"))
+@jit(static_argnames=("exchange", "batch_size", "capacity"))
 def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)

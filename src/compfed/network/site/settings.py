@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.validation import nonnegative, positive, whole
+from compfed._utils.validation import check_int, check_nonnegative, check_positive
 from compfed.data.readers import UnfitRows, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
@@ -157,8 +157,8 @@ def _refusals(path: Path, given: Any) -> DisclosurePolicy:
     for name in _names(path, "queries", given.get("queries", [])):
         if name not in QUERY_NAMES:
             raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(QUERY_NAMES)}.")
-    whole(given.get("min_rows", 1), f"{path}: min_rows", 0)
-    nonnegative(given.get("max_hessian_share", 1.0), f"{path}: max_hessian_share")
+    check_int(given.get("min_rows", 1), f"{path}: min_rows", 0)
+    check_nonnegative(given.get("max_hessian_share", 1.0), f"{path}: max_hessian_share")
     return DisclosurePolicy(**given)
 
 
@@ -167,8 +167,8 @@ def _limits(path: Path, given: Any) -> tuple[QueryLimits, Budget]:
     check_table(given, [*ours, *budget], f"{path}, [limits]")
     for name, value in given.items():
         if name == "max_seconds":
-            positive(value, f"{path}: {name}")
+            check_positive(value, f"{path}: {name}")
         else:
-            whole(value, f"{path}: {name}", 1)
+            check_int(value, f"{path}: {name}", 1)
     chosen = {name: value for name, value in given.items() if name in ours}
     return QueryLimits(**chosen), Budget(**{name: value for name, value in given.items() if name in budget})

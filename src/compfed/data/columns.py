@@ -13,19 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.validation import check_words, check_written_out, unmasked
+from compfed._utils.validation import check_dense_size, check_distinct_names, check_unmasked
 from compfed.errors import InputError
 
 BEYOND = 2.0**53  # from here on a float is no longer one whole number
 WAY_OUT = "Encode words as numbers, or leave them out."
 
 
-def is_frame(table: Any) -> bool:
+def is_dataframe(table: Any) -> bool:
     """A DataFrame of pandas, as far as it matters here."""
     return hasattr(table, "columns") and hasattr(table, "iloc")
 
 
-def check_names(what: str, names: Iterable[Any]) -> None:
+def check_column_names(what: str, names: Iterable[Any]) -> None:
     """No two columns of a table have one name, spaces around it aside."""
     seen: dict[str, Any] = {}
     for name in names:
@@ -38,18 +38,18 @@ def check_names(what: str, names: Iterable[Any]) -> None:
         seen[bare] = name
 
 
-def check_frame(frame: Any, what: str) -> None:
+def check_dataframe(frame: Any, what: str) -> None:
     """Refuse a column that holds no numbers, by name and first value; a table of many numeric columns costs nothing."""
-    check_names(what, frame.columns)
+    check_column_names(what, frame.columns)
     for j, name in enumerate(frame.columns):
         column = frame.iloc[:, j]
         kind = getattr(column.dtype, "kind", "O")
-        check_no_category(column, what, name)
+        check_not_categorical(column, what, name)
         if kind not in "biuf":
-            column_of_numbers(column, what, name)
+            parse_column(column, what, name)
 
 
-def check_no_category(column: Any, what: str, name: Any) -> None:
+def check_not_categorical(column: Any, what: str, name: Any) -> None:
     """Refuse a categorical column."""
     if str(column.dtype) == "category":
         raise InputError(
@@ -58,7 +58,7 @@ def check_no_category(column: Any, what: str, name: Any) -> None:
         )
 
 
-def column_of_numbers(column: Any, what: str, name: Any) -> np.ndarray:
+def parse_column(column: Any, what: str, name: Any) -> np.ndarray:
     """One column as floats, holes as NaN; refuses the first value that is no number, naming it and its row."""
     empty = column.isna().to_numpy()
     values = np.full(len(column), np.nan)
@@ -69,20 +69,20 @@ def column_of_numbers(column: Any, what: str, name: Any) -> np.ndarray:
     return values
 
 
-def floats(values: Any, what: str) -> np.ndarray:
+def as_floats(values: Any, what: str) -> np.ndarray:
     """An array, a sparse matrix of scipy or a DataFrame as floats; holes become NaN."""
-    unmasked(values, what)
+    check_unmasked(values, what)
     if hasattr(values, "toarray"):
-        check_written_out(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
+        check_dense_size(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
         values = values.toarray()
-    if is_frame(values):
-        check_frame(values, what)
+    if is_dataframe(values):
+        check_dataframe(values, what)
         columns = [values.iloc[:, j] for j in range(values.shape[1])]
         return np.column_stack(
             [
                 c.to_numpy(float, na_value=np.nan)
                 if getattr(c.dtype, "kind", "O") in "biuf"
-                else column_of_numbers(c, what, n)
+                else parse_column(c, what, n)
                 for n, c in zip(values.columns, columns, strict=True)
             ]
             or [np.empty((len(values), 0))]
@@ -98,7 +98,7 @@ def floats(values: Any, what: str) -> np.ndarray:
     ).reshape(found.shape)
 
 
-def as_float(value: Any) -> float | None:
+def parse_float(value: Any) -> float | None:
     """A value as a float, NaN for a hole, None where it is no number."""
     if is_missing(value):
         return float("nan")
@@ -113,7 +113,7 @@ def as_float(value: Any) -> float | None:
 
 def _number(value: Any, where: Callable[[], str]) -> float:
     """A value as a float; `where()` says in words where it stands."""
-    found = as_float(value)
+    found = parse_float(value)
     if found is None:
         raise InputError(f"{where()}, which is not a number. {WAY_OUT}")
     return found
@@ -146,7 +146,7 @@ def check_finite(array: np.ndarray, what: str, columns: Sequence[Any] | None = N
 # --- names, one per row ---
 
 
-def one_per_row(need: str, column: Any) -> np.ndarray:
+def as_row_labels(need: str, column: Any) -> np.ndarray:
     """A column of words or numbers without holes; where there are both, all are words, and no two become one."""
     # NumPy makes the word "nan" of a hole in a list of words: look first
     values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
@@ -184,9 +184,9 @@ def _as_one_kind(need: str, given: list[Any]) -> np.ndarray:
     return found
 
 
-def site_of_every_row(need: str, column: Any) -> np.ndarray:
+def as_site_labels(need: str, column: Any) -> np.ndarray:
     """The same of sites: a fraction is more likely a weight, and names that differ in spaces are more likely one site."""
-    where = one_per_row(need, column)
+    where = as_row_labels(need, column)
     if where.dtype.kind == "f" and (where != np.rint(where)).any():
         first = int(np.argmax(where != np.rint(where)))
         raise InputError(
@@ -200,7 +200,7 @@ def site_of_every_row(need: str, column: Any) -> np.ndarray:
             f"{need}; row {first} has {float(where[first])!r}, and from 2**53 on a float stands for several whole numbers: two "
             "sites may have become one. Give them as whole numbers (dtype int64) or as text."
         )
-    check_words(need, np.unique(where))
+    check_distinct_names(need, np.unique(where))
     return where
 
 
@@ -210,7 +210,7 @@ def row_index(*tables: Any) -> Any:
     return next((index for index in found if hasattr(index, "equals")), None)
 
 
-def check_same_order(X: Any, other: Any, name: str, what: str = "X") -> None:
+def check_same_index(X: Any, other: Any, name: str, what: str = "X") -> None:
     """Refuse a Series or DataFrame whose index is not that of X, label by label: rows are matched by their place."""
     mine, theirs = row_index(X), row_index(other)
     if mine is None or theirs is None or not len(mine) or len(mine) != len(theirs) or mine.equals(theirs):
