@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import itertools
 import os
 import platform
 import sys
@@ -170,21 +169,6 @@ def awake() -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def hosted(f: Callable[..., np.ndarray], size: int, *arrays: Any) -> Any:
-    """f(*arrays), a vector of `size` numbers, in NumPy and double precision; in a compiled program, by a call back."""
-    if not any(isinstance(a, Array) for a in arrays):
-        return f(*(np.asarray(a, float) for a in arrays))
-    shapes = [np.shape(a) for a in arrays]
-    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
-
-    def call(packed: np.ndarray, _: float) -> np.ndarray:
-        parts = [packed[a:b] for a, b in itertools.pairwise(ends)]
-        return f(*(part.astype(float).reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
-
-    dtype = next(a.dtype for a in arrays if isinstance(a, Array) and jnp.issubdtype(a.dtype, jnp.inexact))
-    return on_host(call, (size,), jnp.concatenate([jnp.ravel(jnp.asarray(a, dtype)) for a in arrays]), 0.0)
 
 
 def on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:

@@ -21,7 +21,7 @@ from compfed.federation.spec import ProblemSpec
 from compfed.losses import Logistic, Softmax
 from compfed.losses.base import unwarned
 from compfed.problem_spec import at_point
-from compfed.regularisers.coordinate_form import remembering
+from compfed.regularisers.coordinate_form import with_cached_form
 from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
@@ -71,7 +71,7 @@ def search_trials(
     `start` is a point, or an evaluation that is known already; `kept` is from a search with another g.
     """
     described = spec.describe()
-    spec = spec.with_regulariser(remembering(spec.regulariser, spec.d))
+    spec = spec.with_regulariser(with_cached_form(spec.regulariser, spec.d))
     g, at = spec.regulariser, start if isinstance(start, Evaluation) else None
     x0 = np.asarray(start if at is None else at.x, float)
     state: Any = solver.init(x0, at)._replace(**(kept or {}))

@@ -124,7 +124,7 @@ def _ways(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -
     up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
     down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
     ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
-    pulls, order = np.atleast_1d(form.pull), np.argsort(form.group, kind="stable")
+    pulls, order = np.atleast_1d(form.group_weight), np.argsort(form.group, kind="stable")
     cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
     inside = form.group >= 0
     size, slope, curved = (
