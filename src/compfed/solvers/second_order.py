@@ -19,7 +19,7 @@ from compfed.federation.server.evaluation import Evaluation, evaluate_request, e
 from compfed.federation.server.program import Program
 from compfed.federation.spec import ProblemSpec
 from compfed.losses import Logistic, Softmax
-from compfed.losses.base import unwarned
+from compfed.losses.base import ignore_overflow
 from compfed.problem_spec import at_point
 from compfed.regularisers.coordinate_form import with_cached_form
 from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
@@ -92,7 +92,7 @@ def search_trials(
         end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
         if end is not None:
             return log.reached(state, *end)
-        state = unwarned(solver.update)(g, state, at)
+        state = ignore_overflow(solver.update)(g, state, at)
         if norm <= tol:
             log.best, log.norm = at, norm  # whatever rounding makes of objectives whose terms cancel
             end = log.reason_to_accept(state.trial - at.x, 1.0 / step)
@@ -126,7 +126,7 @@ class _Log:
         self.down += payload(query, self.cached)
         self.up += payload(summed, set())
 
-    @unwarned
+    @ignore_overflow
     def add(self, seen: Evaluation, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
         x, g = seen.x, self.spec.regulariser

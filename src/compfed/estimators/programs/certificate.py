@@ -54,7 +54,7 @@ def duality_gap(
     mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
     if shift != 0 and null is not None and null.at is not None:
         at_null = float(null.x[-1])
-        mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
+        mix = 2 * abs(shift) / (2 * abs(shift) + loss.conjugate_margin(at_null))
         v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
