@@ -22,7 +22,6 @@ from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.contract import FlatLoss
 from compfed.errors import Divergence, InputError
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import CoordinateForm, plain
 from compfed.sampling import Scheme
 from compfed.trace import COLUMNS, Members, State, Trace
 
@@ -299,10 +298,6 @@ class _CountingRegulariser:
     def prox(self, x: Array, t: Array | float) -> Array:
         self.steps.append(t)
         return x
-
-    def form(self, d: int) -> CoordinateForm:
-        """Nothing at all: what a second-order step at the server does with it is no prox."""
-        return plain(d)
 
 
 _counted: dict[Any, Cost] = {}

@@ -166,7 +166,7 @@ def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, 
     """From f(x) = value and grad f(x) = gradient. Nothing is compiled where g acts on single coefficients or groups."""
     form = coordinate_form(g, x.size) if x.dtype == np.float64 else None
     if form is not None:
-        return AtPoint(float(value) + form.value(x), form.mapping(x, gradient, step))
+        return AtPoint(float(value) + form.value(x), form.gradient_mapping(x, gradient, step))
     with precision(x.dtype):
         penalty, mapping = _penalty_and_mapping(g, jnp.asarray(x), jnp.asarray(gradient), step)
         return AtPoint(float(value) + float(penalty), np.asarray(mapping))

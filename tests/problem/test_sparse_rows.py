@@ -1,4 +1,4 @@
-"""Sparse rows give what the same rows written out give: products, columns, moments, steepness, and whole fits."""
+"""Sparse rows give what the same rows written out give: products, columns, moments, Lipschitz constants, and whole fits."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm, dense
 from compfed.errors import InputError
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import coordinate_form
 
 
 class Shapes(NamedTuple):
@@ -140,9 +139,6 @@ class _Prox:
     def prox(self, x: Array, t: Array | float) -> Array:
         _must_be_a_model("g.prox", x, self.shape)
         return x
-
-    def form(self, d: int) -> Any:
-        return coordinate_form(self.real, d)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)

@@ -31,7 +31,7 @@ from compfed.errors import InputError
 from compfed.federation import queries as queries
 from compfed.federation import spec as objective
 from compfed.losses import Model
-from compfed.regularisers.adapter import Adapted
+from compfed.regularisers.base import Adapted
 from compfed.site_summary import SiteFacts
 
 KINDS = "biufU"  # of arrays: booleans, whole numbers, numbers, words

@@ -8,7 +8,7 @@ from jax import Array
 
 from compfed._utils.compilation import jit
 from compfed.losses import Loss
-from compfed.losses.lipschitz import steepest
+from compfed.losses.lipschitz import largest_hessian_eigenvalue
 from compfed.problem.local_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 
@@ -76,7 +76,7 @@ def curvatures(loss: Loss, s: PaddedDataset, x: Array) -> tuple[Array, Array]:
 
     def top(client):
         A, y, weight = client
-        return steepest(lambda x: loss.gradient(x, A, y, weight) + loss.ridge * x, x)
+        return largest_hessian_eigenvalue(lambda x: loss.gradient(x, A, y, weight) + loss.ridge * x, x)
 
     blocks = zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)
     return top((s.A, s.y, s.row_weight)), jnp.concatenate([jax.lax.map(top, block) for block in blocks])

@@ -86,7 +86,7 @@ def candidates(problem: Stated, first_order: type[alg.Algorithm]) -> list[Candid
     found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)
     if w <= WIDEST:
-        message = vectors + 4 * w + 8.0 * loss.model_numbers(w)
+        message = vectors + 4 * w + 8.0 * loss.packed_size(w)
         found.append(Candidate(ProximalNewton, ROUNDS["ProximalNewton"], message))
     return found
 

@@ -19,9 +19,9 @@ from compfed.federation.server.evaluation import Evaluation, evaluate_request, e
 from compfed.federation.server.program import Program
 from compfed.federation.spec import ProblemSpec
 from compfed.losses import Logistic, Softmax
-from compfed.losses.base import unwarned
+from compfed.losses.base import ignore_overflow
 from compfed.problem_spec import at_point
-from compfed.regularisers.coordinate_form import remembering
+from compfed.regularisers.coordinate_form import with_cached_form
 from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
@@ -71,7 +71,7 @@ def search_trials(
     `start` is a point, or an evaluation that is known already; `kept` is from a search with another g.
     """
     described = spec.describe()
-    spec = spec.with_regulariser(remembering(spec.regulariser, spec.d))
+    spec = spec.with_regulariser(with_cached_form(spec.regulariser, spec.d))
     g, at = spec.regulariser, start if isinstance(start, Evaluation) else None
     x0 = np.asarray(start if at is None else at.x, float)
     state: Any = solver.init(x0, at)._replace(**(kept or {}))
@@ -92,7 +92,7 @@ def search_trials(
         end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
         if end is not None:
             return log.reached(state, *end)
-        state = unwarned(solver.update)(g, state, at)
+        state = ignore_overflow(solver.update)(g, state, at)
         if norm <= tol:
             log.best, log.norm = at, norm  # whatever rounding makes of objectives whose terms cancel
             end = log.reason_to_accept(state.trial - at.x, 1.0 / step)
@@ -126,7 +126,7 @@ class _Log:
         self.down += payload(query, self.cached)
         self.up += payload(summed, set())
 
-    @unwarned
+    @ignore_overflow
     def add(self, seen: Evaluation, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
         x, g = seen.x, self.spec.regulariser

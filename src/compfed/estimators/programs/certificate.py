@@ -54,7 +54,7 @@ def duality_gap(
     mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
     if shift != 0 and null is not None and null.at is not None:
         at_null = float(null.x[-1])
-        mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
+        mix = 2 * abs(shift) / (2 * abs(shift) + loss.conjugate_margin(at_null))
         v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
@@ -124,7 +124,7 @@ def _ways(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -
     up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
     down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
     ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
-    pulls, order = np.atleast_1d(form.pull), np.argsort(form.group, kind="stable")
+    pulls, order = np.atleast_1d(form.group_weight), np.argsort(form.group, kind="stable")
     cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
     inside = form.group >= 0
     size, slope, curved = (

@@ -27,7 +27,7 @@ def alpha_max(name: str, prepared: Prepared) -> float:
     """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
     g: Any = prepared.regulariser(1.0)
     with precision(np.dtype(float)):
-        found = float(g.critical(prepared.null_gradient))
+        found = float(g.alpha_max(prepared.null_gradient))
     if not np.isfinite(found):
         raise InputError(
             f"{name}: no alpha makes all coefficients zero, because the penalty of some has no kink "

@@ -9,7 +9,7 @@ import numpy as np
 from compfed.federation.queries import Evaluate, Lipschitz, largest_lipschitz
 from compfed.federation.server.program import Request
 from compfed.federation.spec import ProblemSpec
-from compfed.losses.base import unwarned
+from compfed.losses.base import ignore_overflow
 
 
 class Trial(NamedTuple):
@@ -41,12 +41,12 @@ def evaluate_request(spec: ProblemSpec, trial: Trial) -> Request:
     return Request((Evaluate(spec.objective, trial.x[None], coords),), weights=spec.weights)
 
 
-@unwarned
+@ignore_overflow
 def evaluation(spec: ProblemSpec, trial: Trial, summed: Evaluate.Reply, model: int = 0) -> Evaluation:
     """One model of the sum of the replies to `Evaluate`."""
     H = np.zeros((0, 0)) if trial.W is not None and not len(trial.W) else None
     if summed.hessian is not None and trial.W is not None:
-        H = spec.loss.model_matrix(summed.hessian[model], trial.W) + float(spec.loss.ridge) * np.eye(len(trial.W))
+        H = spec.loss.unpack_hessian(summed.hessian[model], trial.W) + float(spec.loss.ridge) * np.eye(len(trial.W))
     return Evaluation(
         trial.x, float(summed.value[model]), summed.gradient[model], float(summed.terms[model]), trial.W, H
     )

@@ -237,7 +237,7 @@ def _hessian(query: Evaluate, answer: Evaluate.Reply) -> None:
     if answer.hessian is None or query.coords is None:
         return
     loss, w = query.objective.loss, len(query.coords)
-    size = loss.model_numbers(w)
+    size = loss.packed_size(w)
     if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that the coordinates speak of
         features = len(np.unique(np.asarray(query.coords) // loss.outputs))
         size = features * (features + 1) // 2

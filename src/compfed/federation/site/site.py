@@ -24,7 +24,7 @@ from compfed.federation.queries import Query, Refusal
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
-from compfed.losses.base import unwarned
+from compfed.losses.base import ignore_overflow
 from compfed.problem.local_loss import FullGradient, MiniBatch
 from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
@@ -138,7 +138,7 @@ class Site:
         _make_room(self._arrays, self.room)
         return tuple(answers)
 
-    @unwarned
+    @ignore_overflow
     def _answered(self, query: Query) -> Any:
         reason = self.refuses.blanket_reason(query, len(self.labels))
         if reason is None and self.limits is not None:
