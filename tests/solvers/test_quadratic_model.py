@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compfed._utils.compilation import numpy_callback
 from compfed._utils.triangle import square, upper
 from compfed.regularisers import (
     L1,

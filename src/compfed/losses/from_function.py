@@ -14,6 +14,7 @@ import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.array_namespace import Numbers, is_jax
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.records import fixed, nonnegative, record
 from compfed.errors import InputError
