@@ -215,8 +215,8 @@ def keep_cores_awake() -> Iterator[None]:
         os.close(file)
 
 
-def on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
-    """f(x, t), called with NumPy arrays while the compiled program waits.
+def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
+    """f(x, t) of the given shape, called with NumPy arrays from a compiled program.
 
     JAX may make the call in a thread without double precision, where it would round x and refuse the result. Hence the
     bits travel as whole numbers.

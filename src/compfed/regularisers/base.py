@@ -14,7 +14,7 @@ from jax import Array
 from jax.core import Tracer
 
 from compfed._utils.array_namespace import ArrayT, Numbers, cast_like, namespace
-from compfed._utils.compilation import jit, on_host
+from compfed._utils.compilation import jit, numpy_callback
 from compfed._utils.precision import precision
 from compfed._utils.records import fixed, record
 from compfed.errors import InputError
@@ -164,14 +164,14 @@ class Adapted(BaseRegulariser):
         if _traceable(self.source, "__call__", x.shape, x.dtype.name):
             value = jnp.asarray(self.source.target(x))
         else:
-            value = on_host(lambda x, t: _number(self.source.target(x)), (), x, 0.0)
+            value = numpy_callback(lambda x, t: _number(self.source.target(x)), (), x, 0.0)
         return indicator(value, x) if value.dtype == bool else value.astype(x.dtype)
 
     def prox(self, x: Array, t: Array | float) -> Array:
         x = jnp.asarray(x)
         if _traceable(self.source, "prox", x.shape, x.dtype.name):
             return jnp.asarray(self.source.target.prox(x, t), x.dtype)
-        return on_host(self.source.target.prox, x.shape, x, t)
+        return numpy_callback(self.source.target.prox, x.shape, x, t)
 
 
 def from_object(obj: Regulariser) -> Regulariser:
