@@ -31,7 +31,6 @@ from compfed.data.validation import (
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Parts
 from compfed.federation.site.site import Site, room_for
-from compfed.problem.sparse_rows import SMALL
 from compfed.simulation.federation import Simulated
 
 
@@ -169,7 +168,7 @@ def numbers_or_truths(values: Any, what: str) -> None:
 
 def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
-    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
+    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
     one = sites is None or sites is NOT_SAID

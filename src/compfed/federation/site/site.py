@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 
 from compfed._utils.compilation import compiled
 from compfed._utils.precision import precision
-from compfed._utils.text import printable, shapes_shown
+from compfed._utils.text import printable
 from compfed._utils.validation import check_sizes, check_weights, unmasked
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import Shapes, message_shapes
@@ -25,29 +25,17 @@ from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RowSubset, RunSpec
 from compfed.losses.base import ignore_overflow
+from compfed.problem.local_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
 RUNS_KEPT = 4096
-SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
 
 class StateLost(InputError):
     """A site was asked to go on with a job it does not remember."""
-
-
-class LocalDataset(NamedTuple):
-    """The rows of a site as a view has them."""
-
-    A: Any  # an array, or `SparseRows`
-    y: np.ndarray
-    q: np.ndarray
-    start: np.ndarray
-    lengths: np.ndarray  # norms of the rows
-    __repr__ = shapes_shown
 
 
 class ClientState(NamedTuple):
@@ -158,13 +146,13 @@ class Site:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
         A = A.astype(dtype, copy=False)
-        lengths = A.lengths() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
-        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, lengths)
+        row_norms = A.row_norms() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
+        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, row_norms)
 
     def whole(self) -> np.ndarray:
         """The rows as an array: what only estimators can do without."""
         try:
-            return written_out(self.features, f"site {self.name!r}")
+            return dense_rows(self.features, f"site {self.name!r}")
         except InputError:  # its words have the number of rows
             raise InputError(
                 f"site {self.name!r}: its sparse rows take too much memory written out, which this query needs. {SPARSE_METHODS}"
@@ -220,7 +208,9 @@ class Site:
         """The result of a round this site took part in."""
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._recalled(run_spec, r + 1)
-            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c)
+            c = close(
+                run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c
+            )
             self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
@@ -255,15 +245,7 @@ class Site:
 
     def _on_device(self, objective: ObjectiveSpec) -> tuple[Any, ...]:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
-
-        def padded() -> tuple[Any, ...]:
-            A, y, q = self.dense(objective)[:3]
-            room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
-            last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
-            weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
-            return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
-
-        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, padded)
+        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, lambda: self.dense(objective).padded())
 
     def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
