@@ -31,6 +31,7 @@ from compfed.data.validation import (
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Parts
 from compfed.federation.site.site import Site, room_for
+from compfed.problem.local_dataset import DENSE_BYTES
 from compfed.simulation.federation import Simulated
 
 
