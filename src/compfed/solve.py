@@ -22,13 +22,13 @@ from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
 from compfed.federation.server.evaluation import Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, run_program
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Loss
 from compfed.monitor import Progress
 from compfed.problem.evaluation import gradients
 from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.problem_spec import length
+from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
@@ -89,7 +89,7 @@ def solve_federated(
 
 
 def minimising_from(
-    federation: Federation, spec: ProblemSpec, search: Search, x0: np.ndarray, scale: float | None
+    federation: Federation, spec: FederatedProblem, search: Search, x0: np.ndarray, scale: float | None
 ) -> Program[FederatedSolution]:
     """One message for the Lipschitz constants and the scale, then rounds."""
     if scale is not None or np.array_equal(x0, spec.start):
@@ -99,7 +99,7 @@ def minimising_from(
     upper_bound = is_second_order(spec, search)
     queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
     ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
-    at, scale = evaluation(spec, Trial(x0), summed), length(summed.gradient[1])
+    at, scale = evaluation(spec, Trial(x0), summed), safe_norm(summed.gradient[1])
     start = Start(x0, *lipschitz_bounds(spec, bound), scale, at, upper_bound=upper_bound)
     return (yield from minimising(federation, spec, search, start))
 
@@ -141,7 +141,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
-            problem.loss, problem.regulariser, problem.store, problem.start, 1.0 / problem.lipschitz, max_iterations
+            problem.loss, problem.regulariser, problem.dataset, problem.start, 1.0 / problem.lipschitz, max_iterations
         )
     x = np.asarray(x)
     if not np.isfinite(x).all():

@@ -35,6 +35,6 @@ def test_the_rows_of_a_problem_are_such_arrays(monkeypatch):
     monkeypatch.setattr(
         "compfed.problem.local_dataset.empty_aligned", lambda *how: made.append(empty_aligned(*how)) or made[-1]
     )
-    store = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), cf.data.synthetic(clients=2, samples=9)).store
+    store = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), cf.data.synthetic(clients=2, samples=9)).dataset
     held = {array.ctypes.data for array in made}
     assert {a.unsafe_buffer_pointer() for a in (store.A, store.y, store.q, store.row_weight)} == held

@@ -255,7 +255,7 @@ def test_no_record_of_rows_prints_a_row():
         repr(sites),
         str(sites),
         f"{sites}",
-        *map(repr, (made, made.store, site, dataset, table, loss, bundled, [dataset])),
+        *map(repr, (made, made.dataset, site, dataset, table, loss, bundled, [dataset])),
     ]
     for text in shown:
         assert not numbers_of(text), text

@@ -68,7 +68,7 @@ for how in ({}, {"over": {"eta": [0.5, 1.0], "seed": [0, 1]}}):
 for how in ({"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
     assert "mesh" not in cf.simulate(problem, method, 2, **how).provenance
 simulator.SMALL = 5 * 5 * 4 * 8 * 2 / 5  # bytes of the rows in a round of mini-batches, for each of its five sums
-assert problem.store.A.nbytes > 2 * simulator.SMALL
+assert problem.dataset.A.nbytes > 2 * simulator.SMALL
 assert "mesh" in cf.simulate(problem, method, 2).provenance
 assert "mesh" not in cf.simulate(problem, method, 2, batch_size=5).provenance
 assert "mesh" in cf.simulate(problem, method, 2, batch_size=5, record_every=2).provenance

@@ -46,9 +46,6 @@ class FlatLoss:
         size = len(x) if W is None else len(W)
         return jnp.zeros((size, size), x.dtype)
 
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self.hessian(x, W)
-
 
 _known: dict[Any, list[Shapes]] = {}
 KEPT = 1024  # cases; a server that is not trusted chooses them at a site

@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from compfed._utils.arrays import readonly
 from compfed._utils.validation import check_callable, check_numbers, check_unmasked
-from compfed.data.sites import Sites, from_arrays, mark_weights, unwrapped
+from compfed.data.sites import Sites, fingerprint_weights, from_arrays, unwrapped
 from compfed.errors import InputError
 
 RowsOf = Callable[[int], tuple[Any, Any]]
@@ -54,10 +54,10 @@ class LazySites:
         return self.sizes / self.sizes.sum()
 
     @cached_property
-    def marks(self) -> np.ndarray:
-        """Of a few clients one sum over their rows, to know them by (as `Sites.marks`); NaN for the others."""
+    def fingerprints(self) -> np.ndarray:
+        """Of a few clients one sum over their rows, to know them by (as `Sites.fingerprints`); NaN for the others."""
         found = np.full(len(self), np.nan)
-        w, v = mark_weights(self.width, self.outputs)
+        w, v = fingerprint_weights(self.width, self.outputs)
         for i in np.unique(np.linspace(0, len(self) - 1, WITNESSES).astype(int)).tolist():
             A, y = self.rows(i)
             with np.errstate(over="ignore", invalid="ignore"):  # numbers are looked at when a client takes part

@@ -27,7 +27,7 @@ from compfed.errors import InputError
 from compfed.site_summary import Summary, combine_summaries, summarise_site
 
 
-def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def fingerprint_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """What the features and labels of a row count in the mark of its site."""
     w = np.cos(1.0 + np.arange(width + int(np.prod(outputs))))
     return w[:width], w[width:]
@@ -85,9 +85,9 @@ class Sites:
         return [w / w.sum() for w in self.row_weights]
 
     @cached_property
-    def marks(self) -> np.ndarray:
+    def fingerprints(self) -> np.ndarray:
         """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
-        w, v = mark_weights(self.width, self.labels[0].shape[1:])
+        w, v = fingerprint_weights(self.width, self.labels[0].shape[1:])
         sizes, shares, found = self.sizes, self.row_shares, []
         for a, b in block_ranges(sizes, self.width):
             A, y, q = (concatenate_rows(arrays[a:b]) for arrays in (self.features, self.labels, shares))

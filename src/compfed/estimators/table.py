@@ -24,7 +24,7 @@ from compfed.data.columns import (
 )
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
-from compfed.problem.sparse_rows import SMALL
+from compfed.problem.local_dataset import DENSE_BYTES
 from compfed.simulation.federation import Simulated
 from compfed.splits import Masks, RowSubset
 
@@ -170,7 +170,7 @@ def numbers_or_truths(values: Any, what: str) -> None:
 
 def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
-    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
+    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
     one = sites is None or sites is NOT_SAID

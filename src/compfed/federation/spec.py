@@ -8,16 +8,14 @@ A problem as the server knows it: everything but the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from compfed._utils.records import describe
 from compfed.losses import Loss
-from compfed.regularisers import Regulariser
+from compfed.problem_spec import ProblemSpec
 from compfed.splits import RowSubset
-from compfed.trace import Members
 
 if TYPE_CHECKING:
     from compfed.algorithms.base import Algorithm
@@ -85,59 +83,14 @@ class RunSpec:
     everyone: bool = True  # does every site take part in every round?
 
 
-@dataclass(frozen=True, eq=False)
-class ProblemSpec:
-    """min_x sum_i p_i f_i(x) + g(x), where f_i is what site i makes of the view."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedProblem(ProblemSpec):
+    """A problem as the server knows it: f_i is what site i computes for the `objective`."""
 
     objective: ObjectiveSpec
-    regulariser: Regulariser
-    weights: np.ndarray  # p_i
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]  # of the sites' random draws
-    sizes: np.ndarray  # rows at each site
-    width: int  # columns of a row as the view has it
-    source: dict[str, Any] = field(default_factory=dict)
+    loss: Loss = field(init=False)
+    dtype: np.dtype = field(init=False)
 
-    @property
-    def n(self) -> int:
-        return len(self.names)
-
-    @property
-    def d(self) -> int:
-        return self.loss.size(self.width)
-
-    @property
-    def loss(self) -> Loss:
-        return self.objective.loss
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.objective.dtype)
-
-    @property
-    def start(self) -> np.ndarray:
-        """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
-        return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
-
-    def with_regulariser(self, g: Regulariser) -> ProblemSpec:
-        return replace(self, regulariser=g)
-
-    def members(self) -> Members:
-        """The sites, for whoever goes on from here."""
-        return Members(self.names, self.sizes, self.weights)
-
-    def describe(self) -> dict[str, Any]:
-        """The problem in a few plain values, for provenance."""
-        return {
-            "loss": describe(self.loss),
-            "regulariser": describe(self.regulariser),
-            "clients": self.n,
-            "samples": {
-                "total": int(self.sizes.sum()),
-                "smallest": int(self.sizes.min()),
-                "largest": int(self.sizes.max()),
-            },
-            "features": self.d,
-            "uniform_weights": bool(np.ptp(self.weights) == 0),
-            "source": self.source,
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", self.objective.loss)
+        object.__setattr__(self, "dtype", np.dtype(self.objective.dtype))

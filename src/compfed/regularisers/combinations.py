@@ -15,7 +15,7 @@ from jax.core import Tracer
 
 from compfed._utils.array_namespace import ArrayT, Numbers, cast_like, namespace
 from compfed._utils.records import count, index, labels, number, part, positive, record
-from compfed._utils.validation import MIN_MAGNITUDE, MAX_MAGNITUDE, is_number
+from compfed._utils.validation import MAX_MAGNITUDE, MIN_MAGNITUDE, is_number
 from compfed.errors import InputError
 from compfed.regularisers.base import (
     BaseRegulariser,
@@ -143,7 +143,8 @@ class Rescaled(_OfOne):
         adapt_parts(self, "g")
         if is_number(self.scale) and not MIN_MAGNITUDE <= self.scale <= MAX_MAGNITUDE:
             raise InputError(
-                f"Rescaled(scale={self.scale:g}): scale must be between {MIN_MAGNITUDE:g} and {MAX_MAGNITUDE:g}: otherwise its square overflows."
+                f"Rescaled(scale={self.scale:g}): scale must be between {MIN_MAGNITUDE:g} and {MAX_MAGNITUDE:g}: otherwise its "
+                "square overflows."
             )
 
     @property

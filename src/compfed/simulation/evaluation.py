@@ -30,10 +30,10 @@ def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
     step = 1.0 / problem.lipschitz
 
     def look(rows: np.ndarray) -> Any:
-        return objectives_and_mappings(problem.loss, problem.regulariser, problem.store, rows, step)
+        return objectives_and_mappings(problem.loss, problem.regulariser, problem.dataset, rows, step)
 
     with precision(problem.dtype):
-        return _columns(*_in_blocks(look, len(problem.store.A), X))
+        return _columns(*_in_blocks(look, len(problem.dataset.A), X))
 
 
 def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -49,7 +49,7 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
             X = np.concatenate([models[i] for i in members])
             whose = np.repeat(members, [len(models[i]) for i in members])
             loss = problems[int(members[0])].loss
-            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.store), len(first.store.A), X)
+            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.dataset), len(first.dataset.A), X)
             for some in _alike([problems[i].regulariser for i in members]):
                 like = problems[int(members[some[0]])]
                 rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)

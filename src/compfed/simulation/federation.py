@@ -22,7 +22,7 @@ from compfed.federation.server.program import Program, Spent
 from compfed.federation.server.rounds import Order, Segment, evaluation_of, evaluation_request
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
-from compfed.federation.spec import ObjectiveSpec, ProblemSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec
 from compfed.monitor import Run
 from compfed.problem import Problem
 from compfed.regularisers import Zero
@@ -54,7 +54,7 @@ class Simulated(InProcess):
         one.cached = self.cached  # what it was told as one of many it knows
         return one
 
-    def problem(self, spec: ProblemSpec) -> Problem:
+    def problem(self, spec: FederatedProblem) -> Problem:
         """The rows of all sites as the task's view has them, laid out for the device."""
         objective = spec.objective
         if (

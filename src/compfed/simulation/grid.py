@@ -155,7 +155,7 @@ def _worked_out(
         with keep_cores_awake():
             carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress, look))
     else:
-        data = rows_of(members[0]).store
+        data = rows_of(members[0]).dataset
 
         def program(carry: Carry, records: int, every: int):
             return grid_program()(setting, data, plan, carry, records, every, varies, shape)
@@ -189,7 +189,7 @@ def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
     start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
 
     def one(key: Any) -> Carry:
-        return one_round(setting._replace(run=key), rows_of(run).store, plan, [], start)
+        return one_round(setting._replace(run=key), rows_of(run).dataset, plan, [], start)
 
     try:
         jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))

@@ -24,9 +24,8 @@ from compfed._utils.validation import check_callable, check_int
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run
-from compfed.problem.lazy import LazyProblem
 from compfed.problem.local_dataset import PaddedDataset
-from compfed.problem.problem import Problem
+from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import (
     InclusionProbabilities,
     Scheme,

@@ -18,7 +18,7 @@ from compfed.federation.server.program import Program, run_program
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import close
-from compfed.federation.spec import ObjectiveSpec, ProblemSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.monitor import Progress, Recorder, Run, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
@@ -137,10 +137,10 @@ class _Engine:
             raise self.recorder.diverged(r)
 
 
-def spec_of(problem: Problem) -> ProblemSpec:
+def spec_of(problem: Problem) -> FederatedProblem:
     """The problem as a server would know it."""
     sites = problem.sites
-    return ProblemSpec(
+    return FederatedProblem(
         objective=ObjectiveSpec(problem.loss, dtype=problem.dtype.name),
         regulariser=problem.regulariser,
         weights=problem.weights,

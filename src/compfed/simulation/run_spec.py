@@ -24,8 +24,7 @@ from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError, RunWarning
 from compfed.federation.server.rounds import ready
 from compfed.monitor import Run
-from compfed.problem.lazy import LazyProblem
-from compfed.problem.problem import Problem
+from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import SCHEMES, Scheme
 from compfed.simulation.evaluation import measured
 from compfed.trace import State, Trace
@@ -209,9 +208,9 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
         raise InputError(
             f"resume: site {now.names[i]!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now. {sites} {ANEW}"
         )
-    if was.marks is not None and now.marks is not None:
-        apart = np.abs(was.marks - now.marks)  # NaN where nobody looked at the rows
-        other = apart > 1e-9 * np.nanmax(np.abs([was.marks, now.marks]), initial=0.0)
+    if was.fingerprints is not None and now.fingerprints is not None:
+        apart = np.abs(was.fingerprints - now.fingerprints)  # NaN where nobody looked at the rows
+        other = apart > 1e-9 * np.nanmax(np.abs([was.fingerprints, now.fingerprints]), initial=0.0)
         if other.any():
             raise InputError(
                 f"resume: site {now.names[int(other.argmax())]!r} has other rows than in the trace. Give each site the name "

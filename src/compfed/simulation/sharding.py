@@ -129,7 +129,7 @@ class OnMesh:
         self.program = functools.partial(_program(members is not None), members=members)
 
     def rounds(self, carry: Carry, records: int, every: int) -> Any:
-        return self.program(self.setting, self.shared.store, self.plan, self.mesh, carry, records, every)
+        return self.program(self.setting, self.shared.dataset, self.plan, self.mesh, carry, records, every)
 
     def first_carry(self) -> Carry:
         """Where the runs start, with the member axis that `drive` expects."""
@@ -215,10 +215,10 @@ def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarr
 
 def _shared(problem: Problem, mesh: Mesh) -> Shared:
     """The rows on the mesh; made once for a problem, whose copies with another regulariser share them."""
-    kept = problem.of_the_data.setdefault("on a mesh", {})
+    kept = problem.cache.setdefault("on a mesh", {})
     if mesh not in kept:
         kept.clear()
-        kept[mesh] = _share_out(problem.store, mesh)
+        kept[mesh] = _share_out(problem.dataset, mesh)
     return kept[mesh]
 
 

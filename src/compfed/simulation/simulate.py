@@ -101,7 +101,7 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
     once on other devices, for data that fits the cache anyway, and for mini-batches.
     """
-    return at_once_for(problem.store.A.nbytes, batch_size)
+    return at_once_for(problem.dataset.A.nbytes, batch_size)
 
 
 def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
@@ -198,7 +198,7 @@ def simulated(
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return single_program()(setting, problem.store, plan, carry, records, every)
+            return single_program()(setting, problem.dataset, plan, carry, records, every)
 
         carry = drive(program, first_carry([run]), [recorder], progress, lambda models: [measured(problem, *models)])
         trace = finished(recorder, carry, 0)
@@ -212,7 +212,7 @@ def shares_cores(run: Run, members: int = 1) -> bool:
     second copy, and a round, of so many members of a grid, is long enough for the cores to wait for each other after it."""
     problem, devices = rows_of(run), jax.devices()
     several = devices[0].platform == "cpu" and jax.process_count() == 1 and len(devices) > 1
-    stored = read = problem.store.A.nbytes
+    stored = read = problem.dataset.A.nbytes
     if run.batch_size is not None:
         of_a_step = problem.n * run.batch_size * problem.sites.width * problem.dtype.itemsize
         waits = 1 + 4 / run.record_every  # what is recorded of a round takes four more sums over all cores

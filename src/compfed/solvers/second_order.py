@@ -17,10 +17,10 @@ from compfed.federation.codec import payload
 from compfed.federation.queries import Query
 from compfed.federation.server.evaluation import Evaluation, evaluate_request, evaluation
 from compfed.federation.server.program import Program
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Logistic, Softmax
 from compfed.losses.base import ignore_overflow
-from compfed.problem_spec import at_point
+from compfed.problem_spec import optimality_at
 from compfed.regularisers.coordinate_form import with_cached_form
 from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
 from compfed.solvers.prox_bfgs import ProximalBFGS
@@ -57,7 +57,7 @@ class Reached:
 
 
 def search_trials(
-    spec: ProblemSpec,
+    spec: FederatedProblem,
     solver: SecondOrder,
     start: Evaluation | np.ndarray,
     *,
@@ -109,7 +109,7 @@ def _covers(at: Evaluation, W: np.ndarray | None) -> bool:
 class _Log:
     """Every evaluation of a search, and the best of them."""
 
-    def __init__(self, spec: ProblemSpec, solver: SecondOrder, described: dict[str, Any]):
+    def __init__(self, spec: FederatedProblem, solver: SecondOrder, described: dict[str, Any]):
         self.spec, self.solver, self.described, self.began = spec, solver, described, time.perf_counter()
         self.cached: set[str] = set()
         payload(spec.objective, self.cached)  # which travels once, before the search
@@ -130,7 +130,7 @@ class _Log:
     def add(self, seen: Evaluation, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
         x, g = seen.x, self.spec.regulariser
-        point = at_point(g, x, seen.value, seen.gradient, step)
+        point = optimality_at(g, x, seen.value, seen.gradient, step)
         objective, norm = point.objective, point.norm
         self.rows.append(
             {

@@ -23,9 +23,9 @@ from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.server.sums import Description
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec
+from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss
-from compfed.problem_spec import length
+from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.certificate import Certificate
@@ -65,12 +65,12 @@ class Prepared:
     """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
 
     plan: Plan
-    spec: ProblemSpec
+    spec: FederatedProblem
     scaling: FeatureScaling
     null: Start
     gathered: Gathered
 
-    def at(self, alpha: float) -> ProblemSpec:
+    def at(self, alpha: float) -> FederatedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.regulariser(alpha))
 
@@ -187,7 +187,7 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     centre, scale = _scaling(plan, gathered)
     scaling = FeatureScaling(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
     objective = ObjectiveSpec(loss, scaling, classes, gathered.subset)
-    spec = ProblemSpec(
+    spec = FederatedProblem(
         objective=objective,
         regulariser=Zero(),
         weights=gathered.weights,
@@ -210,7 +210,7 @@ def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     return centre, spread(gathered.moments, centre)
 
 
-def _searched_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray]:
+def _searched_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
     """The intercept that minimises f without features: where its slope, which grows with it, is zero.
 
     A message asks for the slope at many points: around the mean label at first, then between the two where it changes
@@ -258,7 +258,7 @@ class Fitted:
         sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
         curved = prepared.spec.loss.curvature
         steep = prepared.null.L if curved is None else float(curved)
-        lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
+        lost = 0.5 * float(np.finfo(float).eps) * steep * safe_norm(sizes)
         unique = None if self.others is None else not self.others.size
         return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
 

@@ -22,11 +22,11 @@ from compfed.federation.queries import (
     lipschitz_bin,
 )
 from compfed.losses.base import ignore_overflow
-from compfed.problem import sparse_rows
+from compfed.problem.local_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
-    from compfed.federation.site.site import LocalDataset, Site
+    from compfed.federation.site.site import Site
 
 
 def answer(query: Query, site: Site) -> object:
@@ -70,7 +70,7 @@ def _moments(query: Moments, site: Site) -> Moments.Reply:
     weight = float(weights.sum())
     q = weights / (weight or 1.0)
     if issparse(A):
-        mean, low, spread = sparse_rows.moments(A, q)
+        mean, low, spread = sparse_moments(A, q)
     else:
         away = np.subtract(A, A[0], dtype=float)
         mean = A[0] + q @ away
@@ -88,7 +88,7 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     at = None if loss.curvature is not None else (data.start if query.x is None else query.x)
     if query.upper_bound:
-        bound = loss.lipschitz_upper_bound(data.A, data.q, data.lengths, at, data.y)
+        bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, data.y)
         return query.Reply(float(bound) + float(loss.ridge), None)
     L = float(loss.lipschitz(data.A, data.q, at, data.y)) + float(loss.ridge)
     counts = np.zeros(LIPSCHITZ_BINS, np.int32)
@@ -101,7 +101,7 @@ def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     x = np.asarray(query.x, data.A.dtype)
     half = 0.5 * float(loss.ridge)
-    value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.lengths)
+    value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:

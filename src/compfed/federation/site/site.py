@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 
 from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed._utils.text import printable, shapes_shown
+from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import Shapes, message_shapes
@@ -25,30 +25,18 @@ from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import ignore_overflow
+from compfed.problem.local_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
 from compfed.splits import RowSubset
 
-OBJECTIVES_KEPT = 16  # scaled rows are a copy of the table: the oldest are dropped first
-ROOM = 2**30  # bytes of such copies that are kept from one message to the next
-RUNS_KEPT = 4096  # client states
-SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
+OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
+ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
+RUNS_KEPT = 4096
 
 
 class StateLost(InputError):
     """A site was asked to continue a run whose client state it does not have."""
-
-
-class LocalDataset(NamedTuple):
-    """The rows of a site, scaled and encoded as an objective asks."""
-
-    A: Any  # an array, or `SparseRows`
-    y: np.ndarray
-    q: np.ndarray  # share of each row in the loss of the site
-    start: np.ndarray
-    lengths: np.ndarray  # norms of the rows
-    __repr__ = shapes_shown
 
 
 class ClientState(NamedTuple):
@@ -180,14 +168,14 @@ class Site:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
         A = A.astype(dtype, copy=False)
-        lengths = A.lengths() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
-        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, lengths)
+        row_norms = A.row_norms() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
+        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, row_norms)
 
     def whole(self) -> np.ndarray:
         """The rows as a dense array, if that fits into memory."""
         try:
-            return written_out(self.features, f"site {self.name!r}")
-        except InputError:  # its message has the number of rows
+            return dense_rows(self.features, f"site {self.name!r}")
+        except InputError:  # its words have the number of rows
             raise InputError(
                 f"site {self.name!r}: its sparse rows take too much memory written out, which this query needs. {SPARSE_METHODS}"
             ) from None
@@ -276,18 +264,8 @@ class Site:
             self.memories.popitem(last=False)
 
     def _on_device(self, objective: ObjectiveSpec) -> tuple[Any, ...]:
-        """The rows for a compiled round. Small sites are padded with rows of weight 0, so that they share programs."""
-
-        def padded() -> tuple[Any, ...]:
-            A, y, q = self.dense(objective)[:3]
-            room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
-            last = np.minimum(
-                np.arange(room), len(q) - 1
-            )  # repeats the last row: a loss may be infinite at made-up rows
-            weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
-            return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
-
-        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, padded)
+        """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
+        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, lambda: self.dense(objective).padded())
 
     def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
