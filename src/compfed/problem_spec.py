@@ -33,7 +33,7 @@ class ProblemSpec:
     regulariser: Regulariser
     weights: np.ndarray  # p_i
     names: tuple[str, ...] | range  # of the sites; a range for sites known by their numbers
-    check_numbers: tuple[int, ...] | range  # of the sites' random draws
+    numbers: tuple[int, ...] | range  # of the sites' random draws
     sizes: np.ndarray  # rows at each site
     width: int  # columns of a row
     dtype: np.dtype

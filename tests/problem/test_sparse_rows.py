@@ -135,7 +135,7 @@ def test_a_fit_to_sparse_rows(monkeypatch, name):
 
 def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatch):
     monkeypatch.setattr(table, "DENSE_BYTES", 0)
-    monkeypatch.setattr(memory, "LARGEST", 1000)
+    monkeypatch.setattr(memory, "MAX_DENSE_BYTES", 1000)
     A = matrix()
     model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
     with pytest.raises(cf.InputError, match=r"site '0': its sparse rows take too much memory written out.*'auto'"):
