@@ -125,7 +125,7 @@ def from_files(
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     if site is None:
         return from_arrays(X, Y, _site_names(files, TABLE_ENDINGS), source, columns=columns)
-    parts = [frame[site] for frame in frames.values()]
+    parts = [_column(frame, site) for frame in frames.values()]
     if not all(map(is_numeric, parts)):
         parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
     where = np.concatenate([part.to_numpy(object) for part in parts])
@@ -270,10 +270,10 @@ def read_site(
         frame = _read_dataframe(path, _format(path), {})
         columns = _feature_columns({path: frame}, labels, features, drop)
         A = _numbers(path, frame, columns, droppable=True)
-        if len(labels) > 1 or _all_numbers(frame[labels[0]]):
+        if len(labels) > 1 or _all_numbers(_column(frame, labels[0])):
             return A, _labels(path, frame, label), tuple(columns)
         what = f"{path.name}: column {labels[0]!r}"
-        y = as_row_labels(f"{what} needs a label for every row", frame[labels[0]].to_numpy()).astype(str)
+        y = as_row_labels(f"{what} needs a label for every row", _column(frame, labels[0]).to_numpy()).astype(str)
         check_distinct_names(f"{what} has the classes of rows", np.unique(y))
         return A, y, tuple(columns)
     except InputError as problem:
@@ -295,8 +295,8 @@ def _public_reason(
     present = [c for c in wanted if c in frame.columns]
     reasons = {
         "it has no column": [c for c in wanted if c not in present],
-        "words in column": [c for c in present if c not in labels and not _all_numbers(frame[c])],
-        "values missing in column": [c for c in present if frame[c].isna().any()],
+        "words in column": [c for c in present if c not in labels and not _all_numbers(_column(frame, c))],
+        "values missing in column": [c for c in present if _column(frame, c).isna().any()],
     }
     found = [f"{what} {join_names([repr(c) for c in names])}" for what, names in reasons.items() if names]
     return (
@@ -417,6 +417,10 @@ def _feature_columns(
     return columns
 
 
+def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+    return frame[name]  # pyright: ignore[reportReturnType]  # not a DataFrame: names are unique
+
+
 def _labels(path: Path, frame: pd.DataFrame, label: Names) -> np.ndarray:
     """Labels of shape (rows,), or (rows, outputs) where the columns are given as a list."""
     y = _numbers(path, frame, _names(label), droppable=False)
@@ -428,7 +432,9 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable:
     found = np.empty((len(frame), len(columns)))
     for j, name in enumerate(columns):
         drop = f", or leave the column out with drop={name!r}." if droppable else "."
-        found[:, j] = column_as_floats(frame[name], path.name, f"Encode it as numbers{drop}", " (the first is 0)")
+        found[:, j] = column_as_floats(
+            _column(frame, name), path.name, f"Encode it as numbers{drop}", " (the first is 0)"
+        )
         bad = ~np.isfinite(found[:, j])
         if bad.any():
             raise InputError(
@@ -469,10 +475,11 @@ def _read_csv(path: Path, options: Options) -> pd.DataFrame:
     # before 3.1 pandas' default may be off by the last bit, and only its C reader has another
     old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
     exact = {"float_precision": "round_trip"} if old and "engine" not in options else {}
+    given: dict[str, Any] = {"index_col": False, **exact, **options}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            frame = pd.read_csv(path, **{"index_col": False, **exact, **options})
+            frame = pd.read_csv(path, **given)
         except pd.errors.ParserError:
             _check_fields_per_line(path, options)
             raise

@@ -332,7 +332,8 @@ def from_table(
         for c in named:
             if c not in X.columns:
                 raise InputError(f"the table has no column {c!r}; it has {', '.join(map(str, X.columns))}.")
-        y, sites = (X[c] if isinstance(c, str) else c for c in (y, sites))
+        y = X[y] if isinstance(y, str) else y
+        sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
     for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
         check_same_index(X, given, name)
