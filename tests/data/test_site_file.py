@@ -1,4 +1,4 @@
-"""The table of one site: read, or refused with the column and the way out, and told of without a value."""
+"""The table of one site: read, or refused with the column and the way out; the public reason has no value."""
 
 from __future__ import annotations
 
