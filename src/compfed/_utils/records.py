@@ -14,6 +14,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
@@ -34,7 +35,7 @@ def _field(default: Any, check: Callable[[Any], Checked], static: bool) -> Any:
     return dataclasses.field(default=default, metadata={"check": check, "static": static})
 
 
-def _leaf(default: object, requirement: str, accepts: Callable[[np.ndarray], object]) -> Any:
+def _leaf(default: object, requirement: str, accepts: Callable[[np.ndarray], npt.ArrayLike]) -> Any:
     def check(value: object) -> Checked:
         if isinstance(value, Tracer):  # has no value yet
             return value, None

@@ -1,33 +1,96 @@
-"""What a person gives as rows, labels, weights or sites, read as such or refused: nothing is taken for something else.
+"""Rows, labels, weights and sites as a user gives them, converted to arrays or refused.
 
-A number may be written as a number, a truth value or plain text. A date, a complex number, a level of a categorical
-column and an entry behind a mask are no numbers, though NumPy would make one of each.
+A number may be given as a number, a truth value or text. NumPy would also convert a date, a complex number, a level of a
+categorical column and an entry behind a mask: these are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
 from compfed._utils.validation import check_dense_size, check_distinct_names, check_unmasked
 from compfed.errors import InputError
 
-BEYOND = 2.0**53  # from here on a float is no longer one whole number
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pandas as pd
+    from scipy.sparse import sparray, spmatrix
+
+    TableLike = npt.ArrayLike | pd.DataFrame | spmatrix | sparray
+    ColumnLike = npt.ArrayLike | pd.Series | Sequence[Hashable]
+
+INEXACT = 2.0**53  # from here on a float stands for several whole numbers
 WAY_OUT = "Encode words as numbers, or leave them out."
 
 
-def is_dataframe(table: Any) -> bool:
-    """A DataFrame of pandas, as far as it matters here."""
+# --- numbers ---
+
+
+def is_dataframe(table: object) -> TypeGuard[pd.DataFrame]:
+    """Whether a table is a DataFrame of pandas, which need not be installed."""
     return hasattr(table, "columns") and hasattr(table, "iloc")
 
 
-def check_column_names(what: str, names: Iterable[Any]) -> None:
-    """No two columns of a table have one name, spaces around it aside."""
-    seen: dict[str, Any] = {}
+def is_numeric(column: pd.Series) -> bool:
+    """Whether all values of a column are real numbers or truth values, by its dtype."""
+    return getattr(column.dtype, "kind", "O") in "biuf"
+
+
+def as_floats(values: Any, what: str) -> np.ndarray:
+    """An array, a sparse matrix of scipy or a DataFrame as floats; missing values become NaN."""
+    check_unmasked(values, what)
+    if hasattr(values, "toarray"):
+        check_dense_size(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
+        values = values.toarray()
+    if is_dataframe(values):
+        check_column_names(what, values.columns)
+        columns = [column_as_floats(values.iloc[:, j], what) for j in range(values.shape[1])]
+        return np.column_stack(columns or [np.empty((len(values), 0))])
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise InputError(f"{what} must be numbers, as many in every row; the rows given differ in length.") from None
+    if found.dtype.kind in "biuf":
+        return np.asarray(found, float)
+    floats = [_number(v, lambda i=i, v=v: _place(what, found.shape, i, v)) for i, v in enumerate(found.flat)]
+    return np.array(floats).reshape(found.shape)
+
+
+def column_as_floats(column: pd.Series, what: str, way_out: str = WAY_OUT, after_row: str = "") -> np.ndarray:
+    """A column as floats, missing values as NaN; refuses the first value that is not a number, naming it and its row."""
+    if str(column.dtype) == "category":
+        raise InputError(
+            f"{what}: column {column.name!r} is categorical; its levels may be numbers, or names of kinds. Say which: "
+            f"frame[{column.name!r}].astype(float), or one column per level with pandas.get_dummies."
+        )
+    if is_numeric(column):
+        return column.to_numpy(float, na_value=np.nan)
+    floats = np.full(len(column), np.nan)
+    for i in np.flatnonzero(~column.isna().to_numpy()):
+        floats[i] = _number(
+            column.iloc[i],
+            lambda i=i: f"{what}: column {column.name!r} has {_quoted(column.iloc[i])} in row {i}{after_row}",
+            way_out,
+        )
+    return floats
+
+
+def check_dataframe(frame: pd.DataFrame, what: str) -> None:
+    """Refuse a column that does not hold numbers, by name and first value; numeric columns are not read."""
+    check_column_names(what, frame.columns)
+    for j in range(frame.shape[1]):
+        if not is_numeric(column := frame.iloc[:, j]):
+            column_as_floats(column, what)
+
+
+def check_column_names(what: str, names: Iterable[Hashable]) -> None:
+    """Refuse two columns of one name, spaces around it aside."""
+    seen: dict[str, Hashable] = {}
     for name in names:
         bare = str(name).strip()
         if bare in seen:
@@ -38,68 +101,8 @@ def check_column_names(what: str, names: Iterable[Any]) -> None:
         seen[bare] = name
 
 
-def check_dataframe(frame: Any, what: str) -> None:
-    """Refuse a column that holds no numbers, by name and first value; a table of many numeric columns costs nothing."""
-    check_column_names(what, frame.columns)
-    for j, name in enumerate(frame.columns):
-        column = frame.iloc[:, j]
-        kind = getattr(column.dtype, "kind", "O")
-        check_not_categorical(column, what, name)
-        if kind not in "biuf":
-            parse_column(column, what, name)
-
-
-def check_not_categorical(column: Any, what: str, name: Any) -> None:
-    """Refuse a categorical column."""
-    if str(column.dtype) == "category":
-        raise InputError(
-            f"{what}: column {name!r} is categorical; its levels may be numbers, or names of kinds. Say which: "
-            f"frame[{name!r}].astype(float), or one column per level with pandas.get_dummies."
-        )
-
-
-def parse_column(column: Any, what: str, name: Any) -> np.ndarray:
-    """One column as floats, holes as NaN; refuses the first value that is no number, naming it and its row."""
-    empty = column.isna().to_numpy()
-    values = np.full(len(column), np.nan)
-    for i in np.flatnonzero(~empty):
-        values[i] = _number(
-            column.iloc[i], lambda i=i: f"{what}: column {name!r} has {_quoted(column.iloc[i])} in row {i}"
-        )
-    return values
-
-
-def as_floats(values: Any, what: str) -> np.ndarray:
-    """An array, a sparse matrix of scipy or a DataFrame as floats; holes become NaN."""
-    check_unmasked(values, what)
-    if hasattr(values, "toarray"):
-        check_dense_size(values.shape, what, "An estimator's fit(X, y, sites=...) takes them as they are.")
-        values = values.toarray()
-    if is_dataframe(values):
-        check_dataframe(values, what)
-        columns = [values.iloc[:, j] for j in range(values.shape[1])]
-        return np.column_stack(
-            [
-                c.to_numpy(float, na_value=np.nan)
-                if getattr(c.dtype, "kind", "O") in "biuf"
-                else parse_column(c, what, n)
-                for n, c in zip(values.columns, columns, strict=True)
-            ]
-            or [np.empty((len(values), 0))]
-        )
-    try:
-        found = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{what} must be numbers, as many in every row; the rows given differ in length.") from None
-    if found.dtype.kind in "biuf":
-        return np.asarray(found, float)
-    return np.array(
-        [_number(v, lambda i=i, v=v: _at(what, found.shape, i, v)) for i, v in enumerate(found.flat)]
-    ).reshape(found.shape)
-
-
 def parse_float(value: Any) -> float | None:
-    """A value as a float, NaN for a hole, None where it is no number."""
+    """A value as a float, NaN for a missing one, None for one that is not a number."""
     if is_missing(value):
         return float("nan")
     text = isinstance(value, (str, bytes))
@@ -111,50 +114,57 @@ def parse_float(value: Any) -> float | None:
         return None
 
 
-def _number(value: Any, where: Callable[[], str]) -> float:
-    """A value as a float; `where()` says in words where it stands."""
-    found = parse_float(value)
-    if found is None:
-        raise InputError(f"{where()}, which is not a number. {WAY_OUT}")
-    return found
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, NaT, pandas.NA or NumPy's `masked`."""
+    try:
+        return value is None or value is np.ma.masked or bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA has no truth value; nor has an array
+        return not hasattr(value, "__len__")
 
 
-def _at(what: str, shape: tuple[int, ...], i: int, value: Any) -> str:
-    place = np.unravel_index(i, shape) if shape else ()
-    names = [f"{name} {int(k)}" for name, k in zip(("row", "column"), place, strict=False)]
-    return f"{what} must be numbers: {', '.join(names) or 'it'} has {_quoted(value)}"
-
-
-def _quoted(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
-
-
-def check_finite(array: np.ndarray, what: str, columns: Sequence[Any] | None = None) -> None:
-    """Refuse NaN and infinity, saying where the first one is."""
+def check_finite(array: np.ndarray, what: str) -> None:
+    """Refuse NaN and infinity, naming the first place."""
     bad = ~np.isfinite(array)
     if bad.any():
-        first: list[int] = np.argwhere(bad)[0].tolist()
-        named = "" if columns is None or len(first) < 2 else f" ({columns[first[1]]!r})"
-        where = f"row {first[0]}" + (f", column {first[1]}{named}" if len(first) > 1 else "")
+        first = zip(("row", "column"), np.argwhere(bad)[0].tolist(), strict=False)
         raise InputError(
-            f"{what} has {int(bad.sum())} value(s) that are NaN or infinite, the first at {where}. "
+            f"{what} has {int(bad.sum())} value(s) that are NaN or infinite, the first at "
+            f"{', '.join(f'{axis} {k}' for axis, k in first)}. "
             "Drop those rows or impute them before building the federation."
         )
 
 
-# --- names, one per row ---
+def _number(value: object, where: Callable[[], str], way_out: str = WAY_OUT) -> float:
+    """A value as a float; `where()` describes its place for the error."""
+    found = parse_float(value)
+    if found is None:
+        raise InputError(f"{where()}, which is not a number. {way_out}")
+    return found
+
+
+def _place(what: str, shape: tuple[int, ...], i: int, value: object) -> str:
+    index = np.unravel_index(i, shape) if shape else ()
+    names = [f"{axis} {int(k)}" for axis, k in zip(("row", "column"), index, strict=False)]
+    return f"{what} must be numbers: {', '.join(names) or 'it'} has {_quoted(value)}"
+
+
+def _quoted(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+# --- one label per row ---
 
 
 def as_row_labels(need: str, column: Any) -> np.ndarray:
-    """A column of words or numbers without holes; where there are both, all are words, and no two become one."""
-    # NumPy makes the word "nan" of a hole in a list of words: look first
+    """A column of words or numbers without missing values, as an array of one dtype in which different values differ."""
+    # In a list of words NumPy turns a missing value into the word "nan": hence objects first.
     values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
     if values.ndim != 1 or not len(values):
         raise InputError(f"{need}; got shape {values.shape}.")
-    words = values.dtype == object
-    # elsewhere NaN and NaT are all there is, and are not themselves
-    missing = np.array([is_missing(value) for value in values.tolist()]) if words else values != values
+    objects = values.dtype == object
+    # in an array of another dtype only NaN and NaT are missing, and these are not equal to themselves
+    missing = np.array([is_missing(value) for value in values.tolist()]) if objects else values != values
     if isinstance(column, np.ma.MaskedArray):
         missing |= np.ma.getmaskarray(column)
     if missing.any():
@@ -162,19 +172,17 @@ def as_row_labels(need: str, column: Any) -> np.ndarray:
             f"{need}; {int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}. "
             "Drop them or give them a value of their own."
         )
-    return _as_one_kind(need, values.tolist()) if words else values
+    return _as_one_dtype(need, values.tolist()) if objects else values
 
 
-def _as_one_kind(need: str, given: list[Any]) -> np.ndarray:
-    """Values as an array of one kind; refuses different values that are the same there, as 1 and "1" are as words."""
+def _as_one_dtype(need: str, given: list[Any]) -> np.ndarray:
+    """Values as an array of one dtype; refuses different values that become equal there, as 1 and "1" do as words."""
     found = np.asarray(given)
     if found.ndim != 1:
         return found
     seen: dict[Any, Any] = {}
     for value, read in zip(given, found.tolist(), strict=True):
-        value = (
-            value.item() if isinstance(value, np.generic) else value
-        )  # Python compares whole numbers and floats exactly
+        value = value.item() if isinstance(value, np.generic) else value  # Python compares integers and floats exactly
         twin = seen.setdefault(read, value)
         if twin is not value and twin != value:
             raise InputError(
@@ -185,33 +193,37 @@ def _as_one_kind(need: str, given: list[Any]) -> np.ndarray:
 
 
 def as_site_labels(need: str, column: Any) -> np.ndarray:
-    """The same of sites: a fraction is more likely a weight, and names that differ in spaces are more likely one site."""
+    """The site of every row; refuses fractions, which look like weights, and names that differ only in spaces."""
     where = as_row_labels(need, column)
-    if where.dtype.kind == "f" and (where != np.rint(where)).any():
-        first = int(np.argmax(where != np.rint(where)))
-        raise InputError(
-            f"{need}; row {first} has {float(where[first])!r}. These look like weights of rows, which are "
-            "sample_weight=... (row_weights=... in compfed.data); if they do name sites, give them as text: "
-            "[str(s) for s in sites]."
-        )
-    if where.dtype.kind == "f" and (np.abs(where) >= BEYOND).any():
-        first = int(np.argmax(np.abs(where) >= BEYOND))
-        raise InputError(
-            f"{need}; row {first} has {float(where[first])!r}, and from 2**53 on a float stands for several whole numbers: two "
-            "sites may have become one. Give them as whole numbers (dtype int64) or as text."
-        )
+    if where.dtype.kind == "f":
+        if (fraction := where != np.rint(where)).any():
+            first = int(np.argmax(fraction))
+            raise InputError(
+                f"{need}; row {first} has {float(where[first])!r}. These look like weights of rows, which are "
+                "sample_weight=... (row_weights=... in compfed.data); if they do name sites, give them as text: "
+                "[str(s) for s in sites]."
+            )
+        if (inexact := np.abs(where) >= INEXACT).any():
+            first = int(np.argmax(inexact))
+            raise InputError(
+                f"{need}; row {first} has {float(where[first])!r}, and from 2**53 on a float stands for several whole numbers: two "
+                "sites may have become one. Give them as whole numbers (dtype int64) or as text."
+            )
     check_distinct_names(need, np.unique(where))
     return where
 
 
-def row_index(*tables: Any) -> Any:
-    """The index of the first table that has one, as DataFrames and Series of pandas have; None without any."""
-    found = (getattr(table, "index", None) for table in tables)
-    return next((index for index in found if hasattr(index, "equals")), None)
+# --- rows are matched by their place ---
 
 
-def check_same_index(X: Any, other: Any, name: str, what: str = "X") -> None:
-    """Refuse a Series or DataFrame whose index is not that of X, label by label: rows are matched by their place."""
+def row_index(table: object) -> Any:
+    """The index of a DataFrame or Series of pandas; None for anything else."""
+    index = getattr(table, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def check_same_index(X: object, other: object, name: str, what: str = "X") -> None:
+    """Refuse a Series or DataFrame whose index is not that of X, label by label."""
     mine, theirs = row_index(X), row_index(other)
     if mine is None or theirs is None or not len(mine) or len(mine) != len(theirs) or mine.equals(theirs):
         return
@@ -227,11 +239,3 @@ def check_same_index(X: Any, other: Any, name: str, what: str = "X") -> None:
         f"{name} has another index than {what}: row {row} is {a!r} in {what} and {b!r} in {name}. Both need the same labels "
         f"in the same order. Give {by_place}, or both with their own index."
     )
-
-
-def is_missing(value: Any) -> bool:
-    """None, NaN, NaT, pandas.NA and NumPy's `masked`."""
-    try:
-        return value is None or value is np.ma.masked or bool(value != value)
-    except (TypeError, ValueError):  # pandas.NA will not say; nor will an array
-        return not hasattr(value, "__len__")

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 
 from compfed._utils import files as durable
-from compfed.data.readers import UnfitRows
+from compfed.data.readers import TableError
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.flower import FleetConnection, LinkError, Rejected
@@ -235,9 +235,11 @@ def run_site(path: Path, say: Callable[[str], Any] = SAY) -> int:
         try:
             rows = len(node.service.open().labels)  # what is wrong with the rows is better known now than in a round
         except (
-            UnfitRows
+            TableError
         ) as problem:  # values of rows are for `check`, which a person runs, and not for the log of a service
-            raise InputError(f"the rows cannot be used: {problem.told} `compfed site check` shows where.") from None
+            raise InputError(
+                f"the rows cannot be used: {problem.public_reason} `compfed site check` shows where."
+            ) from None
         if rows < settings.refuses.min_rows:
             say(
                 f"WARNING: the table has fewer rows than min_rows = {settings.refuses.min_rows}: every query will be refused."

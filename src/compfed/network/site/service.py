@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils import files as durable
 from compfed._utils.text import printable
-from compfed.data.readers import UnfitRows
+from compfed.data.readers import TableError
 from compfed.errors import InputError
 from compfed.federation.codec import NotCached
 from compfed.federation.queries import Refusal
@@ -73,8 +73,8 @@ class SiteService:
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
-        except UnfitRows as problem:  # its own words may quote a row
-            kind, reason = "refused", f"its rows cannot be used: {problem.told}"
+        except TableError as problem:  # its own words may quote a row
+            kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
         except OSError as problem:

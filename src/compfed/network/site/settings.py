@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.validation import check_int, check_nonnegative, check_positive
-from compfed.data.readers import UnfitRows, read_site
+from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.queries import QUERIES
@@ -111,7 +111,7 @@ class SiteSettings:
         try:
             return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.refuses, limits=self.limits)
         except InputError as problem:  # its words may hold a number of the rows
-            raise UnfitRows(str(problem), "its numbers are too large, too small or missing.") from None
+            raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
 
     def rows(self) -> tuple[Site, str]:
         """The site with its rows, and the keyed hash of its table."""
