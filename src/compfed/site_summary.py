@@ -14,7 +14,7 @@ import numpy as np
 
 from compfed._utils.text import join_names, number_table
 
-MAX_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
+MAX_COUNTED_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MAX_LINES = 40  # sites printed; `Summary.rows` has them all
 
 
@@ -36,7 +36,7 @@ def summarise_site(X: np.ndarray, y: np.ndarray) -> SiteFacts:
     X = np.asarray(X, float)  # small integers would overflow, and booleans cannot be subtracted
     classes, counts = np.unique(y, return_counts=True) if y.ndim == 1 else (np.empty(0), np.empty(0, int))
     numbers = y.dtype.kind in "biuf"
-    if len(classes) > MAX_CLASSES or not numbers or (classes != np.rint(classes)).any():
+    if len(classes) > MAX_COUNTED_CLASSES or not numbers or (classes != np.rint(classes)).any():
         classes, counts = np.empty(0), np.empty(0, int)
     labels = y.reshape(len(y), -1).astype(float) if numbers else np.zeros((len(y), 1))
     mean, label_mean = (a[0] + (a - a[0]).mean(axis=0) for a in (X, labels))  # a constant is its own mean, exactly
@@ -115,7 +115,7 @@ def combine_summaries(names: Sequence[str], columns: Sequence[str] | None, facts
     mean, sd, varies = _pool_moments(m, [f.mean for f in facts], [f.square for f in facts])
     counted = all(f.classes.size for f in facts)
     classes = np.unique(np.concatenate([f.classes for f in facts])) if counted else np.empty(0)
-    counted = counted and len(classes) <= MAX_CLASSES
+    counted = counted and len(classes) <= MAX_COUNTED_CLASSES
     rows = [
         _row(name, f, f.varies, columns, classes, counted, int(m.sum())) for name, f in zip(names, facts, strict=True)
     ]

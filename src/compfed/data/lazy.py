@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 
 from compfed._utils.arrays import readonly
 from compfed._utils.validation import check_callable, check_numbers, check_unmasked
-from compfed.data.sites import Sites, from_arrays, integers_as_floats, mark_weights
+from compfed.data.sites import Sites, fingerprint_weights, from_arrays, integers_as_floats
 from compfed.errors import InputError
 
 RowsOf = Callable[[int], tuple[npt.ArrayLike, npt.ArrayLike]]
@@ -72,7 +72,7 @@ class LazySites:
     def marks(self) -> np.ndarray:
         """One sum over the rows of each of a few clients, to recognise them (as `Sites.marks`); NaN for the others."""
         found = np.full(len(self), np.nan)
-        w, v = mark_weights(self.width, self.outputs)
+        w, v = fingerprint_weights(self.width, self.outputs)
         for i in np.unique(np.linspace(0, len(self) - 1, MARKED_CLIENTS).astype(int)).tolist():
             A, y = self.rows(i)
             with np.errstate(over="ignore", invalid="ignore"):  # checked when a client participates

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from compfed.data.columns import ColumnLike, TableLike
 
 
-def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def fingerprint_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Weights of the features and labels of a row in the mark of its site."""
     w = np.cos(1.0 + np.arange(width + int(np.prod(outputs))))
     return w[:width], w[width:]

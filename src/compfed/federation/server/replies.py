@@ -31,7 +31,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
-from compfed.site_summary import MAX_CLASSES, SiteFacts
+from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -188,7 +188,7 @@ def _facts(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
         _array(f"facts.{name}", value := getattr(facts, name), (answer.width,), EITHER)
         _finite(f"facts.{name}", value, least=0.0 if name == "square" else -np.inf)
     _array("facts.varies", facts.varies, (answer.width,), ("bool",))
-    _sorted_classes(facts.classes, MAX_CLASSES, "biuf")
+    _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
     counts = facts.counts
     _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
     if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
