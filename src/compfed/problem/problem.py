@@ -54,7 +54,7 @@ class _WithRows(ProblemSpec):
             regulariser=regulariser,
             weights=check_site_weights(weights, len(sites)),
             names=sites.names,
-            check_numbers=sites.ids if isinstance(sites, Sites) else sites.names,
+            numbers=sites.ids if isinstance(sites, Sites) else sites.names,
             sizes=sites.sizes,
             width=sites.width,
             dtype=precise,
