@@ -96,7 +96,7 @@ def test_comparisons_that_cannot_be_made(methods, options, message):
 
 
 def test_without_a_list_registered_methods_take_part(registered):
-    from compfed.studies.methods_compared import methods_for
+    from compfed.studies.compare_methods import methods_for
 
     composite = methods_for(quadratics(0))
     assert registered in composite

@@ -15,11 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compfed._utils.compilation import hosted, on_host
-from compfed.solvers.bfgs_matrix import Compact
-from compfed.solvers.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
-from compfed.solvers.quadratic_model import _pulled, _Search, minimiser, solved
 from compfed._utils.triangle import square, upper
-from compfed.solvers.working_set import ranked, working_set
 from compfed.regularisers import (
     L1,
     Box,
@@ -36,6 +32,10 @@ from compfed.regularisers import (
 )
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, plain
 from compfed.regularisers.matrices import turned
+from compfed.solvers.bfgs_matrix import Compact
+from compfed.solvers.model_step import FAR, by_prox, descends, in_metric, next_working_set, on_working_set, value_of
+from compfed.solvers.quadratic_model import _pulled, _Search, minimiser, solved
+from compfed.solvers.working_set import ranked, working_set
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from compfed.errors import InputError
-from compfed.report.local_federated_pooled import comparison_figure
-from compfed.report.paths import _apart, path_figure
+from compfed.report.coefficient_figures import _apart, comparison_figure, path_figure
 
 ALPHAS = np.geomspace(1.0, 0.01, 9)
 COEFS = np.maximum(0.0, np.outer(1 - ALPHAS, np.arange(1, 13)) - 3.0)
