@@ -223,7 +223,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from compfed._utils.text import markdown_table, text_table
     from compfed.algorithms import find
-    from compfed.studies.method_table import HEADER, entries, references
+    from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
 
     names = _methods(args.methods)
     table = markdown_table if args.markdown else text_table
@@ -232,6 +232,8 @@ def _list(args: argparse.Namespace) -> int:
         print(table(["method", "reference"], references(methods)))
     else:
         print(table(HEADER, [e.cells() for e in entries(methods)]))
+        if methods is None:
+            print("\n" + table(SOLVER_HEADER, solver_rows()))
     return 0
 
 

@@ -14,6 +14,7 @@ from places import ROOT
 
 import compfed as cf
 from compfed.cli import main
+from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.solvers import method_choice as choice_of_method
 from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import solver_trace
@@ -96,9 +97,9 @@ def test_bytes_of_proximal_newton_by_hand(quick):
     problem = quick["paper"]
     trace = run(problem, SOLVERS["ProximalNewton"], star(problem), 90)
     d = problem.d
-    down = 8 * d + (8 * d + 4 * d)  # where value and gradient are wanted; where curvature is, and on which coordinates
+    down = 8 * d + 4 * d  # the model, and the coordinates of the Hessian
     up = 8 + 8 + 8 * d + 8 * d * (d + 1) // 2  # value, size of the gradient's terms, gradient, upper triangle
-    first = 8 * d + 8 + 8  # how steep at x? L_i; and the ridge, which the view of the rows holds, told once
+    first = 8 * d + 8 + 8  # x of the query for the Lipschitz constant, L_i, and the ridge, which travels once
     np.testing.assert_array_equal(trace["bytes"], first + (down + up) * trace["round"])
 
 
@@ -109,7 +110,8 @@ def test_rounds_of_other_methods_are_those_of_the_engine_and_one_message(quick):
     plain = cf.simulate(problem, cf.algorithms.default_steps("FISTA", problem), 129, x_star=x)
     np.testing.assert_allclose(trace["optimality"], plain["optimality"], rtol=1e-6, atol=1e-13)
     np.testing.assert_array_equal(trace["round"], plain["round"] + 1)
-    first = 8 * d + 8 * d + 8 * d + 8 * 4  # two questions at the start; gradient, value, terms, L_i; the ridge
+    first = 8 * d + 8 * d + 8 * d + 8 * 4  # x of two queries; gradient; value, terms, L_i and the ridge
+    first += 4 * LIPSCHITZ_BINS  # counts of the Lipschitz constants
     np.testing.assert_array_equal(trace["bytes"], first + 16 * d * plain["round"])
 
 

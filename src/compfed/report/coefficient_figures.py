@@ -144,43 +144,23 @@ def path_figure(
 
 
 def _coefficients(ax: Axes, alphas: np.ndarray, coefs: np.ndarray, names: Sequence[str]) -> None:
+    """One line per coefficient; the largest ones have a colour and a name, in the order of their right ends."""
     size = np.abs(coefs).max(axis=0)
     chosen = [j for j in np.argsort(-size, kind="stable")[:NAMED] if size[j] > 0]
     ax.axhline(0.0, color="#BBBBBB", linewidth=0.8)
     ax.plot(alphas, np.delete(coefs, chosen, axis=1), color="#B5B5B5", linewidth=0.7)
-    for k, j in enumerate(chosen):
-        ax.plot(alphas, coefs[:, j], color=COLOURS[k % 8], linestyle=DASHES[k // 8], linewidth=1.3)
+    for k, j in enumerate(sorted(chosen, key=lambda j: -coefs[-1, j])):
+        label, dash = plain(shortened(names[j], 22)), DASHES[k // 8]
+        ax.plot(alphas, coefs[:, j], color=COLOURS[k % 8], linestyle=dash, linewidth=1.3, label=label)
+    if chosen:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set_xscale("log")
     ax.set_xlim(alphas[0] * 1.05, alphas[-1])
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_ylabel("coefficient")
     ax.margins(y=0.06)
-    _name_lines(ax, [coefs[-1, j] for j in chosen], [str(names[j]) for j in chosen])
     _count_above(ax, alphas, np.count_nonzero(coefs, axis=1))
-
-
-def _name_lines(ax: Axes, ends: Sequence[float], names: Sequence[str]) -> None:
-    """Names at the right ends of their lines, moved apart where they would overlap."""
-    low, high = ax.get_ylim()
-    for k, place in enumerate(_apart(np.array(ends, float), (high - low) / 14, low, high)):
-        ax.annotate(
-            plain(shortened(names[k], 22)), (1.0, ends[k]), xycoords=("axes fraction", "data"), xytext=(1.035, place),
-            textcoords=("axes fraction", "data"), va="center", fontsize=7.5, color=COLOURS[k % 8], annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": COLOURS[k % 8], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
-        )  # fmt: skip
-
-
-def _apart(places: np.ndarray, room: float, low: float, high: float) -> np.ndarray:
-    """Places moved as little as need be for gaps of at least `room` between low and high."""
-    order = np.argsort(places, kind="stable")
-    placed = places[order]
-    for _ in range(200):
-        overlap = np.maximum(0.0, room - np.diff(placed)) / 2
-        placed[:-1] -= overlap
-        placed[1:] += overlap
-        placed = np.clip(placed, low, high)
-    return placed[np.argsort(order)]
 
 
 def _count_above(ax: Axes, alphas: np.ndarray, counts: np.ndarray) -> None:
@@ -239,7 +219,7 @@ def comparison_figure(
     with styled():
         width = max(7.2, 1.6 + 1.15 * len(panels))
         figure = blank(width, top + 2.5)
-        above, below = figure.subfigures(2, 1, height_ratios=[top, 2.5], hspace=0.02)
+        above, below = np.ravel(figure.subfigures(2, 1, height_ratios=[top, 2.5], hspace=0.02))
         joint = coefficients[order][:, len(sites) :]
         cut = _draw_coefficients(
             above, panels, [str(features[j]) for j in order], order, float(np.nanmax(np.abs(joint), initial=0.0))

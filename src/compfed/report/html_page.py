@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from compfed._utils.files import write_text
 from compfed._utils.text import short
@@ -26,27 +26,12 @@ pre { overflow-x: auto; font-size: .85rem; border: 1px solid var(--line); border
 """
 
 
-class Claim(Protocol):
-    """A claim, its measurements and whether it holds."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def claim(self) -> str: ...
-    @property
-    def where(self) -> str: ...
-    @property
-    def measured(self) -> Mapping[str, object]: ...
-    @property
-    def holds(self) -> bool: ...
-
-
-def _claim_row(claim: Claim) -> str:
-    mark, word = ("yes", "holds") if claim.holds else ("no", "does not hold")
-    measured = "<br>".join(f"{escape(name)}: {escape(short(value))}" for name, value in claim.measured.items())
+def _claim_row(claim: Mapping[str, Any]) -> str:
+    mark, word = ("yes", "holds") if claim["holds"] else ("no", "does not hold")
+    measured = "<br>".join(f"{escape(name)}: {escape(short(value))}" for name, value in claim["measured"].items())
     return (
-        f'<tr id="{escape(claim.id)}"><td class="mark {mark}">{word}</td><td>{escape(claim.claim)}'
-        f'<div class="measured">{measured}</div></td><td class="where">{escape(claim.where)}</td></tr>'
+        f'<tr id="{escape(claim["id"])}"><td class="mark {mark}">{word}</td><td>{escape(claim["claim"])}'
+        f'<div class="measured">{measured}</div></td><td class="where">{escape(claim["where"])}</td></tr>'
     )
 
 
@@ -59,12 +44,12 @@ def write_page(
     path: Path,
     title: str,
     lead: str,
-    claims: Sequence[Claim],
+    claims: Sequence[Mapping[str, Any]],
     figures: Sequence[tuple[Path, str]],
     settings: Mapping[str, object],
 ) -> None:
     """Write the page. Figures are (path without suffix, caption), and become part of the page."""
-    held = sum(claim.holds for claim in claims)
+    held = sum(claim["holds"] for claim in claims)
     body = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{STYLE}</style></head><body>

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TextIO, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -86,46 +86,40 @@ class Budget:
     unit: str
     amount: float
 
-    def rounds(self, algorithm: alg.Algorithm, problem: Problem, participants: int) -> int:
-        """How many rounds of `algorithm` the budget buys."""
-        if self.unit == "rounds":
-            return self._countable(int(self.amount))
-        cost = cost_of_a_round(algorithm, problem.d, problem.dtype, participants == problem.n)
-        each = {"bytes": cost.bytes_up, "gradients": cost.gradients}[self.unit] * participants / problem.n
-        return self._bought(each, type(algorithm).__name__)
-
-    def solver_rounds(self, solver: type[SecondOrder], problem: Problem) -> int:
-        """How many messages the budget buys at most: each brings back a gradient, and perhaps more."""
-        each = {"rounds": 1.0, "gradients": 1.0, "bytes": 8.0 * problem.d}[self.unit]
-        return self._bought(each, solver.__name__)
-
-    def cut(self, trace: Trace) -> Trace:
-        """The rows of a trace that the budget pays for."""
-        paid = trace[COSTS[self.unit]] <= self.amount
-        if not paid.any():
-            self._too_small(trace[COSTS[self.unit]][0], trace.provenance["algorithm"]["name"])
-        return replace(trace, columns={name: column[paid] for name, column in trace.columns.items()})
-
-    def _bought(self, each: float, name: str) -> int:
-        if self.amount < each:
-            self._too_small(each, name)
-        return self._countable(int(self.amount // each))
-
-    def _too_small(self, each: float, name: str) -> NoReturn:
-        raise InputError(
-            f"a budget of {self.amount:g} {self.unit} does not buy one round of {name}, which costs {each:g}; give more."
-        )
-
-    def _countable(self, rounds: int) -> int:
+    def rounds(self, method: alg.Algorithm | type[SecondOrder], problem: Problem, participants: int) -> int:
+        """How many rounds of a method the budget buys; of a solver at most, as it may send more than a gradient."""
+        if isinstance(method, type):
+            name, costs = method.__name__, {"rounds": 1.0, "gradients": 1.0, "bytes": 8.0 * problem.d}
+        else:
+            name = type(method).__name__
+            cost, share = (
+                cost_of_a_round(method, problem.d, problem.dtype, participants == problem.n),
+                participants / problem.n,
+            )
+            costs = {"rounds": 1.0, "gradients": cost.gradients * share, "bytes": cost.bytes_up * share}
+        self._check_pays(costs[self.unit], name)
+        rounds = int(self.amount // costs[self.unit])
         if rounds >= 2**31:
             raise InputError(
                 f"a budget of {self.amount:g} {self.unit} buys {rounds:.3g} rounds, more than can be counted."
             )
         return rounds
 
+    def cut(self, trace: Trace) -> Trace:
+        """The rows of a trace that the budget pays for."""
+        spent = trace[COSTS[self.unit]]
+        self._check_pays(spent[0], trace.provenance["algorithm"]["name"])
+        return replace(trace, columns={name: column[spent <= self.amount] for name, column in trace.columns.items()})
 
-def _budget(rounds: float | None, bytes: float | None, gradients: float | None) -> Budget:
-    given = {"rounds": rounds, "bytes": bytes, "gradients": gradients}
+    def _check_pays(self, each: float, name: str) -> None:
+        if self.amount < each:
+            raise InputError(
+                f"a budget of {self.amount:g} {self.unit} does not buy one round of {name}, which costs {each:g}; give more."
+            )
+
+
+def _budget(**given: float | None) -> Budget:
+    """The one budget that is given, or 300 rounds."""
     chosen = {unit: amount for unit, amount in given.items() if amount is not None} or {"rounds": 300.0}
     if len(chosen) > 1:
         raise InputError(f"give one budget: {' or '.join(chosen)}.")
@@ -138,29 +132,28 @@ def _budget(rounds: float | None, bytes: float | None, gradients: float | None) 
 # --- runs ---
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """Mini-batches and samples of clients, for all methods alike."""
+class Sampling(TypedDict):
+    """Mini-batches and samples of clients, as `grid` takes them."""
 
-    batch_size: int | None = None
-    participants: int | None = None
-    scheme: Scheme | None = None
-    seed: int = 0
+    batch_size: int | None
+    participants: int | None
+    sampling: Scheme | None
+    seed: int
 
 
-def check_affordable(problem: Problem, method: Method, budget: Budget, tau: int, sampling: Sampling) -> None:
+def check_affordable(problem: Problem, method: Method, budget: Budget, tau: int, options: Sampling) -> None:
     """Refuse a method that cannot run, or that the budget cannot pay, before anything has run."""
-    k = problem.n if sampling.participants is None else sampling.participants
+    k = problem.n if options["participants"] is None else options["participants"]
     if not is_solver(method):
         budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
-        checked_sampling(sampling.scheme, method, problem.weights, k)
-        return
-    if sampling.batch_size is not None or k != problem.n:
+        checked_sampling(options["sampling"], method, problem.weights, k)
+    elif options["batch_size"] is not None or k != problem.n:
         raise InputError(
             f"{method.__name__} needs every client and full gradients in every round. Leave batch_size and participants out, "
             "or the solver."
         )
-    budget.solver_rounds(method, problem)
+    else:
+        budget.rounds(method, problem, k)
 
 
 def tuned(
@@ -170,21 +163,19 @@ def tuned(
     x_star: npt.ArrayLike,
     tau: int,
     candidates: int,
-    sampling: Sampling,
+    options: Sampling,
     progress: Progress | None = None,
-) -> tuple[Trace, Tuning]:
+) -> Trace:
     """The best of `candidates` step sizes: factors 2^-k .. 2^k around the default one, each with the whole budget."""
     scales = 2.0 ** (np.arange(candidates) - candidates // 2)
     kinds = [default_steps(method, problem, tau, scale) for scale in scales]
-    k = problem.n if sampling.participants is None else sampling.participants
+    k = problem.n if options["participants"] is None else options["participants"]
     rounds = budget.rounds(kinds[0].bind(problem, k), problem, k)
-    traces = grid(
-        problem, kinds, rounds, batch_size=sampling.batch_size, participants=sampling.participants,
-        sampling=sampling.scheme, seed=sampling.seed, x_star=x_star, record_every=max(1, rounds // 1000), progress=progress,
-    )  # fmt: skip
+    every = max(1, rounds // 1000)
+    traces = grid(problem, kinds, rounds, x_star=x_star, record_every=every, progress=progress, **options)
     final = [np.inf if "diverged" in t.provenance else _score(t) for t in traces]
     best = int(np.argmin(final))
-    tuning: Tuning = {
+    tuning = {
         "unit": budget.unit,
         "amount": budget.amount,
         "scales": scales.tolist(),
@@ -192,7 +183,7 @@ def tuned(
         "chosen_scale": float(scales[best]),
         "at_edge": bool(best in (0, candidates - 1)),
     }
-    return replace(traces[best], provenance={**traces[best].provenance, "tuning": tuning}), tuning
+    return replace(traces[best], provenance={**traces[best].provenance, "tuning": tuning})
 
 
 def _score(trace: Trace) -> float:
@@ -245,30 +236,14 @@ def solver_trace(problem: Problem, solver: type[SecondOrder], x_star: npt.ArrayL
 # --- the comparison ---
 
 
-class Tuning(TypedDict):
-    """The candidates of a method, and the choice among them."""
-
-    unit: str
-    amount: float
-    scales: list[float]
-    final_optimality: list[float | None]  # None for a candidate that diverged
-    chosen_scale: float
-    at_edge: bool  # is the choice the smallest or the largest candidate?
-
-
-class MethodCosts(TypedDict):
+class MethodResult(TypedDict):
     """The accuracy and the costs of one method, as plain data."""
 
     to_accuracy: dict[str, dict[str, float | None]]  # accuracy -> unit -> cost per client; None if never reached
     final_optimality: float
     rounds: int
     algorithm: dict[str, object]
-
-
-class MethodResult(MethodCosts):
-    """The costs of one method, and how its step size was chosen."""
-
-    tuning: Tuning | None  # None for a solver
+    tuning: NotRequired[dict[str, object] | None]  # the candidates and the choice; None for a solver
 
 
 @dataclass(frozen=True)
@@ -308,8 +283,9 @@ class MethodComparison:
 
         rows = []
         for name, result in sorted(self.results.items(), key=lambda item: costs(item[1])[::-1]):
-            tuning = result["tuning"]
-            scale = "-" if tuning is None else f"{tuning['chosen_scale']:g}" + " (edge of the grid)" * tuning["at_edge"]
+            scale = "-"
+            if tuning := result.get("tuning"):
+                scale = f"{tuning['chosen_scale']:g}" + (" (edge of the grid)" if tuning["at_edge"] else "")
             cells = [f"{cost:g}" if np.isfinite(cost) else "-" for cost in costs(result)]
             rows.append([name, *cells, f"{result['final_optimality']:.1e}", scale])
         return text_table(["method", *(f"to {level}" for level in levels), "final", "step scale"], rows)
@@ -318,16 +294,10 @@ class MethodComparison:
         """Write traces/, comparison.json and the curves below `out`."""
         for name, trace in self.traces.items():
             trace.save(out / "traces" / name)
-        content = {
-            "problem": self.problem,
-            "x_star": {"gradient_mapping": self.certificate},
-            "methods": self.results,
-        }
+        x_star = {"gradient_mapping": self.certificate}
+        content = {"problem": self.problem, "x_star": x_star, "methods": self.results}
         write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
-        lines = [
-            Line(name, [trace], i, dots=self.results[name]["tuning"] is None)
-            for i, (name, trace) in enumerate(self.traces.items())
-        ]
+        lines = [Line(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
         draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
 
 
@@ -398,14 +368,14 @@ def compare_methods(
     >>> compared.results["ProximalNewton"]["to_accuracy"]["1e-08"]["rounds"] < 10
     True
     """
-    budget = _budget(rounds, bytes, gradients)
+    budget = _budget(rounds=rounds, bytes=bytes, gradients=gradients)
     candidates = whole(candidates, "candidates", 1)
     if candidates > MOST_CANDIDATES:
         raise InputError(f"candidates={candidates} must be at most {MOST_CANDIDATES}: they are powers of two.")
     if out is not None:
         check_matplotlib()
         check_writable(Path(out), f"out={str(out)!r}")
-    options = Sampling(batch_size, participants, sampling, seed)
+    options = Sampling(batch_size=batch_size, participants=participants, sampling=sampling, seed=seed)
     chosen = methods_for(problem, methods)
     if methods is None and (batch_size is not None or participants not in (None, problem.n)):
         chosen = [method for method in chosen if not is_solver(method)]
@@ -416,13 +386,13 @@ def compare_methods(
     traces: dict[str, Trace] = {}
     results: dict[str, MethodResult] = {}
     for method in chosen:
-        progress, tuning = steps.start(method.__name__), None
+        progress = steps.start(method.__name__)
         if is_solver(method):
-            trace = budget.cut(solver_trace(problem, method, x_star, budget.solver_rounds(method, problem)))
+            trace = budget.cut(solver_trace(problem, method, x_star, budget.rounds(method, problem, problem.n)))
         else:
-            trace, tuning = tuned(problem, method, budget, x_star, tau, candidates, options, progress)
+            trace = tuned(problem, method, budget, x_star, tau, candidates, options, progress)
         traces[method.__name__] = trace
-        results[method.__name__] = {**costs_of(trace, accuracies), "tuning": tuning}
+        results[method.__name__] = {**costs_of(trace, accuracies), "tuning": trace.provenance.get("tuning")}
     steps.finish()
     compared = MethodComparison(problem.describe(), budget.unit, x_star.gradient_mapping, results, traces)
     if out is not None:
@@ -430,7 +400,7 @@ def compare_methods(
     return compared
 
 
-def costs_of(trace: Trace, accuracies: Sequence[float], costs: Mapping[str, str] = COSTS) -> MethodCosts:
+def costs_of(trace: Trace, accuracies: Sequence[float], costs: Mapping[str, str] = COSTS) -> MethodResult:
     """The cost per client (`costs`: unit, column) at which a run first reaches each accuracy, and where it ends."""
     to_accuracy: dict[str, dict[str, float | None]] = {}
     for level in accuracies:

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -257,9 +257,9 @@ def compare_local_federated(
     coefficients = _coefficients(models, fitted, feature_names)
     if pooled and isinstance(federation, InProcess):
         scores = _row_scores(federation, models, out, isinstance(fitted.prepared.spec.loss, Poisson)) | scores
-        notes += _disagreement(federation, models, float(coefficients.distance[-2]), kept)
+        notes += _disagreement(federation, models, float(coefficients["distance"][-2]), kept)
     return SiteComparison(
-        **coefficients._asdict(),
+        **coefficients,
         sites=federation.names,
         models=tuple(model.label for model in models),
         scores={measure: values for measure, (values, _) in scores.items()},
@@ -341,7 +341,7 @@ def _alphas(estimator: FederatedModel, federation: Federation, kept: Holdout) ->
         for name in ("features", "labels", "row_weights")
     )
 
-    def chosen(A: np.ndarray, labels: np.ndarray, weight: np.ndarray, where: np.ndarray | None) -> float:
+    def chosen(A: npt.ArrayLike, labels: np.ndarray, weight: np.ndarray, where: np.ndarray | None) -> float:
         model = cast("FederatedModel", clone(estimator))
         return model.fit(A, labels, sites=where, sample_weight=weight).alpha_
 
@@ -351,7 +351,7 @@ def _alphas(estimator: FederatedModel, federation: Federation, kept: Holdout) ->
             alphas.append(chosen(*own, None))
         except InputError as problem:
             alphas.append(str(problem))
-    table = vstack(X) if issparse(X[0]) else np.concatenate(X)
+    table = cast("npt.ArrayLike", vstack(X)) if issparse(X[0]) else np.concatenate(X)
     where = np.repeat(federation.names, [len(labels) for labels in y])
     return [*alphas, chosen(table, np.concatenate(y), np.concatenate(q), where)]
 
@@ -427,22 +427,8 @@ def _notes(label: str, fit: Local) -> Iterator[str]:
         yield f"{label}: several minimisers; these coefficients can change together: {some(fit.undecided)}"
 
 
-class _Coefficients(NamedTuple):
-    """The fields of `SiteComparison` about coefficients."""
-
-    features: tuple[str, ...]
-    outputs: tuple[str, ...]
-    coefficients: np.ndarray
-    intercepts: np.ndarray
-    scale: np.ndarray
-    used: np.ndarray
-    extra: np.ndarray
-    missing: np.ndarray
-    distance: np.ndarray
-
-
-def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None = None) -> _Coefficients:
-    """The coefficients side by side; the last model is the reference."""
+def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
+    """The fields of `SiteComparison` about coefficients; the last model is the reference."""
     gathered, reference = fitted.prepared.gathered, models[-1]
     assert reference.coef is not None
     outputs, width = reference.coef.shape
@@ -461,7 +447,7 @@ def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str]
                 W[:, k], b[:, k] = model.coef.T.ravel(), model.intercept
     scale = np.repeat(spread(gathered.moments, pooled_mean(gathered.moments)), outputs)
     known, there = ~np.isnan(W).any(axis=0), W != 0
-    return _Coefficients(
+    return dict(
         features=tuple(name + end for name in columns for end in ends),
         outputs=tuple(ends),
         coefficients=W,
@@ -608,10 +594,8 @@ def _summary(c: SiteComparison, measure: str, brief: bool = False) -> str:
 
 
 def _about(used: float, extra: float, missing: float, distance: float) -> list[str]:
-    if np.isnan(used):
-        return ["-", "-", "-"]
     if np.isnan(extra):
-        return [f"{used:.0f}", "-", "-"]
+        return ["-" if np.isnan(used) else f"{used:.0f}", "-", "-"]
     return [f"{used:.0f}", "same" if extra == missing == 0 else f"+{extra:.0f} -{missing:.0f}", f"{distance:.2g}"]
 
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO, TypedDict
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -40,7 +40,7 @@ from compfed.solvers.auto import starting
 from compfed.solvers.method_choice import Method
 from compfed.solvers.search import Search
 from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
-from compfed.studies.compare_methods import MethodCosts, costs_of, is_solver, solver_trace
+from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, solver_trace
 from compfed.studies.paper.experiments import paper_problem
 from compfed.trace import Trace
 
@@ -106,25 +106,12 @@ def algorithm_trace(problem: Problem, method: type[alg.Algorithm], x_star: np.nd
 
 def run(problem: Problem, method: Method, x_star: np.ndarray, rounds: int) -> Trace:
     """The trace of one method, with a column of the bytes both ways."""
-    if is_solver(method):
-        trace = solver_trace(problem, method, x_star, rounds)
-    else:
-        trace = algorithm_trace(problem, method, x_star, rounds)
+    run_of = solver_trace if is_solver(method) else algorithm_trace
+    trace = run_of(problem, method, x_star, rounds)  # pyright: ignore[reportArgumentType]  # each takes its own kind
     return replace(trace, columns=trace.columns | {"bytes": trace["bytes_up"] + trace["bytes_down"]})
 
 
 # --- result ---
-
-
-class ProblemResult(TypedDict):
-    """The costs of all methods on one problem, as plain data."""
-
-    rows: int
-    columns: int
-    sites: int
-    problem: dict[str, object]
-    x_star: dict[str, float]
-    methods: dict[str, MethodCosts]
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ class FewRounds:
         By problem and method.
     """
 
-    results: dict[str, ProblemResult]
+    results: dict[str, dict[str, Any]]
     traces: dict[str, dict[str, Trace]]
 
     def __str__(self) -> str:
@@ -195,7 +182,7 @@ def few_rounds(
         check_writable(Path(out), f"out={str(out)!r}")
     cases = problems(quick)
     steps = Steps(len(cases) * len(METHODS), stream)
-    results: dict[str, ProblemResult] = {}
+    results: dict[str, dict[str, Any]] = {}
     traces: dict[str, dict[str, Trace]] = {}
     for name, problem in cases.items():
         best = solve_federated(problem, "ProximalNewton", tol=1e-15)  # as close as rounding allows
@@ -228,7 +215,7 @@ def _until(trace: Trace, level: float) -> Trace:
     return replace(trace, columns={name: values[:end] for name, values in trace.columns.items()})
 
 
-def cell(method: MethodCosts, level: str, unit: str) -> str:
+def cell(method: MethodResult, level: str, unit: str) -> str:
     """The cost of an accuracy, or the rounds after which the method had not reached it."""
     paid = method["to_accuracy"][level][unit]
     if paid is None:
@@ -238,7 +225,7 @@ def cell(method: MethodCosts, level: str, unit: str) -> str:
     return f"{paid / 1e6:,.2f} MB" if paid >= 999_500 else f"{paid / 1e3:.3g} kB"
 
 
-def table(methods: Mapping[str, MethodCosts], unit: str) -> str:
+def table(methods: Mapping[str, MethodResult], unit: str) -> str:
     """Rounds or bytes to each accuracy."""
     levels = [f"{level:g}" for level in ACCURACIES]
     rows = [[name, *(cell(found, level, unit) for level in levels)] for name, found in methods.items()]

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression, MultiTaskLasso, PoissonRegressor
 
@@ -32,7 +31,6 @@ from compfed.simulation.federation import Simulated
 from compfed.solve import solve_pooled
 
 GOOD = 1e-8  # largest accepted gradient mapping, relative to the gradient of the null model
-NEWTON = "Newton steps with scikit-learn ElasticNet"
 DUST = 1e-12  # a coefficient below this share of the largest one is rounding, and is set to zero
 EPOCHS = 3_000  # of scikit-learn's saga: with columns in comparable units it has converged by then
 WORK = 2e8  # rows x columns x epochs that saga may take: a second or two
@@ -56,15 +54,7 @@ class Rows(NamedTuple):
     __repr__ = shapes_shown
 
 
-class LinearFit(Protocol):
-    """A fitted linear model of scikit-learn."""
-
-    @property
-    def coef_(self) -> np.ndarray: ...
-    @property
-    def intercept_(self) -> np.ndarray | float: ...
-
-
+LinearFit = ElasticNet | Lasso | LogisticRegression | MultiTaskLasso | PoissonRegressor
 Answer = tuple[np.ndarray, np.ndarray]  # coefficients (outputs, columns) and intercepts (outputs,) of Z
 Route = tuple[str, Callable[..., Answer]]  # name, and a function of the estimator and the rows
 
@@ -117,7 +107,7 @@ def _pooled_rows(
 
 
 def _routes(model: FederatedModel, rows: Rows) -> Iterator[Route]:
-    """scikit-learn's ways to solve the problem of `model`, the most familiar first."""
+    """scikit-learn's way to solve the problem of `model`, if there is one."""
     if getattr(model, "alpha", None) == 0 and not isinstance(model, FederatedLogisticRegression):
         return
     if isinstance(model, (FederatedLasso, FederatedElasticNet)):
@@ -126,10 +116,8 @@ def _routes(model: FederatedModel, rows: Rows) -> Iterator[Route]:
         yield "scikit-learn MultiTaskLasso", _multi_task
     elif isinstance(model, FederatedLogisticRegression):
         yield "scikit-learn LogisticRegression", _logistic
-        if model.l1_ratio > 0 and model.alpha > 0 and rows.classes == 2:
-            yield NEWTON, _newton
-    elif isinstance(model, FederatedPoissonRegressor):
-        yield ("scikit-learn PoissonRegressor", _poisson) if model.l1_ratio == 0 else (NEWTON, _newton)
+    elif isinstance(model, FederatedPoissonRegressor) and model.l1_ratio == 0:
+        yield "scikit-learn PoissonRegressor", _poisson
 
 
 def _least_squares(model: FederatedLasso | FederatedElasticNet, rows: Rows) -> Answer:
@@ -166,37 +154,6 @@ def _logistic(model: FederatedLogisticRegression, rows: Rows) -> Answer:
         options |= {"solver": "newton-cholesky" if two else "newton-cg", "max_iter": 1000}
     coef, intercept = _of(LogisticRegression(**options).fit(rows.Z, rows.y, sample_weight=rows.weight))
     return coef, intercept if two else intercept - intercept.mean()
-
-
-def _newton(model: FederatedLogisticRegression | FederatedPoissonRegressor, rows: Rows) -> Answer:
-    """Newton steps on the smooth part, the penalised quadratic problem of each by coordinate descent, as in glmnet.
-
-    Coordinate descent converges with columns in different units, where saga does not.
-    """
-    Z, y, v = rows.Z, rows.y, rows.weight / len(rows.y)
-    logistic = isinstance(model, FederatedLogisticRegression)
-    options = {"fit_intercept": model.fit_intercept, "tol": 1e-14, "max_iter": 20_000, "warm_start": True}
-    quadratic = ElasticNet(l1_ratio=model.l1_ratio, **options)
-
-    def objective(w: np.ndarray, z: np.ndarray) -> float:
-        loss = (np.logaddexp(0.0, z) if logistic else np.exp(z)) - y * z
-        penalty = model.l1_ratio * np.abs(w).sum() + (1 - model.l1_ratio) / 2 * w @ w
-        return float(v @ loss + model.alpha * penalty)
-
-    w, b = np.zeros(Z.shape[1]), 0.0
-    for _ in range(100):
-        z = Z @ w + b
-        mean = expit(z) if logistic else np.exp(z)
-        h = np.maximum(mean * (1 - mean) if logistic else mean, 1e-12)
-        quadratic.set_params(alpha=model.alpha / (v @ h)).fit(Z, z + (y - mean) / h, sample_weight=v * h)
-        dw, db = quadratic.coef_ - w, quadratic.intercept_ - b
-        now, dz, t = objective(w, z) * (1 + 1e-15), Z @ dw + db, 1.0
-        while objective(w + t * dw, z + t * dz) > now and t > 1e-10:
-            t /= 2
-        w, b = (quadratic.coef_.copy() if t == 1.0 else w + t * dw), b + t * db  # a full step keeps exact zeros
-        if np.abs(dz).max() < 1e-12:
-            break
-    return w[None], np.atleast_1d(b)
 
 
 def _of(fit: LinearFit) -> Answer:

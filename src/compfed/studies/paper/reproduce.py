@@ -45,7 +45,8 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         ) from None
     steps.start("figures and report")
     claims = all_claims(traces)
-    write_text(out / "claims.json", json.dumps([asdict(claim) for claim in claims], indent=2) + "\n")
+    rows = [asdict(claim) for claim in claims]
+    write_text(out / "claims.json", json.dumps(rows, indent=2) + "\n")
     figures = draw_figures(traces, out / "figures")
     provenance = traces[ALGORITHM_1][0].provenance
     settings = {"size": asdict(size), **{k: provenance[k] for k in ("problem", "dtype", "device", "versions")}}
@@ -53,7 +54,7 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         f"Zhang, Hu and Johansson (ICASSP 2024): {size.clients} clients, heterogeneous logistic regression with ridge 0.01 and "
         f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
     )
-    write_page(out / "report.html", TITLE, lead, claims, figures, settings)
+    write_page(out / "report.html", TITLE, lead, rows, figures, settings)
     finished.clear()
     steps.finish()
     return claims
