@@ -2,7 +2,7 @@
 
 Three problems: the paper's, a table in raw units, and more columns than rows. Accuracy is ||x - x*|| / ||x*||: x* is unique
 in all three (a ridge; more rows than columns; columns in general position, Tibshirani, "The lasso problem and uniqueness",
-Electronic J. Statistics 2013), and it is what `compare` and the paper's figures measure.
+Electronic J. Statistics 2013), and `compare` and the paper's figures measure the same distance.
 
 Every method runs as `solve_federated` runs it. Second-order solvers send queries, with as wide a working set as they need.
 The others do rounds with their default step sizes, which are compiled. A round is a message to every site and its reply; the

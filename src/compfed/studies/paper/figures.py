@@ -122,7 +122,7 @@ def _budget(traces: Traces) -> Figure:
     return Figure(
         "budget",
         [Panel(f"Against {w}", lines, x=x, legend="upper right" if x == "round" else None) for w, x in axes],
-        "Beyond the paper: the same runs against what they cost, with proximal gradient and restarted FISTA "
+        "Beyond the paper: the same runs against their costs, with proximal gradient and restarted FISTA "
         "(step 1/L) as reference lines.",
     )
 
