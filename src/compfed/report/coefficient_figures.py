@@ -350,19 +350,15 @@ def _score_panel(ax: Axes, groups: Sequence[np.ndarray], labels: Sequence[str], 
 
 
 def _name_sites(ax: Axes, width: float, sites: Sequence[str]) -> None:
+    """Write the names of the sites below the axis, at an angle where they would overlap; of many sites only "all"."""
     x = _positions(len(sites))
     if len(sites) > NAMED_SITES:
         ax.set_xticks(x[-1:], ["all"], fontsize=8)
         ax.set_xlabel(f"{len(sites)} sites, ordered by the score of their own model", fontsize=8)
         return
     names = [*(_site(site) for site in sites), "all"]
-    letters = np.array([len(name) + 1 for name in names])
-    room = np.diff(x) * LETTERS * width / np.ptp(ax.get_xlim())
-    crowded = ((letters[:-1] + letters[1:]) / 2 > room).any()
-    if crowded:
-        ax.set_xticks(x, names, fontsize=8, rotation=35, ha="right", rotation_mode="anchor")
-    else:
-        ax.set_xticks(x, names, fontsize=8)
+    crowded = (max(map(len, names)) + 1) * len(names) > LETTERS * width
+    ax.set_xticks(x, names, fontsize=8, rotation=35 if crowded else 0, ha="right" if crowded else "center")
 
 
 def _site(name: str) -> str:

@@ -11,6 +11,7 @@ import csv
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -503,9 +504,8 @@ def _row_scores(
     """Accuracy, D^2 (of counts) or R^2 of every model, and with each site's own model, from held-out rows."""
     measure = "accuracy" if out.by_class else "D^2" if counts else "R^2"
     masks = [out.mask(site) for site in federation.sites]
-    parts = [
-        (site.features[m], site.labels[m], site.row_weights[m]) for site, m in zip(federation.sites, masks, strict=True)
-    ]
+    by_site = zip(federation.sites, masks, strict=True)
+    parts = [(site.features[m], site.labels[m], site.row_weights[m]) for site, m in by_site]
     y, weight = (np.concatenate([part[k] for part in parts]) for k in (1, 2))
     where = np.repeat(np.arange(len(parts)), [len(part[1]) for part in parts])
 
@@ -528,21 +528,14 @@ def _row_scores(
             return float(np.average(values, weights=w))
         if (np.ptp(labels, axis=0) == 0).any():
             return np.nan
-        return float(
-            d2_tweedie_score(labels, values, power=1, sample_weight=w)
-            if counts
-            else r2_score(labels, values, sample_weight=w)
-        )
+        measured_by = partial(d2_tweedie_score, power=1) if counts else r2_score
+        return float(measured_by(labels, values, sample_weight=w))
 
     every = np.array([predictions(model) for model in models])
     groups = [*(where == i for i in range(len(parts))), np.ones(len(y), bool)]
     alone = every[where, np.arange(len(y))]  # the local models come first, in the order of the sites
-    return {
-        measure: (
-            np.array([[score(values, rows) for rows in groups] for values in every]),
-            np.array([score(alone, rows) for rows in groups]),
-        )
-    }
+    *scores, own = [[score(values, rows) for rows in groups] for values in (*every, alone)]
+    return {measure: (np.array(scores), np.array(own))}
 
 
 # --- the text ---
