@@ -186,16 +186,10 @@ def _cross_validation(ax: Axes, alphas: np.ndarray, mean: np.ndarray, error: np.
 
 GREY = "#7A7A7A"  # of the models of single sites
 JOINT = (COLOURS[4], COLOURS[0], COLOURS[6])  # of the average, the federated and the pooled model, which come last
-SHOWN = {
-    "R^2": "R²",
-    "D^2": "D²",
-    "log loss": "log loss\n(lower is better)",
-    "mean loss": "mean loss\n(lower is better)",
-}
-MOST_PANELS = 5  # sites with a panel of their own; the coefficients of more are drawn over each other
+SHOWN = {"R^2": "R²", "D^2": "D²"}
+MOST_COLUMNS = 6  # local models whose columns of coefficients are named
 MOST_FEATURES = 40  # features shown, the largest in the last model first
 NAMED_SITES = 20  # with more sites, scores are drawn without names
-BEYOND = 2.0  # a coefficient this many times the largest of the joint models is cut off, and marked
 LETTERS = 15.0  # per inch
 
 
@@ -214,24 +208,22 @@ def comparison_figure(
     The models of the sites come first, then those over all sites: the average, the federated and perhaps the pooled one.
     """
     order = _order(coefficients)
-    panels = _panels(sites, models, status, coefficients)
-    top = 0.9 + 0.17 * max(4, len(order))
+    top = 1.4 + 0.17 * max(4, len(order))
+    width = 7.2 + 0.5 * max(0, min(len(models), NAMED_SITES) - 8)
+    used = np.count_nonzero(np.nan_to_num(coefficients), axis=0)
+    titles = [f"{_site(name)}\nlocal, {why or f'{k} used'}" for name, why, k in zip(sites, status, used, strict=False)]
+    titles += [f"{models[k]}\n{status[k] or f'{used[k]} used'}" for k in range(len(sites), len(models))]
     with styled():
-        width = max(7.2, 1.6 + 1.15 * len(panels))
         figure = blank(width, top + 2.5)
         above, below = np.ravel(figure.subfigures(2, 1, height_ratios=[top, 2.5], hspace=0.02))
-        joint = coefficients[order][:, len(sites) :]
-        cut = _draw_coefficients(
-            above, panels, [str(features[j]) for j in order], order, float(np.nanmax(np.abs(joint), initial=0.0))
-        )
-        above.supxlabel(_legend(coefficients, len(order), cut), fontsize=8)
+        names = [plain(shortened(str(features[j]), 26)) for j in order]
+        _draw_coefficients(above, coefficients[order], names, titles, len(sites))
+        zero = int((~np.nan_to_num(coefficients).any(axis=1)).sum())
+        left = f"; {len(coefficients) - len(order)} more features, of which {zero} zero in every model"
+        note = "circle: exactly zero" + (left if len(order) < len(coefficients) else "")
+        above.supxlabel(note, fontsize=8)
         _draw_scores(below, width / len(scores) - 1.0, sites, models, scores, own)
     return figure
-
-
-# --- coefficients ---
-
-Panel = tuple[str, str, np.ndarray]  # title, colour, columns
 
 
 def _order(coefficients: np.ndarray) -> np.ndarray:
@@ -241,66 +233,23 @@ def _order(coefficients: np.ndarray) -> np.ndarray:
     return order[size[order].any(axis=1)][:MOST_FEATURES]
 
 
-def _legend(coefficients: np.ndarray, shown: int, cut: bool) -> str:
-    used = int(np.nan_to_num(coefficients).any(axis=1).sum())
-    text = "coefficient per standard deviation of the feature; hollow: exactly zero" + (
-        "; arrow: further out" if cut else ""
-    )
-    if used > shown:
-        text += f"; the {shown} largest of {used} that some model uses"
-    zero = len(coefficients) - used
-    return text + (f"\n{zero} more {'is' if zero == 1 else 'are'} zero in every model" if zero else "")
-
-
-def _panels(sites: Sequence[str], models: Sequence[str], status: Sequence[str], values: np.ndarray) -> list[Panel]:
-    """One panel per model; of many sites, one panel for all of their models."""
-    n, used = len(sites), np.count_nonzero(np.nan_to_num(values), axis=0)
-    remark = [("local, " if k < n else "") + (why or f"{used[k]} used") for k, why in enumerate(status)]
-    joint = [(f"{models[k]}\n{remark[k]}", JOINT[k - n], values[:, [k]]) for k in range(n, len(models))]
-    if n > MOST_PANELS:
-        known = used[:n][~np.isnan(values[:, :n]).any(axis=0)]
-        title = f"{len(known)} local models\n" + (f"{known.min()} to {known.max()} used" if len(known) else "")
-        return [(title, GREY, values[:, :n]), *joint]
-    return [(f"{_site(site)}\n{remark[i]}", GREY, values[:, [i]]) for i, site in enumerate(sites)] + joint
-
-
-def _draw_coefficients(
-    figure: SubFigure, panels: Sequence[Panel], names: Sequence[str], order: np.ndarray, largest: float
-) -> bool:
-    """Draw the panels; return whether a coefficient was too large for its panel."""
-    all_values = [np.nan_to_num(values[order]) for *_, values in panels]
-    # A local model with a coefficient far beyond those of the joint models must not flatten the rest.
-    cut = BEYOND * largest or np.inf
-    low = max(-cut, min(float(v.min(initial=0.0)) for v in all_values))
-    high = min(cut, max(float(v.max(initial=0.0)) for v in all_values))
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for ax, (title, colour, values) in zip(axes, panels, strict=True):
-        _coefficient_panel(ax, values[order], colour, low, high)
-        ax.set_title(title, fontsize=8)
-    axes[0].set_yticks(range(len(names)), [plain(shortened(name, 26)) for name in names], fontsize=8)
-    axes[0].set_ylim(max(4, len(names)) - 0.4, -0.6)
-    return any(bool(((v < low) | (v > high)).any()) for v in all_values)
-
-
-def _coefficient_panel(ax: Axes, values: np.ndarray, colour: str, low: float, high: float) -> None:
-    rows = np.repeat(np.arange(len(values)), values.shape[1])
-    v, many = values.ravel(), values.shape[1] > 1
-    shown = np.clip(v, low, high)
-    ax.axvline(0.0, color="#BBBBBB", linewidth=0.8, zorder=1)
-    size, alpha = (9, 0.4) if many else (16, 1.0)
-    for mask, marker in ((v == shown, "o"), (v > shown, ">"), (v < shown, "<")):
-        mask = mask & (v != 0)
-        ax.scatter(shown[mask], rows[mask], color=colour, marker=marker, s=size, alpha=alpha, linewidth=0, zorder=3)
-        if not many:
-            ax.hlines(rows[mask], 0.0, shown[mask], color=colour, linewidth=1.4)
-    ax.scatter(v[v == 0], rows[v == 0], facecolor="white", edgecolor=colour, linewidth=0.8, s=14, zorder=4)
-    pad = 0.12 * (high - low) or 1.0
-    ax.set_xlim(low - pad, high + pad)
-    ax.locator_params(axis="x", nbins=3)
-    ax.spines["left"].set_visible(False)
-    ax.tick_params(axis="x", labelsize=7, length=2)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(visible=False, axis="x")
+def _draw_coefficients(figure: SubFigure, values: np.ndarray, names: list[str], titles: list[str], n: int) -> None:
+    """Draw coefficients (features, models) as colours; n local models come first. The others set the scale."""
+    ax = figure.subplots()
+    largest = float(np.nanmax(np.abs(values[:, n:]), initial=0.0)) or 1.0
+    beyond = bool((np.abs(np.nan_to_num(values)) > largest).any())
+    image = ax.imshow(values, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    rows, columns = np.nonzero(values == 0)
+    ax.scatter(columns, rows, facecolor="white", edgecolor=GREY, linewidth=0.8, s=14)
+    ax.axvline(n - 0.5, color="black", linewidth=0.8)
+    named = list(range(0 if n <= MOST_COLUMNS else n, len(titles)))
+    turn, side = (0, "center") if n <= MOST_COLUMNS else (30, "left")
+    ax.set_xticks(named, [titles[k] for k in named], fontsize=7, rotation=turn, ha=side)
+    ax.set_yticks(range(len(names)), names, fontsize=8)
+    ax.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    ax.grid(visible=False)
+    label = "per standard deviation\nof the feature"
+    figure.colorbar(image, ax=ax, extend="both" if beyond else "neither").set_label(label, fontsize=7)
 
 
 # --- scores ---
@@ -320,7 +269,8 @@ def _draw_scores(
         gap = 0.25 if len(scores) > 1 or len(sites) > 8 else 0.12
         _score_panel(ax, groups, ["each site its own model", *models[len(sites) :]], gap)
         _name_sites(ax, width, sites)
-        ax.set_ylabel(f"held-out {SHOWN.get(measure) or plain(measure)}", fontsize=8)
+        better = "\n(lower is better)" if "loss" in measure else ""
+        ax.set_ylabel(f"held-out {SHOWN.get(measure) or plain(measure)}{better}", fontsize=8)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, handletextpad=0.2)
 
