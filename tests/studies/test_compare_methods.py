@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -40,7 +42,8 @@ def test_solvers_and_algorithms_share_the_axes(small, tmp_path):
 def test_a_solver_keeps_to_its_budget(small, unit):
     column = {"bytes": "bytes_up", "gradients": "gradients"}[unit]
     budget = {"bytes": 600.0, "gradients": 3.0}[unit]
-    found = cf.compare_methods(small, ["ProximalNewton"], candidates=1, **{unit: budget})
+    given: dict[str, Any] = {unit: budget}
+    found = cf.compare_methods(small, ["ProximalNewton"], candidates=1, **given)
     whole = cf.compare_methods(small, ["ProximalNewton"], candidates=1).traces["ProximalNewton"][column]
     np.testing.assert_array_equal(found.traces["ProximalNewton"][column], whole[whole <= budget])
     assert len(whole) > (whole <= budget).sum() > 0

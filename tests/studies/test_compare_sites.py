@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,7 +234,7 @@ def test_the_same_rows_are_held_out_with_and_without_the_pooled_model(model, hos
     monkeypatch.setattr(Holdout, "mask", recorded)
     found = {}
     for with_pooled in (False, True):
-        data = (X, y, where) if with_pooled else (InProcess(cf.data.from_table(X, y, where)),)
+        data: tuple[Any, ...] = (X, y, where) if with_pooled else (InProcess(cf.data.from_table(X, y, where)),)
         found[with_pooled] = cf.compare_local_federated(model, *data, pooled=with_pooled, test_size=0.35, seed=5)
     assert set(chosen[True]) == set(chosen[False]) == {f"{s}: {out}" for s in np.unique(where) for out in (True, False)}
     for name, rows in chosen[True].items():

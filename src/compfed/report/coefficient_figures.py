@@ -150,7 +150,7 @@ def _coefficients(ax: Axes, alphas: np.ndarray, coefs: np.ndarray, names: Sequen
     ax.axhline(0.0, color="#BBBBBB", linewidth=0.8)
     ax.plot(alphas, np.delete(coefs, chosen, axis=1), color="#B5B5B5", linewidth=0.7)
     for k, j in enumerate(sorted(chosen, key=lambda j: -coefs[-1, j])):
-        label, dash = plain(shortened(names[j], 22)), DASHES[k // 8]
+        label, dash = plain(shortened(str(names[j]), 22)), DASHES[k // 8]
         ax.plot(alphas, coefs[:, j], color=COLOURS[k % 8], linestyle=dash, linewidth=1.3, label=label)
     if chosen:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -215,7 +215,7 @@ def comparison_figure(
     titles += [f"{models[k]}\n{status[k] or f'{used[k]} used'}" for k in range(len(sites), len(models))]
     with styled():
         figure = blank(width, top + 2.5)
-        above, below = np.ravel(figure.subfigures(2, 1, height_ratios=[top, 2.5], hspace=0.02))
+        above, below = figure.subfigures(2, 1, height_ratios=[top, 2.5], hspace=0.02, squeeze=False)[:, 0]
         names = [plain(shortened(str(features[j]), 26)) for j in order]
         _draw_coefficients(above, coefficients[order], names, titles, len(sites))
         zero = int((~np.nan_to_num(coefficients).any(axis=1)).sum())
