@@ -21,14 +21,11 @@ import compfed as cf
 from compfed._utils.progress import Steps, progress_bar
 from compfed.cli import main
 from compfed.report.figures import Line, Panel, draw
-from compfed.studies import methods_compared as compare
-from compfed.studies.paper import reproduction as reproduce
+from compfed.studies import compare_methods as compare
+from compfed.studies.paper import reproduce
 from compfed.studies.paper.claims import CHECKS, within_bound
-from compfed.studies.paper.finished import Finished
-from compfed.studies.paper.keys import ALGORITHM_1, Group, Key
-from compfed.studies.paper.runs import Experiment
-from compfed.studies.paper.setting import QUICK
-from compfed.studies.paper.theorem import theorem_bound
+from compfed.studies.paper.experiments import ALGORITHM_1, QUICK, Experiment, Group, Key, theorem_bound
+from compfed.studies.paper.reproduce import FinishedExperiments
 
 SRC = str(Path(cf.__file__).parents[1])
 
@@ -251,7 +248,7 @@ def test_interrupted_it_keeps_finished_steps_and_goes_on_from_them(capsys, monke
     # the second run does only what is left, and has the traces of all
     monkeypatch.undo()
     began.clear()
-    finished = Finished(tmp_path, QUICK)
+    finished = FinishedExperiments(tmp_path, QUICK)
     done = len(finished)
     assert done >= 2
     found = reproduce._all_traces(made_up(names, began), finished, Steps(4, io.StringIO()))
@@ -259,9 +256,9 @@ def test_interrupted_it_keeps_finished_steps_and_goes_on_from_them(capsys, monke
     assert list(found) == [Key(Group.TAU, name, 2.0) for name in names]
     assert [runs[0]["optimality"][1] for runs in found.values()] == [3, 5, 5]
     # of another size nothing is taken up; and when all is done, the next run begins anew
-    assert len(Finished(tmp_path, replace(QUICK, seeds=9))) == 0
-    finished.done()
-    assert len(Finished(tmp_path, QUICK)) == 0
+    assert len(FinishedExperiments(tmp_path, replace(QUICK, seeds=9))) == 0
+    finished.clear()
+    assert len(FinishedExperiments(tmp_path, QUICK)) == 0
 
 
 def test_a_step_that_fails_stops_the_others(tmp_path):
@@ -273,7 +270,7 @@ def test_a_step_that_fails_stops_the_others(tmp_path):
 
     with pytest.raises(OSError, match="full"):
         reproduce._all_traces(
-            [Experiment("fails", fails), first, *others], Finished(tmp_path, QUICK), Steps(42, io.StringIO())
+            [Experiment("fails", fails), first, *others], FinishedExperiments(tmp_path, QUICK), Steps(42, io.StringIO())
         )
     assert len(began) < 40
 

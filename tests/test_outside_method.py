@@ -96,7 +96,7 @@ def test_comparisons_that_cannot_be_made(methods, options, message):
 
 
 def test_without_a_list_registered_methods_take_part(registered):
-    from compfed.studies.methods_compared import methods_for
+    from compfed.studies.compare_methods import methods_for
 
     composite = methods_for(quadratics(0))
     assert registered in composite
@@ -128,7 +128,7 @@ def test_the_command_line_lists_it(capsys, LocalProx):
 
 def test_it_is_in_the_table_and_not_in_that_of_the_readme(registered):
     (row,) = [entry for entry in entries() if entry.name == "LocalProx"]
-    assert (row.paper, row.composite, row.exact) == ("unknown", True, False)
+    assert (row.paper, row.method.composite, row.method.exact) == ("unknown", True, False)
     assert row.cost is not None
     assert (row.cost.vectors_up, row.cost.vectors_down, row.cost.gradients) == (1, 1, 5)
     assert "LocalProx" not in (ROOT / "README.md").read_text()

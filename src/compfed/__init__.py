@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compfed.estimators import *  # noqa: F403  # the estimators, and `regularisation_path`
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
-    from compfed.report.paths import plot_path as plot_path
+    from compfed.report.coefficient_figures import plot_path as plot_path
     from compfed.simulation import grid as grid
     from compfed.simulation import simulate as simulate
     from compfed.simulation import simulate_out_of_core as simulate_out_of_core
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from compfed.solve import solve_federated as solve_federated
     from compfed.solve import solve_pooled as solve_pooled
     from compfed.solvers.search import FederatedSolution as FederatedSolution
-    from compfed.studies.local_federated import compare_local_federated as compare_local_federated
-    from compfed.studies.local_federated_pooled import compare_local_federated_pooled as compare_local_federated_pooled
-    from compfed.studies.methods_compared import compare_methods as compare_methods
+    from compfed.studies.compare_methods import compare_methods as compare_methods
+    from compfed.studies.compare_sites import compare_local_federated as compare_local_federated
     from compfed.trace import Trace as Trace
 
 try:
@@ -55,13 +54,12 @@ _NAMES = {
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
     "problem": "LazyProblem Problem",
-    "report.paths": "plot_path",
+    "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
     "solve": "PooledSolution solve_federated solve_pooled",
     "solvers.search": "FederatedSolution",
-    "studies.local_federated": "compare_local_federated",
-    "studies.local_federated_pooled": "compare_local_federated_pooled",
-    "studies.methods_compared": "compare_methods",
+    "studies.compare_methods": "compare_methods",
+    "studies.compare_sites": "compare_local_federated",
     "trace": "Trace",
 }
 _MODULES = ["algorithms", "data", "federation", "losses", "regularisers", "simulation", "testing"]

@@ -146,7 +146,8 @@ def _folder(path: Path) -> Path:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    from compfed.studies.paper.reproduction import claims_table, reproduce
+    from compfed.studies.paper.claims import claims_table
+    from compfed.studies.paper.reproduce import reproduce
 
     claims = reproduce(_folder(args.out), quick=args.quick, seeds=args.seeds)
     failed = sum(not claim.holds for claim in claims)
@@ -187,7 +188,7 @@ def _compare(args: argparse.Namespace) -> int:
         return _few_rounds(args)
     from compfed import data, losses, regularisers
     from compfed.problem.problem import Problem
-    from compfed.studies.methods_compared import compare_methods
+    from compfed.studies.compare_methods import compare_methods
 
     out = _folder(args.out or Path("results/compare"))
     given = {unit: getattr(args, unit) for unit in ("rounds", "bytes", "gradients") if getattr(args, unit) is not None}
@@ -222,7 +223,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _list(args: argparse.Namespace) -> int:
     from compfed._utils.text import markdown_table, text_table
     from compfed.algorithms import find
-    from compfed.studies.method_table import HEADER, entries, references
+    from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
 
     names = _methods(args.methods)
     table = markdown_table if args.markdown else text_table
@@ -231,6 +232,8 @@ def _list(args: argparse.Namespace) -> int:
         print(table(["method", "reference"], references(methods)))
     else:
         print(table(HEADER, [e.cells() for e in entries(methods)]))
+        if methods is None:
+            print("\n" + table(SOLVER_HEADER, solver_rows()))
     return 0
 
 

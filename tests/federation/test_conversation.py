@@ -182,16 +182,16 @@ def test_local_and_federated_models_over_a_federation():
     fitted = cf.FederatedLasso(0.5).fit(np.concatenate(X), np.concatenate(y), sites=where)
     alone = cf.FederatedLasso(0.5).fit(X[0], y[0], sites=None)
     for found in (compiled, plain):
-        np.testing.assert_allclose(found.coefficients[-1, :, 0], fitted.coef_, rtol=1e-7, atol=1e-9)
-        np.testing.assert_allclose(found.coefficients[0, :, 0], alone.coef_, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found.coefficients[:, -1], fitted.coef_, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found.coefficients[:, 0], alone.coef_, rtol=1e-7, atol=1e-9)
         for i, (A, b, m) in enumerate(zip(sites.features, sites.labels, masks, strict=True)):
             assert 0.35 < 1 - m.mean() < 0.45
             expected = np.mean((fitted.predict(A[~m]) - b[~m]) ** 2) / 2
-            np.testing.assert_allclose(found.losses[-1, i], expected, rtol=1e-8)
-        average = np.average(found.coefficients[:-2], axis=0, weights=[len(b) for b in y])  # by the rows fitted to
-        np.testing.assert_allclose(found.coefficients[-2], average, rtol=1e-12)
-        everyone = found.losses[:, :-1] @ found.rows / found.rows.sum()
-        np.testing.assert_allclose(found.losses[:, -1], everyone, rtol=1e-12)
+            np.testing.assert_allclose(found.scores["mean loss"][-1, i], expected, rtol=1e-8)
+        average = np.average(found.coefficients[:, :-2], axis=1, weights=[len(b) for b in y])  # by the rows fitted to
+        np.testing.assert_allclose(found.coefficients[:, -2], average, rtol=1e-12)
+        losses, out = found.scores["mean loss"], found.rows[:, 1]
+        np.testing.assert_allclose(losses[:, -1], losses[:, :-1] @ out / out.sum(), rtol=1e-12)
     assert compiled.communication == plain.communication
     assert "average of local" in str(plain)
 
@@ -205,14 +205,14 @@ def test_a_site_with_one_class_has_no_local_model():
     found = cf.compare_local_federated(
         cf.FederatedLogisticRegression(0.05), Simulated(cf.data.from_table(X, y, where)), seed=0
     )
-    assert np.isnan(found.losses[0]).all()
-    assert np.isfinite(found.losses[[1, -2, -1]]).all()
+    assert np.isnan(found.scores["log loss"][0]).all()
+    assert np.isfinite(found.scores["log loss"][[1, -2, -1]]).all()
     assert " - " in str(found)
 
 
-@pytest.mark.parametrize("mistake", [cf.FederatedLassoCV(), "lasso", cf.FederatedLasso])
-def test_a_comparison_needs_a_given_alpha(mistake):
-    with pytest.raises(cf.InputError, match="needs an estimator with a given alpha"):
+@pytest.mark.parametrize("mistake", ["lasso", cf.FederatedLasso])
+def test_a_comparison_needs_an_estimator(mistake):
+    with pytest.raises(cf.InputError, match="needs an estimator of compfed"):
         cf.compare_local_federated(mistake, InProcess(cf.data.from_arrays([np.eye(3)], [np.ones(3)])))
 
 

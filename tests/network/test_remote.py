@@ -194,7 +194,7 @@ def test_score_and_comparison_over_the_network(tmp_path):
     pooled = r2_score(np.concatenate(sites.labels), np.concatenate(sites.features) @ model.coef_ + model.intercept_)
     assert model.score_federation(federation) == pytest.approx(pooled, rel=1e-12)
     there, here = (cf.compare_local_federated(cf.FederatedLasso(alpha=0.1), f) for f in (federation, InProcess(sites)))
-    np.testing.assert_array_equal(there.losses, here.losses)
+    np.testing.assert_array_equal(there.scores["mean loss"], here.scores["mean loss"])
     assert there.communication == here.communication
 
 

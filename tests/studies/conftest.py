@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import compfed as cf
-from compfed.studies.paper.setting import paper_problem
+from compfed.studies.paper.experiments import paper_problem
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,11 @@ from places import ROOT
 
 import compfed as cf
 from compfed.cli import main
+from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.solvers import method_choice as choice_of_method
-from compfed.studies.few_rounds import ACCURACIES, METHODS, by_questions, cell, problems, raw_columns, run, wide
+from compfed.solvers.second_order import SOLVERS
+from compfed.studies.compare_methods import solver_trace
+from compfed.studies.few_rounds import ACCURACIES, METHODS, cell, problems, raw_columns, run, wide
 from compfed.trace import Trace
 
 NAMES = [method.__name__ for method in METHODS]
@@ -69,7 +72,7 @@ def test_messages_and_bytes_of_a_search_are_those_of_its_conversation(name, quic
     """`solve_federated` counts what travels in another place."""
     for problem in quick.values():
         x = star(problem)
-        trace = by_questions(problem, cf.algorithms.find(name), x, 40)
+        trace = solver_trace(problem, SOLVERS[name], x, 40)
         alone = cf.solve_federated(problem, name, max_rounds=39)
         cached = alone.communication
         assert cached is not None
@@ -83,7 +86,7 @@ def test_a_row_is_what_one_has_who_stops_there(quick):
     """On the wide problem some early trials are refused, and then the model before them is what counts."""
     problem = quick["wide"]
     x = star(problem)
-    trace = by_questions(problem, cf.algorithms.ProximalBFGS, x, 13)
+    trace = solver_trace(problem, SOLVERS["ProximalBFGS"], x, 13)
     stopped = [cf.solve_federated(problem, "ProximalBFGS", max_rounds=k).x for k in range(1, 13)]
     expected = [np.linalg.norm(model - x) / np.linalg.norm(x) for model in stopped]
     np.testing.assert_allclose(trace["optimality"][1:], expected, rtol=1e-10)
@@ -92,11 +95,11 @@ def test_a_row_is_what_one_has_who_stops_there(quick):
 
 def test_bytes_of_proximal_newton_by_hand(quick):
     problem = quick["paper"]
-    trace = run(problem, cf.algorithms.ProximalNewton, star(problem), 90)
+    trace = run(problem, SOLVERS["ProximalNewton"], star(problem), 90)
     d = problem.d
-    down = 8 * d + (8 * d + 4 * d)  # where value and gradient are wanted; where curvature is, and on which coordinates
+    down = 8 * d + 4 * d  # the model, and the coordinates of the Hessian
     up = 8 + 8 + 8 * d + 8 * d * (d + 1) // 2  # value, size of the gradient's terms, gradient, upper triangle
-    first = 8 * d + 8 + 8  # how steep at x? L_i; and the ridge, which the view of the rows holds, told once
+    first = 8 * d + 8 + 8  # x of the query for the Lipschitz constant, L_i, and the ridge, which travels once
     np.testing.assert_array_equal(trace["bytes"], first + (down + up) * trace["round"])
 
 
@@ -107,7 +110,8 @@ def test_rounds_of_other_methods_are_those_of_the_engine_and_one_message(quick):
     plain = cf.simulate(problem, cf.algorithms.default_steps("FISTA", problem), 129, x_star=x)
     np.testing.assert_allclose(trace["optimality"], plain["optimality"], rtol=1e-6, atol=1e-13)
     np.testing.assert_array_equal(trace["round"], plain["round"] + 1)
-    first = 8 * d + 8 * d + 8 * d + 8 * 4  # two questions at the start; gradient, value, terms, L_i; the ridge
+    first = 8 * d + 8 * d + 8 * d + 8 * 4  # x of two queries; gradient; value, terms, L_i and the ridge
+    first += 4 * LIPSCHITZ_BINS  # counts of the Lipschitz constants
     np.testing.assert_array_equal(trace["bytes"], first + 16 * d * plain["round"])
 
 
@@ -180,7 +184,7 @@ def test_the_stored_runs_are_those_of_today(name):
     for case, problem in problems().items():
         if (name, case) == ("ProximalBFGS", "wide"):  # a minute
             continue
-        found = run(problem, cf.algorithms.find(name), star(problem), 5000).first("optimality", 1e-6)
+        found = run(problem, SOLVERS[name], star(problem), 5000).first("optimality", 1e-6)
         assert found is not None
         assert abs(found - stored[case]["methods"][name]["to_accuracy"]["1e-06"]["rounds"]) <= 1
 

@@ -16,7 +16,8 @@ from places import ROOT
 import compfed as cf
 from compfed._utils.text import markdown_table
 from compfed.algorithms import ALGORITHMS
-from compfed.studies.method_table import HEADER, entries, references
+from compfed.solvers.second_order import SOLVERS
+from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
 
 
 def test_verified_json_is_what_the_marks_say():
@@ -29,7 +30,17 @@ def test_every_row_of_the_table_of_identities_is_a_test():
 
 def test_the_table_in_the_readme_is_current():
     table = markdown_table(HEADER, [entry.cells() for entry in entries(ALGORITHMS.values())])
-    assert table in (ROOT / "README.md").read_text(), "run: compfed list algorithms --markdown"
+    for current in (table, markdown_table(SOLVER_HEADER, solver_rows())):
+        assert current in (ROOT / "README.md").read_text(), "run: compfed list algorithms --markdown"
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_a_solver_cites_the_paper_of_its_docstring(name):
+    citation = SOLVERS[name].citation
+    document = " ".join((inspect.getmodule(SOLVERS[name]).__doc__ or "").split())  # pyright: ignore[reportOptionalMemberAccess]
+    assert all(part in document for part in (citation.authors, citation.title, citation.where, str(citation.year)))
+    assert str(citation).startswith("ours, after ") == ("Reference: ours" in document)
+    assert name in {row[0] for row in references()}
 
 
 def test_costs_in_the_table_are_those_of_the_papers():
@@ -106,7 +117,7 @@ def test_what_is_proved_names_its_theorem_and_its_assumptions():
 
 
 def test_the_citations_in_the_documentation_are_current():
-    table = markdown_table(["method", "reference"], references(ALGORITHMS.values()))
+    table = markdown_table(["method", "reference"], references([*ALGORITHMS.values(), *SOLVERS.values()]))
     assert table in (ROOT / "docs" / "sampling-and-sources.md").read_text(), "run: compfed list references --markdown"
 
 

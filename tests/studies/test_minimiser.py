@@ -11,7 +11,7 @@ import compfed as cf
 import compfed.algorithms as alg
 from compfed.algorithms import ALGORITHMS, default_steps
 from compfed.regularisers import Zero
-from compfed.studies.paper.setting import paper_problem
+from compfed.studies.paper.experiments import paper_problem
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Reports: figures, tables and pages. They read traces and nothing else."""
+"""Reports: figures and the HTML page. They read traces and results only."""

@@ -1,11 +1,12 @@
-"""Figures a person would put in a paper: convergence curves, with the median and a band over seeds."""
+"""Convergence curves as figures: the median over seeds, and a band; and the style of all figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -13,9 +14,23 @@ from compfed._utils.files import whole_file
 from compfed.errors import MissingExtra
 from compfed.trace import Trace
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
 # Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 1)), (0, (3, 1)))
+Dash = str | tuple[int, tuple[int, ...]]
+DASHES: tuple[Dash, ...] = (
+    "-",
+    "--",
+    "-.",
+    ":",
+    (0, (5, 1, 1, 1, 1, 1)),
+    (0, (7, 2)),
+    (0, (1, 1)),
+    (0, (3, 1)),
+)
 FORMATS = ("svg", "png", "pdf")
 AXES = {
     "round": "communication rounds",
@@ -27,16 +42,19 @@ AXES = {
     "nonzeros": "non-zero coefficients",
     "lyapunov": "Lyapunov function Ω",
 }
-STYLE: Any = {
+STYLE: dict[str, object] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
     "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "svg.fonttype": "none",
     "figure.constrained_layout.use": True, "text.usetex": False,
 }  # fmt: skip
 
 
+Place = Literal["upper right", "lower left", "lower right", "center right"]
+
+
 @dataclass(frozen=True)
 class Line:
-    """One curve: a label and one trace per seed. `style` picks colour and dash, so methods look alike everywhere."""
+    """One curve: a label and one trace per seed. `style` picks colour and dash, so that a method has one style in all figures."""
 
     label: str
     traces: Sequence[Trace]
@@ -55,99 +73,92 @@ class Panel:
     x: str = "round"
     y: str = "optimality"
     floor: float = 1e-14  # smaller values are rounding and are drawn here
-    legend: str | None = "upper right"  # where falling curves are not; matplotlib's "best" looks at every point
+    legend: Place | None = "upper right"  # where falling curves are not; matplotlib's "best" is slow
     log: bool = True
     log_x: bool = False
 
 
-def pyplot() -> Any:
-    """matplotlib.pyplot without a screen, or a message that says how to get it."""
+def check_matplotlib() -> None:
+    """Raise an error with the command that installs matplotlib, if it is missing: before minutes of work, not after."""
     try:
-        import matplotlib
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         raise MissingExtra("matplotlib", "report", "Drawing figures") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
 
 
-def blank(width: float, height: float) -> Any:
-    """A figure for the caller to keep: no window, no global state. Draw on it in `with styled():`."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("matplotlib", "report", "Drawing figures") from None
+def blank(width: float, height: float) -> Figure:
+    """An empty figure without window or global state. Draw on it in `with styled():`."""
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def styled() -> Any:
-    """The look of all figures, as a context."""
+def styled() -> AbstractContextManager[None]:
+    """The style of all figures, as a context."""
     import matplotlib
 
-    return matplotlib.rc_context(STYLE)
+    return matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]  # keys of matplotlib
 
 
 def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
     """Draw panels side by side and write path.svg, path.png and path.pdf."""
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
-        for panel, ax in zip(panels, axes[0], strict=True):
+    figure = blank(4.4 * len(panels), 3.4)
+    with styled():
+        for panel, ax in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
             _panel(panel, ax)
-        written = write(figure, path, FORMATS)
-        plt.close(figure)
-    return written
+    return write(figure, path, FORMATS)
 
 
 def draw_rows(rows: Sequence[Sequence[Panel]], path: Path) -> list[Path]:
-    """Draw rows of panels, all with one scale of y and one legend above, and write the same files as `draw`."""
-    plt = pyplot()
+    """Draw rows of panels with one y scale and one legend above; write the files that `draw` writes."""
     shape = len(rows), len(rows[0])
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(*shape, figsize=(3.4 * shape[1], 2.7 * shape[0] + 0.4), sharey=True, squeeze=False)
+    figure = blank(3.4 * shape[1], 2.7 * shape[0] + 0.4)
+    with styled():
+        axes = figure.subplots(*shape, sharey=True, squeeze=False)
         for panel, ax in zip((panel for row in rows for panel in row), axes.flat, strict=True):
             _panel(replace(panel, legend=None), ax)
         for ax in axes[:, 1:].flat:
             ax.set_ylabel("")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-        written = write(figure, path, FORMATS)
-        plt.close(figure)
-    return written
+    return write(figure, path, FORMATS)
 
 
 def plain(name: str) -> str:
-    """A name somebody gave, as it is: no formula between two $, no line break, and not hidden from a legend by a first _."""
+    """A user's name, printed literally: no formula between two $, no line break, not hidden from a legend by a leading _."""
     shown = "".join(letter if letter.isprintable() else " " for letter in name).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
 
-def write(figure: Any, path: Path, endings: Sequence[str]) -> list[Path]:
+def write(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
     """Write a figure once per ending."""
     path.parent.mkdir(parents=True, exist_ok=True)
     written = []
     with styled():
         for ending in endings:
             written.append(path.with_suffix(f".{ending}"))
-            # no dates inside, so that the same numbers give the same files
+            # Without a date inside, the same numbers give the same files.
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
             with whole_file(written[-1]) as unfinished:
                 figure.savefig(unfinished, format=ending, dpi=160, metadata=metadata)
-            figure.set_layout_engine("none")  # laid out once is enough
+            figure.set_layout_engine("none")  # one layout serves all formats
     return written
 
 
-def _panel(panel: Panel, ax: Any) -> None:
+def _panel(panel: Panel, ax: Axes) -> None:
+    """Draw the lines of a panel, its axes and its legend."""
     for line in panel.lines:
         x = line.traces[0][panel.x]
         values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
-        look = {"color": COLOURS[line.style % 8], "linestyle": DASHES[line.style % 8], "linewidth": line.width}
-        look |= {"marker": "o", "markersize": 3.0} if line.dots else {}
-        ax.plot(x, np.median(values, axis=0), label=plain(line.label), **look)
+        colour, dash = COLOURS[line.style % 8], DASHES[line.style % 8]
+        ax.plot(
+            x, np.median(values, axis=0), label=plain(line.label), color=colour, linestyle=dash, linewidth=line.width,
+            marker="o" if line.dots else "", markersize=3.0,
+        )  # fmt: skip
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
-            ax.fill_between(x, low, high, color=look["color"], alpha=0.2, linewidth=0)
+            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext

@@ -1,6 +1,4 @@
-"""The paper: its setting, every run behind its figures and claims, the claims, and `compfed reproduce`.
-
-    setting -> experiments, theorem -> traces by key -> claims, figures -> reproduction
+"""The paper: experiments -> traces by key -> claims, figures -> reproduce.
 
 Reference: Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024.
 """

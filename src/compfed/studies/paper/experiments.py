@@ -1,42 +1,136 @@
-"""Every run behind the paper's figures and claims, and a few beyond the paper. Runs become traces; nothing is judged here."""
+"""Every run behind the paper's figures and claims, and a few beyond the paper. Runs become traces, by `Key`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 
 import compfed.algorithms as alg
 from compfed import regularisers
-from compfed.data import from_arrays
+from compfed.data import from_arrays, synthetic
+from compfed.losses import Logistic
 from compfed.monitor import Progress
+from compfed.problem.evaluation import client_gradients
 from compfed.problem.problem import Problem
 from compfed.simulation import simulate
 from compfed.solve import PooledSolution, solve_pooled
 from compfed.studies.ablation import AblatedProx
-from compfed.studies.paper.keys import (
-    FAST_FEDDA,
-    FAST_FEDDAS,
-    ONE_WORKER,
-    UPLOAD_ZHAT,
-    VARIANCE_REDUCED,
-    Group,
-    Key,
-    Traces,
-)
-from compfed.studies.paper.runs import Experiment, Run, one_line, over_seeds
-from compfed.studies.paper.setting import RIDGE, SPARSE_L1, Size, paper_problem
-from compfed.studies.paper.theorem import theorem_experiments
 from compfed.trace import Trace
+
+# --- the problem ---
+
+RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the reproduction is. The full size is the paper's."""
+
+    clients: int = 30
+    samples: int = 2000
+    rounds: int = 600  # with full gradients, for methods that converge; methods with a floor get half
+    stochastic_rounds: int = 400  # Figure 1, right
+    etas: tuple[float, float, float] = (1.0, 0.2, 0.02)  # Figure 2, left
+    long_rounds: int = 2000  # Figure 2: until the slower settings reach their floor
+    slowest_rounds: int = 4000  # Figure 2, left, the smallest eta
+    draws: int = 5  # of the data, for claims that depend on it
+    theory_rounds: int = 3000
+    seeds: int = 5
+    everything: bool = True  # also the runs that repeat a point in another setting
+
+
+QUICK = Size(
+    clients=10, samples=200, stochastic_rounds=200, etas=(1.0, 0.2, 0.05), long_rounds=1800, slowest_rounds=1600, draws=1,
+    theory_rounds=600, seeds=2, everything=False,
+)  # fmt: skip
+
+
+def paper_problem(samples: int, clients: int = 30, lam: float = L1, seed: int = 0) -> Problem:
+    """(alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i; n = 30 in the paper.
+
+    The paper does not state the dimension, the label rule or the scaling of the rows; `compfed.data.synthetic` lists the
+    inferred values and the reasons.
+    """
+    sites = synthetic(alpha=10, beta=10, clients=clients, samples=samples, features=60, seed=seed)
+    return Problem(Logistic(ridge=RIDGE), regularisers.L1(lam), sites)
+
+
+# --- the names of runs ---
+
+
+class Group(StrEnum):
+    """A comparison: the runs of a group differ in one thing, which their name states."""
+
+    FULL = "full"  # methods with full gradients; Figure 1, left
+    STOCHASTIC = "stochastic"  # methods with mini-batches; Figure 1, right
+    WITHOUT_FLOOR = "stochastic, without floor"  # variance reduction; beyond the paper
+    ABLATION = "ablation: local prox"  # rules for the parameter of the local prox
+    SPARSE = "sparse"  # methods where the solution is sparse
+    SPARSE_ABLATION = "sparse: local prox"
+    ETA = "impact of eta"  # Figure 2, left
+    TAU = "impact of tau"  # Figure 2, right
+    DRAWS = "draws"  # methods on other draws of the data
+    THEOREM = "theorem 1"
+    COROLLARY = "corollary 1"
+    EQUATION_2 = "equation 2"
+    FIXED_POINT = "fixed point"
+
+
+class Key(NamedTuple):
+    """The name of one line of a figure, under which its traces are kept.
+
+    >>> str(Key(Group.FULL, "FedDA")), str(Key(Group.ETA, "eta", 0.2))
+    ('full: FedDA', 'impact of eta: eta = 0.2')
+    """
+
+    group: Group
+    name: str  # of a method, a rule, a setting, or of the number that varies
+    value: float | None = None  # of that number
+
+    def __str__(self) -> str:
+        return f"{self.group}: {self.name}" + ("" if self.value is None else f" = {self.value:g}")
+
+
+Traces = dict[Key, list[Trace]]  # one trace per seed
+
+ALGORITHM_1 = Key(Group.FULL, "DecoupledProx")
+RIDGE_1, RIDGE_1_BATCHES = Key(Group.THEOREM, "ridge 1"), Key(Group.THEOREM, "ridge 1, b = 20")
+PAPERS_PROBLEM = Key(Group.THEOREM, "the paper's problem")
+VARIANCE_REDUCED = Key(Group.WITHOUT_FLOOR, "VarianceReducedDecoupledProx")
+UPLOAD_ZHAT = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
+ONE_WORKER = Key(Group.FIXED_POINT, "n = 1, tau = 2")  # the appendix
+FAST_FEDDA = "FastFedDA (quadratic)"  # the schedule that the figures show
+FAST_FEDDAS = (FAST_FEDDA, "FastFedDA (linear)", "FastFedDA (constant)")
+
+
+def keys(traces: Traces, group: Group) -> list[Key]:
+    """The keys of a group, in the order of the runs."""
+    return [key for key in traces if key.group is group]
+
+
+# --- the experiments ---
 
 A1 = alg.DecoupledProx(eta=1.0, eta_g=1.0, tau=5)
 FEDMID, FEDDA = alg.FedMid(eta=1.0, tau=5), alg.FedDA(eta=1.0, tau=5)
+Run = Callable[[Progress], list[Trace]]  # one trace per seed
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that belong together: `run(progress)` gives one list of traces (one per seed) for each line of a figure."""
+
+    name: str
+    run: Callable[[Progress], Traces]
 
 
 def experiments(size: Size) -> Iterator[Experiment]:
-    """All of them, in the order of the report. They share problems and minimisers, and do not depend on each other."""
+    """All experiments, in the order of the report. They share problems and minimisers, and can run in any order."""
     problem = paper_problem(size.samples, size.clients)
     star = solve_pooled(problem)
     sparse = problem.replace(regulariser=regularisers.L1(SPARSE_L1))
@@ -45,19 +139,43 @@ def experiments(size: Size) -> Iterator[Experiment]:
     yield from sparse_methods(sparse, solve_pooled(sparse), size)
     yield from steps_varied(problem, star, size)
     yield from theorem_experiments(size)
-    yield one_line(UPLOAD_ZHAT, _one(problem, star, replace(A1, upload="model"), 60, measure=eq2_gap))
+    yield _one(UPLOAD_ZHAT, problem, star, replace(A1, upload="model"), 60, measure=eq2_gap)
     yield Experiment("draws", lambda progress: other_draws(size, progress))
     yield Experiment("fixed point", lambda progress: fixed_points(problem, star, progress))
 
 
-def _one(problem: Problem, star: PooledSolution, algorithm: alg.Algorithm, rounds: int, **options: Any) -> Run:
-    return lambda progress: [simulate(problem, algorithm, rounds, x_star=star, progress=progress, **options)]
+def _one(
+    key: Key,
+    problem: Problem,
+    star: PooledSolution,
+    algorithm: alg.Algorithm,
+    rounds: int,
+    seeds: int = 1,
+    **options: object,
+) -> Experiment:
+    """An experiment that is a single line of a figure: one run per seed."""
+    return Experiment(
+        str(key), lambda progress: {key: over_seeds(seeds, progress, problem, algorithm, rounds, star, **options)}
+    )
 
 
-def _seeds(
-    problem: Problem, star: PooledSolution, algorithm: alg.Algorithm, rounds: int, size: Size, **options: Any
-) -> Run:
-    return lambda progress: over_seeds(size.seeds, progress, problem, algorithm, rounds, x_star=star, **options)
+def over_seeds(
+    seeds: int,
+    progress: Progress,
+    problem: Problem,
+    algorithm: alg.Algorithm,
+    rounds: int,
+    star: PooledSolution,
+    **options,
+) -> list[Trace]:
+    """One run per seed. `grid` would compile all of them as one program, which takes longer than these runs."""
+    return [
+        simulate(
+            problem, algorithm, rounds, x_star=star, seed=k,
+            progress=lambda done, total, k=k: progress(k * total + done, seeds * total), **options,
+        )
+        for k in range(seeds)
+    ]  # fmt: skip
 
 
 def methods_compared(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
@@ -78,27 +196,25 @@ def methods_compared(problem: Problem, star: PooledSolution, size: Size) -> Iter
             del full[name]
     for name, a in full.items():
         rounds = size.rounds if name in ("DecoupledProx", "ProximalGradient", "FISTA") else size.rounds // 2
-        yield one_line(Key(Group.FULL, name), _one(problem, star, a, rounds))
+        yield _one(Key(Group.FULL, name), problem, star, a, rounds)
     batches = {Key(Group.STOCHASTIC, name): full[name] for name in ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)}
     batches[VARIANCE_REDUCED] = alg.VarianceReducedDecoupledProx(eta=1.0, eta_g=1.0, tau=5)
     for key, a in batches.items():
-        yield one_line(key, _seeds(problem, star, a, size.stochastic_rounds, size, batch_size=20, record_every=2))
+        yield _one(key, problem, star, a, size.stochastic_rounds, size.seeds, batch_size=20, record_every=2)
 
 
 def local_prox_rules(group: Group, problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """Algorithm 1 with another parameter in the local prox (line 11)."""
     for rule in ("eta", "eta-tilde", "none") if size.everything else ("eta", "none"):
-        yield one_line(Key(group, rule), _one(problem, star, AblatedProx(eta=1.0, rule=rule), size.rounds // 2))
+        yield _one(Key(group, rule), problem, star, AblatedProx(eta=1.0, rule=rule), size.rounds // 2)
 
 
 def sparse_methods(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
     """A setting in which the solution is sparse."""
-    for name, a, rounds in (
-        ("DecoupledProx", A1, size.rounds),
-        ("FedMid", FEDMID, size.rounds // 2),
-        ("FedDA", FEDDA, size.rounds // 2),
-    ):
-        yield one_line(Key(Group.SPARSE, name), _one(problem, star, a, rounds))
+    methods = {"DecoupledProx": A1, "FedMid": FEDMID, "FedDA": FEDDA}
+    for name, a in methods.items():
+        rounds = size.rounds if a is A1 else size.rounds // 2
+        yield _one(Key(Group.SPARSE, name), problem, star, a, rounds)
     yield from local_prox_rules(Group.SPARSE_ABLATION, problem, star, size)
 
 
@@ -106,22 +222,21 @@ def steps_varied(problem: Problem, star: PooledSolution, size: Size) -> Iterator
     """Figure 2: the step size, and the number of local steps (of which tau = 10 is eta = 0.2)."""
 
     def line(key: Key, algorithm: alg.Algorithm, rounds: int) -> Experiment:
-        options = {"batch_size": 50, "record_every": rounds // 250}
-        return one_line(key, _seeds(problem, star, algorithm, rounds, size, **options))
+        return _one(key, problem, star, algorithm, rounds, size.seeds, batch_size=50, record_every=rounds // 250)
 
     lengths = (size.long_rounds // 2, size.long_rounds // 2, size.slowest_rounds)
     first, *others = [
         line(Key(Group.ETA, "eta", eta), alg.DecoupledProx(eta=eta, tau=10), rounds)
         for eta, rounds in zip(size.etas, lengths, strict=True)
     ]
-    yield first  # compiles for the other etas, so something else is put beside it
+    yield first  # compiles for the other etas, so that another experiment should run beside it
     for tau in (2, 5) if size.everything else (2,):
         yield line(Key(Group.TAU, "tau", tau), alg.DecoupledProx(eta=0.2, tau=tau), size.long_rounds)
     yield from others
 
 
 def eq2_gap(loss, g, data, algorithm, server, clients):
-    """||x - (p - eta_g eta sum_i p_i S_i)||: how far a round was from the averaged-gradient form of equation (2)."""
+    """||x - (p - eta_g eta sum_i p_i S_i)||: how far a round is from the averaged-gradient form of equation (2)."""
     mean_sum = jnp.tensordot(data.weight, clients.S, 1)
     moved = clients.p[0] - algorithm.eta_g * algorithm.eta * mean_sum
     return {"eq2_gap": jnp.linalg.norm(server.x - moved)}
@@ -142,7 +257,8 @@ def other_draws(size: Size, progress: Progress) -> Traces:
 
 def fixed_points(problem: Problem, star: PooledSolution, progress: Progress) -> Traces:
     """Algorithm 1 started at its fixed point, for one worker with tau = 2 (the appendix) and for all of them."""
-    alone = _first_client(problem)
+    sites = from_arrays(problem.sites.features[:1], problem.sites.labels[:1])
+    alone = Problem(problem.loss, problem.regulariser, sites)
     cases = {
         ONE_WORKER: (alone, solve_pooled(alone), alg.DecoupledProx(eta=1.0, tau=2)),
         Key(Group.FIXED_POINT, "all clients, tau = 5"): (problem, star, A1),
@@ -157,11 +273,6 @@ def fixed_points(problem: Problem, star: PooledSolution, progress: Progress) -> 
     return found
 
 
-def _first_client(problem: Problem) -> Problem:
-    sites = problem.sites
-    return Problem(problem.loss, problem.regulariser, from_arrays(sites.features[:1], sites.labels[:1]))
-
-
 def from_fixed_point(
     problem: Problem, star: PooledSolution, algorithm: alg.DecoupledProx | AblatedProx, rounds: int
 ) -> Trace:
@@ -173,5 +284,90 @@ def from_fixed_point(
     _, p, S = start.state.clients
     state = replace(start.state, server=[star.x - algorithm.eta_tilde * gradient], clients=[c, p, S])
     trace = simulate(problem, algorithm, rounds, x_star=star, resume=replace(start, state=state))
-    # the first row is that of the run whose state was replaced
+    # The first row belongs to the run whose state was replaced.
     return replace(trace, columns={name: column[1:] for name, column in trace.columns.items()})
+
+
+# --- Theorem 1 and Corollary 1 ---
+
+
+def theorem_experiments(size: Size) -> Iterator[Experiment]:
+    """Runs with Theorem 1's own step sizes, with the Lyapunov function as a column.
+
+    With ridge 0.01 the theorem's step is so small that its bound does not move in any affordable run. So a second,
+    well-conditioned problem (ridge 1) shows the bound down to its residual.
+    """
+    paper = paper_problem(200, size.clients)
+    well = paper.replace(loss=Logistic(ridge=1.0), regulariser=regularisers.L1(1e-3))
+    ball = well.replace(regulariser=regularisers.L2Ball(1.0))  # far larger than x*: the minimiser is inside
+    rounds = size.theory_rounds
+    cases: list[tuple[Key, Problem, int, int | None]] = [
+        (RIDGE_1, well, rounds, None),
+        (Key(Group.COROLLARY, "ball, ridge 1"), ball, rounds, None),
+        (PAPERS_PROBLEM, paper, 500, None),
+    ]
+    if size.everything:
+        cases.append((RIDGE_1_BATCHES, well, rounds, 20))
+        cases.append((Key(Group.COROLLARY, "ball, ridge 1, b = 20"), ball, rounds, 20))
+    for key, problem, length, batch in cases:
+        seeds = 1 if batch is None else size.seeds
+        yield Experiment(str(key), partial(_theorem_runs, key, problem, length, batch, seeds))
+
+
+def _theorem_runs(key: Key, problem: Problem, rounds: int, batch: int | None, seeds: int, progress: Progress) -> Traces:
+    """Runs with eta~ = mu / (150 L^2), and the bound beside the Lyapunov function."""
+    star = solve_pooled(problem)
+    largest = float(problem.client_lipschitz.max())
+    eta_tilde, eta_g, tau = problem.strong_convexity / (150 * largest**2), np.sqrt(problem.n), 5
+    algorithm = alg.DecoupledProx(eta=eta_tilde / (eta_g * tau), eta_g=eta_g, tau=tau)
+    measure = lyapunov(star.x)
+    traces = over_seeds(seeds, progress, problem, algorithm, rounds, star, batch_size=batch, measure=measure)
+    constants = {
+        "mu": problem.strong_convexity,
+        "L": largest,
+        "eta_tilde": eta_tilde,
+        "sigma2": 0.0 if batch is None else gradient_variance(problem, [np.zeros(problem.d), star.x, traces[0].x]),
+        "B_g": float(getattr(problem.regulariser, "lam", 0.0)) * np.sqrt(problem.d),
+    }
+    bound = theorem_bound(traces, constants)
+    return {
+        key: [
+            replace(t, columns=t.columns | {"bound": bound}, provenance=t.provenance | {"theorem": constants})
+            for t in traces
+        ]
+    }
+
+
+def theorem_bound(traces: list[Trace], constants: dict[str, float]) -> np.ndarray:
+    """(1 - mu eta~ / 3)^r Omega^0 + 30 eta eta_g sigma^2 / (mu n b) + 21 tau eta eta_g B_g^2 / (mu n) at every round.
+
+    Omega^0 is the mean over seeds. For an indicator B_g is 0, which is Corollary 1.
+    """
+    how = traces[0].provenance
+    mu, steps = constants["mu"], how["algorithm"]["eta"] * how["algorithm"]["eta_g"]
+    start = np.mean([t["lyapunov"][0] for t in traces])
+    noise = 30 * steps / mu * constants["sigma2"] / (how["participants"] * (how["batch_size"] or 1))
+    subgradient = 21 * how["algorithm"]["tau"] * steps / (mu * how["participants"]) * constants["B_g"] ** 2
+    return (1 - mu * constants["eta_tilde"] / 3) ** traces[0]["round"] * start + noise + subgradient
+
+
+def lyapunov(star: np.ndarray):
+    """Omega = ||p - x*||^2 + (1/n) sum_i ||Lambda_i - mean Lambda||^2, Lambda_i = eta tau (grad f_i(p) + c_i)."""
+
+    def measure(loss, g, data, algorithm, server, clients):
+        p = algorithm.solution(g, server)
+        Lambda = algorithm.eta * algorithm.tau * (client_gradients(loss, data, p) + clients.c)
+        spread = Lambda - Lambda.mean(axis=0)
+        return {"lyapunov": ((p - star) ** 2).sum() + (spread**2).sum(axis=1).mean()}
+
+    return measure
+
+
+def gradient_variance(problem: Problem, points: list[np.ndarray]) -> float:
+    """sigma^2: the largest, over clients and the given points, variance of one example's gradient."""
+    worst = 0.0
+    for x in points:
+        for A, y in zip(problem.sites.features, problem.sites.labels, strict=True):
+            gradients = (-y / (1.0 + np.exp(y * (A @ x))))[:, None] * A
+            worst = max(worst, float(((gradients - gradients.mean(axis=0)) ** 2).sum(axis=1).mean()))
+    return worst

@@ -1,8 +1,7 @@
-"""The figures of the report: which lines stand in which panel, and what the caption says."""
+"""The figures of the report: their panels, lines and captions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from compfed.report.figures import Line, Panel, draw
-from compfed.studies.paper.keys import (
+from compfed.studies.paper.experiments import (
     ALGORITHM_1,
     FAST_FEDDA,
     RIDGE_1,
@@ -20,7 +19,7 @@ from compfed.studies.paper.keys import (
     Key,
     Traces,
     keys,
-)
+)  # fmt: skip
 from compfed.trace import Trace
 
 METHODS = ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)
@@ -35,21 +34,12 @@ class Figure(NamedTuple):
 
 
 def draw_figures(traces: Traces, folder: Path) -> list[tuple[Path, str]]:
-    """All figures; returns (path without suffix, caption)."""
-    wanted = list(_figures(traces))
-    for figure in wanted:
+    """Draw all figures; return (path without suffix, caption) of each."""
+    makers = (_figure_1, _without_floor, _figure_2, _ablation, _budget, _sparse, _theorem)
+    figures = [make(traces) for make in makers]
+    for figure in figures:
         draw(figure.panels, folder / figure.name)
-    return [(folder / figure.name, figure.caption) for figure in wanted]
-
-
-def _figures(traces: Traces) -> Iterator[Figure]:
-    yield _figure_1(traces)
-    yield _without_floor(traces)
-    yield _figure_2(traces)
-    yield _ablation(traces)
-    yield _budget(traces)
-    yield _sparse(traces)
-    yield _theorem(traces)
+    return [(folder / figure.name, figure.caption) for figure in figures]
 
 
 def _method(traces: Traces, group: Group, name: str) -> Line:
@@ -132,7 +122,7 @@ def _budget(traces: Traces) -> Figure:
     return Figure(
         "budget",
         [Panel(f"Against {w}", lines, x=x, legend="upper right" if x == "round" else None) for w, x in axes],
-        "Beyond the paper: the same runs against what they cost, with proximal gradient and restarted FISTA "
+        "Beyond the paper: the same runs against their costs, with proximal gradient and restarted FISTA "
         "(step 1/L) as reference lines.",
     )
 

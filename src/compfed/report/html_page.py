@@ -1,9 +1,9 @@
-"""One HTML page that needs nothing else: claims, figures and how they were made."""
+"""Write the HTML report: one self-contained page with claims, figures and settings."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ pre { overflow-x: auto; font-size: .85rem; border: 1px solid var(--line); border
 """
 
 
-def _claim_row(claim: dict[str, Any]) -> str:
+def _claim_row(claim: Mapping[str, Any]) -> str:
     mark, word = ("yes", "holds") if claim["holds"] else ("no", "does not hold")
-    measured = "<br>".join(f"{escape(str(k))}: {escape(short(v))}" for k, v in claim["measured"].items())
+    measured = "<br>".join(f"{escape(name)}: {escape(short(value))}" for name, value in claim["measured"].items())
     return (
         f'<tr id="{escape(claim["id"])}"><td class="mark {mark}">{word}</td><td>{escape(claim["claim"])}'
         f'<div class="measured">{measured}</div></td><td class="where">{escape(claim["where"])}</td></tr>'
@@ -44,11 +44,11 @@ def write_page(
     path: Path,
     title: str,
     lead: str,
-    claims: Sequence[dict[str, Any]],
+    claims: Sequence[Mapping[str, Any]],
     figures: Sequence[tuple[Path, str]],
-    settings: dict[str, Any],
+    settings: Mapping[str, object],
 ) -> None:
-    """Write the page; figures are (path without suffix, caption) and are put inside it."""
+    """Write the page. Figures are (path without suffix, caption), and become part of the page."""
     held = sum(claim["holds"] for claim in claims)
     body = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -56,12 +56,12 @@ def write_page(
 <h1>{escape(title)}</h1>
 <p class="lead">{escape(lead)} <strong>{held} of {len(claims)} claims hold.</strong></p>
 <h2>Claims</h2>
-<table><thead><tr><th>Verdict</th><th>Claim and what was measured</th><th>Where</th></tr></thead><tbody>
+<table><thead><tr><th>Verdict</th><th>Claim and measurements</th><th>Where</th></tr></thead><tbody>
 {"".join(_claim_row(claim) for claim in claims)}
 </tbody></table>
 <h2>Figures</h2>
 {"".join(_figure(figure, caption) for figure, caption in figures)}
-<h2>How it was made</h2>
+<h2>Settings</h2>
 <pre>{escape(json.dumps(settings, indent=2))}</pre>
 </body></html>
 """

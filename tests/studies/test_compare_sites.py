@@ -1,9 +1,11 @@
-"""Local, averaged, federated and pooled models side by side: against scikit-learn on the same rows."""
+"""`compare_local_federated`: local, averaged, federated and pooled models against scikit-learn on the same rows."""
 
 from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +14,12 @@ from sklearn.metrics import accuracy_score, log_loss, r2_score
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.data.splits import held_out
 from compfed.errors import InputError, MissingExtra
-from compfed.studies.local_federated_pooled import Comparison, compare_local_federated_pooled
-from compfed.studies.local_federated_pooled.fits import plain
-from compfed.studies.local_federated_pooled.pooled import fit_pooled
+from compfed.estimators.base import FederatedModel
+from compfed.federation import InProcess
+from compfed.federation.spec import Holdout
+from compfed.studies.compare_sites import SiteComparison, with_alpha
+from compfed.studies.pooled_fit import PooledFit, fit_pooled
 
 ALPHA = 1.0
 LOGISTIC_ALPHA = 0.02
@@ -28,9 +31,11 @@ def table() -> bundled.Table:
 
 
 @pytest.fixture(scope="module")
-def lasso(table) -> Comparison:
+def lasso(table) -> SiteComparison:
     model = cf.FederatedLasso(ALPHA, standardize=True)
-    return compare_local_federated_pooled(model, table.X, table.y, table.sites, feature_names=table.feature_names)
+    return cf.compare_local_federated(
+        model, table.X, table.y, table.sites, pooled=True, feature_names=table.feature_names
+    )
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +49,22 @@ def hospitals() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def logistic(hospitals) -> Comparison:
+def logistic(hospitals) -> SiteComparison:
     X, y, where = hospitals
-    return compare_local_federated_pooled(
-        cf.FederatedLogisticRegression(LOGISTIC_ALPHA), X, y, where, test_size=0.4, seed=3
-    )
+    model = cf.FederatedLogisticRegression(LOGISTIC_ALPHA)
+    return cf.compare_local_federated(model, X, y, where, pooled=True, test_size=0.4, seed=3)
+
+
+def held_out(y: np.ndarray, where: np.ndarray, share: float = 0.3, seed: int = 0, by_class: bool = False) -> np.ndarray:
+    """The rows of a table that its sites hold out."""
+    out, codes = np.zeros(len(y), bool), np.unique(y, return_inverse=True)[1]
+    for site in InProcess(cf.data.from_table(np.zeros((len(y), 1)), codes, where)).sites:
+        out[where == site.name] = Holdout(share, seed, by_class, held_out=True).mask(site)
+    return out
+
+
+def pooled(model: FederatedModel, X: np.ndarray, y: np.ndarray, where: np.ndarray) -> PooledFit:
+    return fit_pooled(model, model.tabulated(X, y, where, None).federation())
 
 
 def by_hand(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
@@ -63,7 +79,7 @@ def by_hand(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def test_federated_is_scikit_learns_pooled_model_and_the_average_is_not(table, lasso):
-    train = ~held_out(table.sites)
+    train = ~held_out(table.y, table.sites)
     coef, intercept = by_hand(table.X[train], table.y[train])
     s = table.X[train].std(axis=0)
     federated, average = lasso.coefficients[:, -2], lasso.coefficients[:, -3]
@@ -81,7 +97,7 @@ def test_federated_is_scikit_learns_pooled_model_and_the_average_is_not(table, l
 
 
 def test_local_models_are_those_of_the_sites_own_rows_and_the_average_is_by_rows(table, lasso):
-    train = ~held_out(table.sites)
+    train = ~held_out(table.y, table.sites)
     fits = [by_hand(table.X[r], table.y[r]) for site in lasso.sites for r in [train & (table.sites == site)]]
     np.testing.assert_allclose(lasso.coefficients[:, :4], np.array([w for w, _ in fits]).T, rtol=1e-6, atol=1e-4)
     mean = np.average([w for w, _ in fits], axis=0, weights=lasso.rows[:, 0])
@@ -100,7 +116,7 @@ def test_pooled_logistic_model_is_scikit_learns_whatever_the_units(hospitals, l1
     model = cf.FederatedLogisticRegression(
         LOGISTIC_ALPHA, l1_ratio=l1_ratio, standardize=True, site_weights=site_weights
     )
-    fitted, route = fit_pooled(model, X * units, y, where)
+    fitted = pooled(model, X * units, y, where)
     weight = np.ones(len(y))
     if site_weights == "equal":
         names, counts = np.unique(where, return_counts=True)
@@ -110,48 +126,46 @@ def test_pooled_logistic_model_is_scikit_learns_whatever_the_units(hospitals, l1
     options = {"C": 1 / (len(y) * LOGISTIC_ALPHA), "tol": 1e-12, "max_iter": 10_000, "l1_ratio": l1_ratio}
     oracle = LogisticRegression(solver="saga" if l1_ratio else "newton-cholesky", **options)
     oracle.fit((X - centre) / scale, y, sample_weight=weight)
-    np.testing.assert_allclose(fitted.coef_ * units * scale, oracle.coef_, atol=1e-7)
-    assert route == "scikit-learn LogisticRegression"
+    np.testing.assert_allclose(fitted.coef * units * scale, oracle.coef_, atol=1e-7)
+    assert fitted.solver == "scikit-learn LogisticRegression"
 
 
-def test_newton_steps_where_saga_cannot_cope(hospitals):
+def test_where_saga_does_not_converge_the_centralised_solver_is_used(hospitals):
     """min of the same objective with columns in their units, by cvxpy."""
     cvxpy = pytest.importorskip("cvxpy")
     X, y, where = hospitals
     X = X * np.array([1.0, 300.0, 0.05, 1.0, 1.0, 20.0])
-    fitted, route = fit_pooled(cf.FederatedLogisticRegression(LOGISTIC_ALPHA), X, y, where)
-    assert route == "Newton steps with scikit-learn ElasticNet"
+    fitted = pooled(cf.FederatedLogisticRegression(LOGISTIC_ALPHA), X, y, where)
+    assert fitted.solver.endswith("(scikit-learn LogisticRegression did not converge)")
     w, b = cvxpy.Variable(6), cvxpy.Variable()
     z = X @ w + b
     loss = cvxpy.sum(cvxpy.logistic(z) - cvxpy.multiply((y == "well").astype(float), z)) / len(y)
     best = cvxpy.Problem(cvxpy.Minimize(loss + LOGISTIC_ALPHA * cvxpy.norm1(w))).solve(solver="CLARABEL")
-    found = fitted.decision_function(X)
-    value = np.mean(np.logaddexp(0, found) - (y == "well") * found) + LOGISTIC_ALPHA * np.abs(fitted.coef_).sum()
+    found = X @ fitted.coef[0] + fitted.intercept[0]
+    value = np.mean(np.logaddexp(0, found) - (y == "well") * found) + LOGISTIC_ALPHA * np.abs(fitted.coef).sum()
     np.testing.assert_allclose(value, best, rtol=1e-7)
 
 
 def test_without_a_counterpart_in_scikit_learn_the_centralised_solver_is_used_and_named(table):
     model = cf.FederatedHuber(1.0, delta=1e6, standardize=True)  # so wide that it is the lasso
-    fitted, route = fit_pooled(model, table.X, table.y, table.sites)
-    assert route.startswith("compfed.solve,")
-    np.testing.assert_allclose(fitted.coef_, by_hand(table.X, table.y)[0], rtol=1e-6, atol=1e-6)
+    fitted = pooled(model, table.X, table.y, table.sites)
+    assert fitted.solver.startswith("compfed.solve_pooled, ")
+    np.testing.assert_allclose(fitted.coef[0], by_hand(table.X, table.y)[0], rtol=1e-6, atol=1e-6)
 
 
 def test_an_estimator_that_chose_its_alpha_is_compared_at_that_alpha(table):
-    model = cf.FederatedElasticNetCV(standardize=True)
-    model.alpha_ = 0.3  # as fit leaves it
-    fitted, route = fit_pooled(plain(model), table.X, table.y, table.sites)
+    fitted = pooled(with_alpha(cf.FederatedElasticNetCV(standardize=True), 0.3), table.X, table.y, table.sites)
     Z = (table.X - table.X.mean(axis=0)) / table.X.std(axis=0)
     oracle = ElasticNet(0.3, l1_ratio=0.5, tol=1e-13, max_iter=100_000).fit(Z, table.y)
-    assert route == "scikit-learn ElasticNet"
-    np.testing.assert_allclose(fitted.coef_ * table.X.std(axis=0), oracle.coef_, rtol=1e-6, atol=1e-8)
+    assert fitted.solver == "scikit-learn ElasticNet"
+    np.testing.assert_allclose(fitted.coef[0] * table.X.std(axis=0), oracle.coef_, rtol=1e-6, atol=1e-8)
 
 
 # --- the scores ---
 
 
 def test_scores_are_those_of_scikit_learn_on_the_held_out_rows(table, lasso):
-    out = held_out(table.sites)
+    out = held_out(table.y, table.sites)
     masks = [*(out & (table.sites == site) for site in lasso.sites), out]
     for k in range(len(lasso.models)):
         z = table.X @ lasso.coefficients[:, k] + lasso.intercepts[0, k]
@@ -165,11 +179,12 @@ def test_scores_are_those_of_scikit_learn_on_the_held_out_rows(table, lasso):
 
 def test_a_classifier_has_accuracy_and_log_loss(hospitals, logistic):
     X, y, where = hospitals
-    out = held_out(where, 0.4, 3, y)
+    out = held_out(y, where, 0.4, 3, by_class=True)
     z = X[out] @ logistic.coefficients[:, -2] + logistic.intercepts[0, -2]
     p = 1 / (1 + np.exp(-z))
     predicted = np.where(z > 0, "well", "ill")
     np.testing.assert_allclose(logistic.scores["accuracy"][-2, -1], accuracy_score(y[out], predicted))
+    assert list(logistic.scores) == ["accuracy", "log loss"]
     np.testing.assert_allclose(logistic.scores["log loss"][-2, -1], log_loss(y[out], np.column_stack([1 - p, p])))
     north = where[out] == "north"
     np.testing.assert_allclose(logistic.scores["accuracy"][-2, 1], accuracy_score(y[out][north], predicted[north]))
@@ -177,23 +192,23 @@ def test_a_classifier_has_accuracy_and_log_loss(hospitals, logistic):
 
 def test_a_site_with_one_class_has_no_model_and_is_scored_by_the_others(hospitals, logistic):
     south = logistic.models.index("local: south")
-    assert logistic.status[south] == "one class"
+    assert logistic.status[south] == "cannot be fitted"
+    assert any("y has one class: ill" in note for note in logistic.notes)
     assert np.isnan(logistic.coefficients[:, south]).all()
     assert np.isnan(logistic.own["accuracy"][[2, 3]]).all()
     assert not np.isnan(logistic.scores["accuracy"][:2]).any()
     assert logistic.status[-3] == "2 of 3 sites"
-    assert "local: south (one class)" in str(logistic)
-    X, y, where = hospitals
-    c = compare_local_federated_pooled(
-        cf.FederatedLogisticRegression(), X, where, y
-    )  # three classes, two of them at a site
+    assert "local: south (cannot be fitted)" in str(logistic)
+    X, y, where = hospitals  # three classes, two of them at a site
+    c = cf.compare_local_federated(cf.FederatedLogisticRegression(), X, where, y, pooled=True)
     assert c.status == ("", "2 of 3 classes", "1 of 2 sites", "", "")
-    assert np.isinf(c.scores["log loss"][1, 0])  # at the other site there are rows of the class it does not know
+    assert np.isnan(c.scores["log loss"][1]).all()  # there are rows of a class without a probability
+    assert np.isfinite(c.scores["accuracy"][1]).all()
 
 
 def test_a_score_that_is_not_defined_is_a_dash(table):
     y = np.where(table.sites == "60-79", 100.0, table.y)  # nothing to explain there
-    c = compare_local_federated_pooled(cf.FederatedLasso(ALPHA, standardize=True), table.X, y, table.sites)
+    c = cf.compare_local_federated(cf.FederatedLasso(ALPHA, standardize=True), table.X, y, table.sites, pooled=True)
     assert np.isnan(c.scores["R^2"][:, 3]).all()
     assert not np.isnan(c.scores["R^2"][:, [0, 1, 2, 4]]).any()
     line = next(line for line in str(c).splitlines() if line.startswith("federated "))
@@ -203,35 +218,111 @@ def test_a_score_that_is_not_defined_is_a_dash(table):
 # --- the split ---
 
 
+@pytest.mark.parametrize("model", [cf.FederatedLasso(ALPHA), cf.FederatedLogisticRegression(LOGISTIC_ALPHA)])
+def test_the_same_rows_are_held_out_with_and_without_the_pooled_model(model, hospitals, monkeypatch):
+    """Row by row, as the sites choose them; and the losses on them are those of a formula on these rows."""
+    X, y, where = hospitals
+    y = (y == "well").astype(float) if hasattr(model, "predict_proba") else X[:, 1] + (y == "ill")
+    chosen: dict[bool, dict[str, np.ndarray]] = {True: {}, False: {}}
+    mask = Holdout.mask
+
+    def recorded(self, site):
+        rows = mask(self, site)
+        chosen[with_pooled].setdefault(f"{site.name}: {self.held_out}", rows)
+        return rows
+
+    monkeypatch.setattr(Holdout, "mask", recorded)
+    found = {}
+    for with_pooled in (False, True):
+        data: tuple[Any, ...] = (X, y, where) if with_pooled else (InProcess(cf.data.from_table(X, y, where)),)
+        found[with_pooled] = cf.compare_local_federated(model, *data, pooled=with_pooled, test_size=0.35, seed=5)
+    assert set(chosen[True]) == set(chosen[False]) == {f"{s}: {out}" for s in np.unique(where) for out in (True, False)}
+    for name, rows in chosen[True].items():
+        np.testing.assert_array_equal(rows, chosen[False][name], err_msg=name)
+    np.testing.assert_array_equal(found[True].rows, found[False].rows)
+    (loss,) = found[False].scores
+    np.testing.assert_allclose(found[True].scores[loss][:-1], found[False].scores[loss], rtol=1e-9)
+    z = X @ found[False].coefficients[:, -1] + found[False].intercepts[0, -1]
+    each = np.logaddexp(0, np.where(y == 1, -z, z)) if loss == "log loss" else (z - y) ** 2 / 2
+    for i, site in enumerate(found[False].sites):
+        out = np.flatnonzero(where == site)[chosen[False][f"{site}: True"]]
+        np.testing.assert_allclose(found[False].scores[loss][-1, i], each[out].mean(), rtol=1e-9)
+
+
 def test_every_site_holds_out_its_share_class_by_class():
     rng = np.random.default_rng(1)
     where, y = rng.choice(list("abc"), 200), rng.choice([0, 0, 0, 1], 200)
-    out = held_out(where, 0.25, 0, y)
+    out = held_out(y, where, 0.25, by_class=True)
     for site in "abc":
         for label in (0, 1):
             rows = (where == site) & (y == label)
             assert abs(out[rows].sum() - 0.25 * rows.sum()) <= 1
-    assert (out == held_out(where, 0.25, 0, y)).all()
-    assert (out != held_out(where, 0.25, 1, y)).any()
+    assert (out != held_out(y, where, 0.25, seed=1, by_class=True)).any()
 
 
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_small_sites_keep_a_row_on_either_side(share):
-    where = np.array(["one", "two", "two", "odd", "odd", "odd"])
-    y = np.array([0, 0, 1, 0, 0, 1])
-    out = held_out(where, share, 0, y)
-    assert not out[0]
-    assert out[1:3].sum() == 1
-    assert not out[5]  # the only row of its class stays for fitting
-    assert out[3:].sum() == 1
+# --- rows in this process, and elsewhere ---
 
 
-# --- what one gets ---
+class Elsewhere:
+    """A federation whose rows are not in this process."""
+
+    def __init__(self, sites: cf.data.Sites):
+        self._there = InProcess(sites)
+        self.names, self.cached = self._there.names, self._there.cached
+
+    def send(self, messages):
+        return self._there.send(messages)
+
+
+def test_without_rows_in_this_process_there_is_no_pooled_model(table):
+    federation = Elsewhere(cf.data.from_table(table.X, table.y, table.sites))
+    there = cf.compare_local_federated(cf.FederatedLasso(ALPHA), federation)
+    here = cf.compare_local_federated(cf.FederatedLasso(ALPHA), table.X, table.y, table.sites)
+    np.testing.assert_allclose(there.coefficients, here.coefficients, rtol=1e-12)
+    assert there.models == here.models
+    assert there.models[-1] == "federated"
+    assert there.pooled_by == ""
+    with pytest.raises(InputError, match="pooled=True needs the rows in this process"):
+        cf.compare_local_federated(cf.FederatedLasso(), federation, pooled=True)
+    with pytest.raises(InputError, match=r"over a network .* needs an estimator with a given alpha"):
+        cf.compare_local_federated(cf.FederatedLassoCV(), federation)
+
+
+def test_an_estimator_that_chooses_its_alpha_chooses_it_from_the_rows_that_are_kept(table):
+    model = cf.FederatedLassoCV(n_alphas=6, cv=3, standardize=True)
+    c = cf.compare_local_federated(model, table.X, table.y, table.sites, pooled=True)
+    train = ~held_out(table.y, table.sites)
+    chosen = cf.FederatedLassoCV(n_alphas=6, cv=3, standardize=True)
+    chosen.fit(table.X[train], table.y[train], sites=table.sites[train])
+    np.testing.assert_allclose(c.coefficients[:, -2], chosen.coef_, rtol=1e-7, atol=1e-7)
+    first = train & (table.sites == c.sites[0])
+    alone = cf.FederatedLassoCV(n_alphas=6, cv=3, standardize=True).fit(table.X[first], table.y[first], sites=None)
+    np.testing.assert_allclose(c.coefficients[:, 0], alone.coef_, rtol=1e-7, atol=1e-7)
+    assert c.distance[-2] < 1e-6
+
+
+def test_row_weights_count_in_the_pooled_model(table):
+    """A row of weight 2 is two rows."""
+    weights = 1.0 + (np.arange(442) % 2)
+    names = np.unique(table.sites)
+    members = [np.flatnonzero(table.sites == name) for name in names]
+    sites = cf.data.from_arrays([table.X[m] for m in members], [table.y[m] for m in members], names.tolist())
+    weighted = replace(sites, row_weights=tuple(weights[m] for m in members))
+    model = cf.FederatedLasso(ALPHA, standardize=True)
+    fitted = fit_pooled(model, InProcess(weighted))
+    twice = np.repeat(np.arange(442), weights.astype(int))
+    np.testing.assert_allclose(fitted.coef[0], by_hand(table.X[twice], table.y[twice])[0], rtol=1e-6, atol=1e-6)
+    assert cf.compare_local_federated(model, weighted, pooled=True).distance[-2] < 1e-6
+
+
+# --- the result ---
 
 
 def test_the_same_seed_gives_the_same_comparison(table, lasso):
     model = cf.FederatedLasso(ALPHA, standardize=True)
-    again = compare_local_federated_pooled(model, table.X, table.y, table.sites, feature_names=table.feature_names)
+    again = cf.compare_local_federated(
+        model, table.X, table.y, table.sites, pooled=True, feature_names=table.feature_names
+    )
     assert str(again) == str(lasso)
     np.testing.assert_array_equal(again.coefficients, lasso.coefficients)
 
@@ -246,7 +337,7 @@ def test_the_text_has_every_site_model_and_feature(lasso):
 
 
 def test_many_sites_are_summed_up(table):
-    c = compare_local_federated_pooled(cf.FederatedLasso(ALPHA), table.X, table.y, np.arange(442) % 12)
+    c = cf.compare_local_federated(cf.FederatedLasso(ALPHA), table.X, table.y, np.arange(442) % 12, pooled=True)
     text = str(c)
     assert "local: median of 12" in text
     assert "worst site" in text
@@ -277,7 +368,7 @@ def test_a_column_of_a_data_frame_says_where_rows_live(hospitals, logistic):
     X, y, where = hospitals
     frame = pandas.DataFrame(X, columns=list("abcdef")).assign(hospital=where)
     model = cf.FederatedLogisticRegression(LOGISTIC_ALPHA)
-    c = compare_local_federated_pooled(model, frame, pandas.Series(y), "hospital", test_size=0.4, seed=3)
+    c = cf.compare_local_federated(model, frame, pandas.Series(y), "hospital", pooled=True, test_size=0.4, seed=3)
     assert c.features == tuple("abcdef")
     assert c.sites == ("east", "north", "south")
     np.testing.assert_array_equal(c.coefficients, logistic.coefficients)
@@ -286,7 +377,7 @@ def test_a_column_of_a_data_frame_says_where_rows_live(hospitals, logistic):
 def test_columns_that_are_combinations_of_others_are_named_as_the_reason(table):
     X = table.X.copy()
     X[:, 4] = -X[:, 2]  # bmi twice: any share of its effect may go to either
-    c = compare_local_federated_pooled(cf.FederatedLasso(ALPHA, standardize=True), X, table.y, table.sites)
+    c = cf.compare_local_federated(cf.FederatedLasso(ALPHA, standardize=True), X, table.y, table.sites, pooled=True)
     assert c.distance[-2] > 1e-3
     assert any("combinations of others" in note for note in c.notes)
 
@@ -297,15 +388,17 @@ def test_columns_that_are_combinations_of_others_are_named_as_the_reason(table):
         ({"estimator": Lasso()}, "needs an estimator of compfed"),
         ({"sites": ["here"] * 442}, "at least two sites"),
         ({"sites": "hospital"}, "names a column"),
-        ({"y": "y"}, "y='y': give the outcome of every row"),
-        ({"estimator": cf.FederatedLassoCV(cv=np.arange(442) % 3)}, "its cv speaks of the rows of one table"),
-        ({"sites": ["a", "b"]}, "same rows"),
+        ({"y": "y"}, "y='y': give the label of every row"),
+        ({"estimator": cf.FederatedLassoCV(cv=np.arange(442) % 3)}, "its cv names the rows of one table"),
+        ({"sites": ["a", "b"]}, "sites has 2 entries; X has 442 rows"),
+        ({"sites": None}, "sites is missing"),
+        ({"data": InProcess(cf.data.from_arrays([np.eye(3)] * 2, [np.ones(3)] * 2))}, "y and sites belong to a table"),
         ({"test_size": 1.0}, "between 0 and 1"),
         ({"seed": -1}, "seed=-1"),
         ({"feature_names": ["one"]}, "1 names; X has 10"),
     ],
 )
 def test_mistakes_are_named(table, change, message):
-    given = {"estimator": cf.FederatedLasso(), "X": table.X, "y": table.y, "sites": table.sites} | change
+    given = {"estimator": cf.FederatedLasso(), "data": table.X, "y": table.y, "sites": table.sites} | change
     with pytest.raises(InputError, match=message):
-        compare_local_federated_pooled(**given)
+        cf.compare_local_federated(**given)

@@ -1,0 +1,416 @@
+"""`compare_methods` and `compfed compare`: one problem, many methods, one budget, and fair tuning.
+
+Every local-update method gets the same number of candidate step sizes, multiples of its own default one. Each candidate has
+the whole budget, and all candidates of a method run as one program. The candidate that ends closest to x* is kept. The
+second-order solvers have nothing to tune: they run once, through `solve_federated`, and share the axes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TextIO, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+import compfed.algorithms as alg
+from compfed._utils.files import check_writable, write_text
+from compfed._utils.progress import Steps
+from compfed._utils.text import text_table
+from compfed._utils.validation import check_int
+from compfed.algorithms import default_steps
+from compfed.errors import InputError
+from compfed.federation.codec import payload
+from compfed.federation.queries import Evaluate, Query
+from compfed.federation.site.in_process import InProcess
+from compfed.monitor import Progress, cost_of_a_round
+from compfed.problem.problem import Problem
+from compfed.regularisers import Zero
+from compfed.report.figures import Line, Panel, check_matplotlib, draw
+from compfed.sampling import Scheme
+from compfed.simulation import grid
+from compfed.simulation.run_spec import checked_sampling
+from compfed.solve import solve_federated, solve_pooled
+from compfed.solvers import method_choice
+from compfed.solvers.method_choice import Method, named
+from compfed.solvers.second_order import SOLVERS, SecondOrder
+from compfed.trace import Trace
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+ACCURACIES = (1e-1, 1e-2, 1e-4, 1e-6, 1e-8)
+MOST_CANDIDATES = 99
+COSTS = {"rounds": "round", "bytes": "bytes_up", "gradients": "gradients"}  # by unit, the column of a trace
+
+
+# --- the methods ---
+
+
+def is_solver(method: Method) -> TypeIs[type[SecondOrder]]:
+    """Is this one of the second-order solvers?"""
+    return method in SOLVERS.values()
+
+
+def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None) -> list[Method]:
+    """The methods asked for, or all known ones that the problem allows.
+
+    Methods for smooth problems need a problem without regulariser, solvers a convex one.
+    """
+    if methods is None:
+        smooth = isinstance(problem.regulariser, Zero)
+        found: list[Method] = [cls for cls in alg.known().values() if smooth or cls.composite is not False]
+        allowed = {candidate.method for candidate in method_choice.candidates(problem, alg.FISTA)}
+        return found + [solver for solver in SOLVERS.values() if solver in allowed]
+    if isinstance(methods, (str, type)):
+        raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
+    found = [named(m) if isinstance(m, str) else m for m in methods]
+    for cls in found:
+        if not is_solver(cls) and not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
+            raise InputError(f"methods: {cls!r} is no algorithm; give names, or classes with a rule for their steps.")
+    names = [cls.__name__ for cls in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None or not found:
+        what = f"{twice} is asked for twice" if twice else "the list is empty"
+        raise InputError(f"methods: {what}; results are kept by the names of the classes.")
+    return found
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The cost per client that every candidate may use: rounds, bytes sent, or gradient evaluations."""
+
+    unit: str
+    amount: float
+
+    def rounds(self, method: alg.Algorithm | type[SecondOrder], problem: Problem, participants: int) -> int:
+        """How many rounds of a method the budget buys; of a solver at most, as it may send more than a gradient."""
+        if isinstance(method, type):
+            name, costs = method.__name__, {"rounds": 1.0, "gradients": 1.0, "bytes": 8.0 * problem.d}
+        else:
+            name = type(method).__name__
+            cost, share = (
+                cost_of_a_round(method, problem.d, problem.dtype, participants == problem.n),
+                participants / problem.n,
+            )
+            costs = {"rounds": 1.0, "gradients": cost.gradients * share, "bytes": cost.bytes_up * share}
+        self._check_pays(costs[self.unit], name)
+        rounds = int(self.amount // costs[self.unit])
+        if rounds >= 2**31:
+            raise InputError(
+                f"a budget of {self.amount:g} {self.unit} buys {rounds:.3g} rounds, more than can be counted."
+            )
+        return rounds
+
+    def cut(self, trace: Trace) -> Trace:
+        """The rows of a trace that the budget pays for."""
+        spent = trace[COSTS[self.unit]]
+        self._check_pays(spent[0], trace.provenance["algorithm"]["name"])
+        return replace(trace, columns={name: column[spent <= self.amount] for name, column in trace.columns.items()})
+
+    def _check_pays(self, each: float, name: str) -> None:
+        if self.amount < each:
+            raise InputError(
+                f"a budget of {self.amount:g} {self.unit} does not buy one round of {name}, which costs {each:g}; give more."
+            )
+
+
+def _budget(**given: float | None) -> Budget:
+    """The one budget that is given, or 300 rounds."""
+    chosen = {unit: amount for unit, amount in given.items() if amount is not None} or {"rounds": 300.0}
+    if len(chosen) > 1:
+        raise InputError(f"give one budget: {' or '.join(chosen)}.")
+    unit, amount = next(iter(chosen.items()))
+    if not 1 <= amount < np.inf:
+        raise InputError(f"{unit}={amount:g} must be at least 1, and finite.")
+    return Budget(unit, float(amount))
+
+
+# --- runs ---
+
+
+class Sampling(TypedDict):
+    """Mini-batches and samples of clients, as `grid` takes them."""
+
+    batch_size: int | None
+    participants: int | None
+    sampling: Scheme | None
+    seed: int
+
+
+def check_affordable(problem: Problem, method: Method, budget: Budget, tau: int, options: Sampling) -> None:
+    """Refuse a method that cannot run, or that the budget cannot pay, before anything has run."""
+    k = problem.n if options["participants"] is None else options["participants"]
+    if not is_solver(method):
+        budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
+        checked_sampling(options["sampling"], method, problem.weights, k)
+    elif options["batch_size"] is not None or k != problem.n:
+        raise InputError(
+            f"{method.__name__} needs every client and full gradients in every round. Leave batch_size and participants out, "
+            "or the solver."
+        )
+    else:
+        budget.rounds(method, problem, k)
+
+
+def tuned(
+    problem: Problem,
+    method: type[alg.Algorithm],
+    budget: Budget,
+    x_star: npt.ArrayLike,
+    tau: int,
+    candidates: int,
+    options: Sampling,
+    progress: Progress | None = None,
+) -> Trace:
+    """The best of `candidates` step sizes: factors 2^-k .. 2^k around the default one, each with the whole budget."""
+    scales = 2.0 ** (np.arange(candidates) - candidates // 2)
+    kinds = [default_steps(method, problem, tau, scale) for scale in scales]
+    k = problem.n if options["participants"] is None else options["participants"]
+    rounds = budget.rounds(kinds[0].bind(problem, k), problem, k)
+    every = max(1, rounds // 1000)
+    traces = grid(problem, kinds, rounds, x_star=x_star, record_every=every, progress=progress, **options)
+    final = [np.inf if "diverged" in t.provenance else _score(t) for t in traces]
+    best = int(np.argmin(final))
+    tuning = {
+        "unit": budget.unit,
+        "amount": budget.amount,
+        "scales": scales.tolist(),
+        "final_optimality": [float(v) if np.isfinite(v) else None for v in final],
+        "chosen_scale": float(scales[best]),
+        "at_edge": bool(best in (0, candidates - 1)),
+    }
+    return replace(traces[best], provenance={**traces[best].provenance, "tuning": tuning})
+
+
+def _score(trace: Trace) -> float:
+    """Optimality at the end of the budget; below 1e-10 the candidate that is there first wins."""
+    first = trace.first("optimality", 1e-10)
+    if first is None:
+        return float(trace["optimality"][-1])
+    return 1e-10 * first / max(int(trace["round"][-1]), 1)
+
+
+class RecordingFederation(InProcess):
+    """The sites of a problem, with the bytes of every message and the models it asked about."""
+
+    def __init__(self, problem: Problem):
+        super().__init__(problem.sites)
+        self.models: list[np.ndarray] = []
+        self.bytes_down: list[float] = []  # of the message to a site
+        self.bytes_up: list[float] = []  # of the replies, on average
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        replies = super().send(messages)
+        known, queries = set(self.cached), messages[0]  # every site receives the same message
+        self.bytes_down.append(sum(payload(query, known) for query in queries))
+        self.bytes_up.append(sum(payload(reply, set()) for reply in replies.values()) / len(replies))
+        self.models += [query.x[0] for query in queries if isinstance(query, Evaluate)]
+        return replies
+
+
+def solver_trace(problem: Problem, solver: type[SecondOrder], x_star: npt.ArrayLike, rounds: int) -> Trace:
+    """The run of a second-order solver with at most `rounds` messages, one row per message: the best model so far."""
+    sites, target = RecordingFederation(problem), np.asarray(x_star)
+    minimum = solve_federated(problem, solver.__name__, max_rounds=max(1, rounds - 1), federation=sites)
+    x, F, distances = sites.models[0], np.inf, []
+    for trial in sites.models:
+        value = problem.objective(trial)
+        if value <= F + 8 * np.finfo(float).eps * abs(value):
+            x, F = trial, min(F, value)
+        distances.append(np.linalg.norm(x - target))
+    messages = np.arange(1, len(sites.models) + 1)
+    columns = {
+        "round": messages,
+        "optimality": np.array(distances) / (np.linalg.norm(target) or 1.0),
+        "bytes_up": np.cumsum(sites.bytes_up),
+        "bytes_down": np.cumsum(sites.bytes_down),
+        "gradients": messages,
+    }
+    return Trace(columns, x, minimum.trace.provenance)
+
+
+# --- the comparison ---
+
+
+class MethodResult(TypedDict):
+    """The accuracy and the costs of one method, as plain data."""
+
+    to_accuracy: dict[str, dict[str, float | None]]  # accuracy -> unit -> cost per client; None if never reached
+    final_optimality: float
+    rounds: int
+    algorithm: dict[str, object]
+    tuning: NotRequired[dict[str, object] | None]  # the candidates and the choice; None for a solver
+
+
+@dataclass(frozen=True)
+class MethodComparison:
+    """Costs of several methods on one problem. `str` gives the table in the unit of the budget.
+
+    Attributes
+    ----------
+    problem : dict
+        The problem in plain values.
+    unit : str
+        Unit of the budget: "rounds", "bytes" or "gradients".
+    certificate : float
+        Norm of the gradient mapping at x*.
+    results : dict of str to dict
+        By method: `to_accuracy` (cost per client to each accuracy), `final_optimality`, `rounds`, `algorithm`, `tuning`.
+    traces : dict of str to Trace
+        By method: the run with the chosen step.
+    """
+
+    problem: dict[str, object]
+    unit: str
+    certificate: float
+    results: dict[str, MethodResult]
+    traces: dict[str, Trace]
+
+    def __str__(self) -> str:
+        return self.table(self.unit)
+
+    def table(self, unit: str) -> str:
+        """Cost per client to each accuracy, in rounds, bytes or gradients, the methods that get furthest first."""
+        levels = list(next(iter(self.results.values()))["to_accuracy"])
+
+        def costs(result: MethodResult) -> list[float]:
+            paid = [result["to_accuracy"][level][unit] for level in levels]
+            return [np.inf if cost is None else cost for cost in paid]
+
+        rows = []
+        for name, result in sorted(self.results.items(), key=lambda item: costs(item[1])[::-1]):
+            scale = "-"
+            if tuning := result.get("tuning"):
+                scale = f"{tuning['chosen_scale']:g}" + (" (edge of the grid)" if tuning["at_edge"] else "")
+            cells = [f"{cost:g}" if np.isfinite(cost) else "-" for cost in costs(result)]
+            rows.append([name, *cells, f"{result['final_optimality']:.1e}", scale])
+        return text_table(["method", *(f"to {level}" for level in levels), "final", "step scale"], rows)
+
+    def save(self, out: Path) -> None:
+        """Write traces/, comparison.json and the curves below `out`."""
+        for name, trace in self.traces.items():
+            trace.save(out / "traces" / name)
+        x_star = {"gradient_mapping": self.certificate}
+        content = {"problem": self.problem, "x_star": x_star, "methods": self.results}
+        write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
+        lines = [Line(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
+        draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
+
+
+def compare_methods(
+    problem: Problem,
+    methods: Sequence[str | Method] | None = None,
+    *,
+    rounds: float | None = None,
+    bytes: float | None = None,
+    gradients: float | None = None,
+    tau: int = 5,
+    candidates: int = 7,
+    batch_size: int | None = None,
+    participants: int | None = None,
+    sampling: Scheme | None = None,
+    seed: int = 0,
+    accuracies: Sequence[float] = ACCURACIES,
+    out: str | Path | None = None,
+    stream: TextIO | None = None,
+) -> MethodComparison:
+    """Tune and run every method with the same budget, and measure ||x - x*|| / ||x*|| against its cost.
+
+    Parameters
+    ----------
+    problem : Problem
+    methods : sequence of str or class, optional
+        Local-update methods and the solvers "ProximalNewton" and "ProximalBFGS", by name or class. All that the problem
+        allows, unless given.
+    rounds, bytes, gradients : float, optional
+        The budget of every candidate, per client: communication rounds, bytes sent, or gradient evaluations. Give one of
+        them; 300 rounds unless given. A message of a solver is a round and counts as one gradient evaluation.
+    tau : int
+        Local steps per round.
+    candidates : int
+        Step sizes tried per method: powers of two around its default one. Solvers have none to try.
+    batch_size : int, optional
+        Mini-batch size; full gradients unless given.
+    participants : int, optional
+        Clients per round; all unless given.
+    sampling : str, optional
+        How a sample of clients stands for all (see `simulate`); each method's own scheme unless given.
+    seed : int
+        Seed of mini-batches and samples.
+    accuracies : sequence of float
+        Levels of ||x - x*|| / ||x*|| whose costs are reported.
+    out : path, optional
+        A folder for traces, JSON and curves. Nothing is written without it.
+    stream : text file, optional
+        Where progress is shown; standard error unless given.
+
+    Returns
+    -------
+    MethodComparison
+
+    Raises
+    ------
+    InputError
+        If a method is unknown, does not suit the problem, or costs more than the budget.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> compared = cf.compare_methods(problem, ["DecoupledProx", "FedDA", "ProximalNewton"], rounds=60, candidates=3)
+    >>> compared.results["DecoupledProx"]["final_optimality"] < compared.results["FedDA"]["final_optimality"]
+    True
+    >>> compared.results["ProximalNewton"]["to_accuracy"]["1e-08"]["rounds"] < 10
+    True
+    """
+    budget = _budget(rounds=rounds, bytes=bytes, gradients=gradients)
+    candidates = check_int(candidates, "candidates", 1)
+    if candidates > MOST_CANDIDATES:
+        raise InputError(f"candidates={candidates} must be at most {MOST_CANDIDATES}: they are powers of two.")
+    if out is not None:
+        check_matplotlib()
+        check_writable(Path(out), f"out={str(out)!r}")
+    options = Sampling(batch_size=batch_size, participants=participants, sampling=sampling, seed=seed)
+    chosen = methods_for(problem, methods)
+    if methods is None and (batch_size is not None or participants not in (None, problem.n)):
+        chosen = [method for method in chosen if not is_solver(method)]
+    for method in chosen:
+        check_affordable(problem, method, budget, tau, options)
+    x_star = solve_pooled(problem)
+    steps = Steps(len(chosen), stream)
+    traces: dict[str, Trace] = {}
+    results: dict[str, MethodResult] = {}
+    for method in chosen:
+        progress = steps.start(method.__name__)
+        if is_solver(method):
+            trace = budget.cut(solver_trace(problem, method, x_star, budget.rounds(method, problem, problem.n)))
+        else:
+            trace = tuned(problem, method, budget, x_star, tau, candidates, options, progress)
+        traces[method.__name__] = trace
+        results[method.__name__] = {**costs_of(trace, accuracies), "tuning": trace.provenance.get("tuning")}
+    steps.finish()
+    compared = MethodComparison(problem.describe(), budget.unit, x_star.gradient_mapping, results, traces)
+    if out is not None:
+        compared.save(Path(out))
+    return compared
+
+
+def costs_of(trace: Trace, accuracies: Sequence[float], costs: Mapping[str, str] = COSTS) -> MethodResult:
+    """The cost per client (`costs`: unit, column) at which a run first reaches each accuracy, and where it ends."""
+    to_accuracy: dict[str, dict[str, float | None]] = {}
+    for level in accuracies:
+        hits = np.flatnonzero(trace["optimality"] <= level)
+        to_accuracy[f"{level:g}"] = {
+            unit: (float(trace[column][hits[0]]) if hits.size else None) for unit, column in costs.items()
+        }
+    return {
+        "to_accuracy": to_accuracy,
+        "final_optimality": float(trace["optimality"][-1]),
+        "rounds": int(trace["round"][-1]),
+        "algorithm": trace.provenance["algorithm"],
+    }

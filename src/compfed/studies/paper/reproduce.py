@@ -1,0 +1,147 @@
+"""`compfed reproduce`: run every experiment, draw every figure, check every claim, write the report."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TextIO
+
+from compfed._utils.files import check_writable, write_text
+from compfed._utils.progress import Steps
+from compfed._utils.text import versions
+from compfed.errors import InputError
+from compfed.report.figures import check_matplotlib
+from compfed.report.html_page import write_page
+from compfed.studies.paper.claims import Claim, all_claims
+from compfed.studies.paper.experiments import ALGORITHM_1, QUICK, Experiment, Group, Key, Size, Traces, experiments
+from compfed.studies.paper.figures import draw_figures
+from compfed.trace import Trace
+
+TITLE = "Composite federated learning with heterogeneous data, reproduced"
+
+
+def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: TextIO | None = None) -> list[Claim]:
+    """Write figures/, traces/, claims.json and report.html below `out`; return the claims."""
+    check_matplotlib()
+    size = QUICK if quick else Size()
+    if seeds is not None:
+        if seeds < 1:
+            raise InputError(f"--seeds {seeds}: at least one seed is needed; the paper's bands use five or more.")
+        size = replace(size, seeds=seeds)
+    check_writable(out, f"--out {out}")
+    out.mkdir(parents=True, exist_ok=True)
+
+    finished, todo = FinishedExperiments(out, size), list(experiments(size))
+    steps = Steps(len(todo) + 1, stream)
+    try:
+        traces = _all_traces(todo, finished, steps)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"{len(finished)} of {len(todo)} steps are finished and kept in {out}; the same command goes on from them."
+        ) from None
+    steps.start("figures and report")
+    claims = all_claims(traces)
+    rows = [asdict(claim) for claim in claims]
+    write_text(out / "claims.json", json.dumps(rows, indent=2) + "\n")
+    figures = draw_figures(traces, out / "figures")
+    provenance = traces[ALGORITHM_1][0].provenance
+    settings = {"size": asdict(size), **{k: provenance[k] for k in ("problem", "dtype", "device", "versions")}}
+    lead = (
+        f"Zhang, Hu and Johansson (ICASSP 2024): {size.clients} clients, heterogeneous logistic regression with ridge 0.01 and "
+        f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
+    )
+    write_page(out / "report.html", TITLE, lead, rows, figures, settings)
+    finished.clear()
+    steps.finish()
+    return claims
+
+
+class _Stopped(Exception):
+    """Ends an experiment, because another one failed or the run was interrupted."""
+
+
+def _all_traces(todo: list[Experiment], finished: FinishedExperiments, steps: Steps) -> Traces:
+    """The traces of all experiments, each saved when it ends. When one fails, or on Ctrl-C, the others stop."""
+    stop = threading.Event()
+
+    def finish(experiment: Experiment) -> Traces:
+        known = finished.traces(experiment.name)
+        show = steps.start(experiment.name + ("" if known is None else ": finished before"))
+        if known is not None:
+            return known
+
+        def progress(rounds: int, total: int) -> None:
+            if stop.is_set():
+                raise _Stopped
+            show(rounds, total)
+
+        traces = experiment.run(progress)
+        finished.add(experiment.name, traces)
+        return traces
+
+    # Compiling and small programs keep one core busy, so two experiments run side by side.
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        running = [pool.submit(finish, experiment) for experiment in todo]
+        try:
+            for future in wait(running, return_when=FIRST_EXCEPTION).done:
+                future.result()  # raises its error at once, while others may still run
+            return {key: runs for future in running for key, runs in future.result().items()}
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+class FinishedExperiments:
+    """Traces of finished experiments on disk, so that an interrupted reproduction continues with the next one.
+
+    The list `unfinished.json` exists while a reproduction is under way. Only experiments of the same size, made with the
+    same versions, are reused.
+    """
+
+    def __init__(self, out: Path, size: Size):
+        self.out, self._lock = out, threading.Lock()
+        self._list = out / "unfinished.json"
+        self._made_with = json.loads(json.dumps({"size": asdict(size), "versions": versions()}))
+        self._steps: dict[
+            str, list[tuple[str, str, float | None, int]]
+        ] = {}  # (group, name, value, traces) of each key
+        try:
+            found = json.loads(self._list.read_text(encoding="utf-8"))
+            if found["made_with"] == self._made_with:
+                self._steps = found["steps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # without a readable list every experiment runs
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def traces(self, name: str) -> Traces | None:
+        """The traces of a finished experiment; None for one that has to run."""
+        try:
+            return {
+                (key := Key(Group(group), line, value)): [Trace.load(self._path(key, i)) for i in range(count)]
+                for group, line, value, count in self._steps[name]
+            }
+        except (InputError, OSError, KeyError, ValueError, TypeError):
+            return None
+
+    def add(self, name: str, traces: Traces) -> None:
+        """Save the traces of an experiment, then list them."""
+        for key, runs in traces.items():
+            for i, trace in enumerate(runs):
+                trace.save(self._path(key, i))
+        with self._lock:
+            self._steps[name] = [(str(key.group), key.name, key.value, len(runs)) for key, runs in traces.items()]
+            write_text(self._list, json.dumps({"made_with": self._made_with, "steps": self._steps}) + "\n")
+
+    def clear(self) -> None:
+        """Remove the list: the next reproduction starts anew."""
+        self._list.unlink(missing_ok=True)
+
+    def _path(self, key: Key, i: int) -> Path:
+        return self.out / "traces" / f"{re.sub(r'[^a-z0-9.]+', '-', str(key).lower()).strip('-')}-{i}"
