@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compfed.solvers.method_choice import BANDWIDTH, ROUNDS, automatic
 from problems import logistic
 from sklearn.exceptions import ConvergenceWarning
 
@@ -16,7 +17,6 @@ import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx, ProximalBFGS, ProximalNewton, default_steps
 from compfed.estimators.path import path_over
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
-from compfed.solvers.method_choice import BANDWIDTH, ROUNDS, automatic
 from compfed.solvers.second_order import NO_MINIMISER
 
 SMALL = logistic()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compfed.solvers.method_choice import of_first_order
 from problems import logistic, quadratic_oracle, quadratics, soft
 from sklearn.linear_model import PoissonRegressor
 
@@ -26,7 +27,6 @@ from compfed.federation import InProcess, run_program
 from compfed.federation.server.rounds import Evaluation, Order, Segment, looked
 from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import minimising
-from compfed.solvers.method_choice import of_first_order
 from compfed.solvers.search import Search, Start
 
 # one problem for all, so that a method compiles once

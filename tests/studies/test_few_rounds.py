@@ -14,7 +14,7 @@ from places import ROOT
 
 import compfed as cf
 from compfed.cli import main
-from compfed.solvers import method_choice as choice_of_method
+from compfed.solvers import auto as choice_of_method
 from compfed.studies.few_rounds import ACCURACIES, METHODS, by_questions, cell, problems, raw_columns, run, wide
 from compfed.trace import Trace
 

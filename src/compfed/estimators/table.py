@@ -1,8 +1,7 @@
-"""The table that `fit` was given, checked and cut into sites: the data's side of a fit in one process.
+"""The table that `fit` was given, checked and cut into sites in this process.
 
-Folds that speak of the rows of one table: an array, a splitter of scikit-learn, pairs of train and test rows.
-
-They are worked out where the table is, and the sites are built with them.
+Folds can be given by the rows of the table: an array, a splitter of scikit-learn, or pairs of train and test rows. They are
+computed here, and the sites are built with them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
+import numpy.typing as npt
+from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_run, rows_by
@@ -29,43 +29,46 @@ from compfed.data.validation import (
     site_of_every_row,
 )
 from compfed.errors import InputError, OneSiteWarning
-from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Parts
+from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Split
 from compfed.federation.site.site import Site, room_for
 from compfed.problem.sparse_rows import SMALL
 from compfed.simulation.federation import Simulated
 
 
-class _NotSaid:
+class Unspecified:
+    """The type of `UNSPECIFIED`, the default of `sites`: unlike None, it leads to a `OneSiteWarning`."""
+
     def __repr__(self) -> str:
-        return "not said"
+        return "unspecified"
 
 
-NOT_SAID = _NotSaid()  # `sites` of a call that does not speak of them; None says that there is one
-Split = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
+UNSPECIFIED = Unspecified()
+Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
+Masks = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows with their labels, weights and sites; rows of weight 0 are no rows."""
+    """Rows with their labels, weights and sites. Rows of weight 0 belong to no site."""
 
-    X: Any  # an array, or a large csr matrix
+    X: np.ndarray | Any  # an array, or a large csr matrix
     y: np.ndarray
     weights: np.ndarray | None
     names: tuple[str, ...]
-    rows: tuple[np.ndarray, ...]  # where each site's rows are in what was given
-    length: int  # rows of what was given, those of weight 0 included
+    rows: tuple[np.ndarray, ...]  # positions of each site's rows in X
+    length: int  # rows of X, those of weight 0 included
     columns: tuple[str, ...] | None
     __repr__ = shapes_shown
 
-    def federation(self, splits: Sequence[Split] = ()) -> Simulated:
-        """The sites, which know of the given splits what concerns their own rows."""
+    def federation(self, splits: Sequence[Masks] = ()) -> Simulated:
+        """The sites, each with its own rows of the splits."""
         place = np.zeros(self.length, int)
         place[np.concatenate(self.rows)] = np.concatenate([np.arange(len(r)) for r in self.rows])
         sites = []
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             sites.append(
                 Site(
-                    self.X[as_run(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
+                    self.X[as_run(rows)],  # contiguous rows are not copied: the sites live no longer than a fit
                     self.y[rows],
                     name=name,
                     index=i,
@@ -79,9 +82,9 @@ class Table:
         return Simulated(sites)
 
 
-def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
-    """After a fit that was not told of sites: it took all rows for those of one."""
-    if sites is NOT_SAID:
+def warn_of_one_site(name: str, sites: object, stacklevel: int = 3) -> None:
+    """Warn after a fit without `sites`, which took all rows for those of one site."""
+    if sites is UNSPECIFIED:
         warnings.warn(
             f"{name}: no sites were given, so all rows were fitted as those of one site, and messages and bytes are those of "
             "one. Give sites=..., the site of every row or the name of a column of X; sites=None says that one is meant.",
@@ -90,8 +93,8 @@ def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
         )
 
 
-def check_features(name: str, X: Any) -> None:
-    """Refuse rows that would be read as something else; what is left to refuse, scikit-learn refuses."""
+def check_features(name: str, X: Features) -> None:
+    """Refuse features that would be read as something else; scikit-learn refuses the rest."""
     unmasked(X, f"{name}: X")
     if is_frame(X):
         check_frame(X, f"{name}: X")
@@ -100,15 +103,14 @@ def check_features(name: str, X: Any) -> None:
     _check_real(name, "X", X)
 
 
-def column_labels(X: Any) -> tuple[Any, ...] | None:
-    """The names of a DataFrame's columns where they are not all words: scikit-learn takes no note of those."""
-    if not is_frame(X) or all(isinstance(name, str) for name in X.columns):
-        return None
-    return tuple(X.columns)
+def column_labels(X: object) -> tuple[Any, ...] | None:
+    """The names of a DataFrame's columns where they are not all text: scikit-learn ignores those."""
+    columns = getattr(X, "columns", ()) if is_frame(X) else ()
+    return None if all(isinstance(name, str) for name in columns) else tuple(columns)
 
 
-def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: int) -> None:
-    """Refuse a DataFrame whose columns have other names than at fit, or another order; words are scikit-learn's to check.
+def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width: int) -> None:
+    """Refuse a DataFrame whose columns have other names than at fit, or another order; scikit-learn checks names that are text.
 
     `fitted` are the names at fit; None for a fit to an array, whose columns are known by their numbers.
     """
@@ -120,7 +122,7 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
     found: list[Any] = [str(label) for label in given] if by_word else list(given)
     if found == known or (
         (fitted is None or by_word) and set(found) != set(known)
-    ):  # names that say nothing of the fit
+    ):  # names unrelated to those of the fit
         return
     at = next(j for j, (a, b) in enumerate(zip(found, known, strict=True)) if a != b)
     place = {label: j for j, label in enumerate(found)}
@@ -131,8 +133,8 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
     )
 
 
-def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
-    """The same of a table with labels, sites and weights."""
+def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: npt.ArrayLike | None) -> None:
+    """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X)
     unmasked(y, f"{name}: y")
     if issparse(y):
@@ -143,36 +145,43 @@ def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> No
             f"{name}: y holds dates or times, which are no numbers. Give numbers, such as days since the first."
         )
     if sample_weight is not None:
-        numbers_or_truths(sample_weight, f"{name}: sample_weight")
+        _check_weights(sample_weight, f"{name}: sample_weight")
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
         check_same_order(given[first], table, what, first)
 
 
-def _kind(values: Any) -> str:
+def _kind(values: object) -> str:
     return getattr(getattr(values, "dtype", None), "kind", "f")
 
 
-def _check_real(name: str, what: str, values: Any) -> None:
+def _check_real(name: str, what: str, values: object) -> None:
     if _kind(values) == "c":  # scikit-learn would say the same, and show the values
         raise InputError(f"{name}: Complex data not supported: {what} has complex numbers. Give {what}.real, say.")
 
 
-def numbers_or_truths(values: Any, what: str) -> None:
-    """Refuse weights that are words, dates or behind a mask."""
+def _check_weights(values: npt.ArrayLike, what: str) -> None:
+    """Refuse weights that are text, dates or masked."""
     unmasked(values, what)
-    if np.asarray(values).dtype.kind not in "biufOc":  # the rest is scikit-learn's to refuse
+    if np.asarray(values).dtype.kind not in "biufOc":  # scikit-learn refuses the rest
         floats(np.asarray(values, object), what)
         raise InputError(f"{what} must be numbers, not text or dates.")
 
 
-def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
+def make_table(
+    name: str,
+    X: Any,
+    y: np.ndarray,
+    sites: object,
+    sample_weight: npt.ArrayLike | None,
+    columns: Sequence[object] | None,
+) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
         X = X.toarray()
     length = X.shape[0]
-    one = sites is None or sites is NOT_SAID
+    one = sites is None or sites is UNSPECIFIED
     need = f"{name}: sites must be the site of every row"
     where = np.zeros(length, int) if one else site_of_every_row(need, sites)
     if len(where) != length:
@@ -196,15 +205,15 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
     )
 
 
-def speaks_of_rows(cv: Any) -> bool:
-    """Whether `cv` is about the rows of one particular table."""
+def lists_rows(cv: object) -> bool:
+    """Whether `cv` lists the rows of one particular table."""
     return not isinstance(cv, (str, int, np.integer)) and not hasattr(cv, "split")
 
 
-def splits_of(table: Table, cv: Any, given_to_fit: Sequence[Any] = ()) -> list[Split]:
-    """Masks (train, test) over the rows of a table, for folds that speak of them; none for those the sites make.
+def row_masks(table: Table, cv: Any, given_to_fit: Sequence[object] = ()) -> list[Masks]:
+    """Masks (train, test) over the rows of a table, for folds given by rows; none for folds that the sites make.
 
-    `given_to_fit` are X, y, ...: folds with an index of pandas need theirs.
+    `given_to_fit` are X, y, ...: folds with a pandas index must have the index of these.
     """
     if isinstance(cv, (str, int, np.integer)):
         return []
@@ -215,7 +224,7 @@ def splits_of(table: Table, cv: Any, given_to_fit: Sequence[Any] = ()) -> list[S
         fold = _fold_of_each(given, table.length)
         there = np.concatenate(table.rows)
         return [(fold != k, fold == k) for k in np.unique(fold[there])]
-    return [_masks(pair, table.length, rows) for pair in given]
+    return [_pair_masks(pair, table.length, rows) for pair in given]
 
 
 def _listed(table: Table, cv: Any) -> list[Any]:
@@ -224,7 +233,7 @@ def _listed(table: Table, cv: Any) -> list[Any]:
         X, y = np.zeros((table.length, 1)), table.y if table.y.ndim == 1 else np.zeros(table.length)
         try:
             return list(cv.split(X, y))
-        except ValueError:  # one that keeps groups together: they are the sites
+        except ValueError:  # a splitter by groups: these are the sites
             groups = np.full(table.length, -1)
             for i, rows in enumerate(table.rows):
                 groups[rows] = i
@@ -254,7 +263,7 @@ def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
     return folds
 
 
-def _masks(pair: Any, length: int, rows: Any) -> Split:
+def _pair_masks(pair: Sequence[Any], length: int, rows: object) -> Masks:
     """A pair of row numbers, or of masks, as masks; a mask with an index needs that of `rows`, if they have one."""
     if len(pair) != 2:
         raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
@@ -273,7 +282,7 @@ def _masks(pair: Any, length: int, rows: Any) -> Split:
 
 
 def _check_row_numbers(chosen: np.ndarray, length: int) -> None:
-    """Refuse whole numbers that may be a mask, and row numbers that come twice: a mask has every row once."""
+    """Refuse integers that may be a mask, and duplicate row numbers: a mask has every row once."""
     if chosen.dtype.kind not in "iu":
         return
     if chosen.shape == (length,) and length > 1 and np.isin(chosen, (0, 1)).all():
@@ -281,7 +290,7 @@ def _check_row_numbers(chosen: np.ndarray, length: int) -> None:
             f"cv has a pair (train, test) with {length} whole numbers 0 and 1 for {length} rows: they may be a mask or row "
             "numbers. Give np.asarray(part, dtype=bool) for a mask, np.flatnonzero(part) for its row numbers."
         )
-    numbers = chosen.astype(np.int64)  # to an int8 no length can be added
+    numbers = chosen.astype(np.int64)  # the length would overflow an int8
     rows, counts = np.unique(np.where(numbers < 0, numbers + length, numbers), return_counts=True)
     if (counts > 1).any():
         raise InputError(
@@ -290,10 +299,10 @@ def _check_row_numbers(chosen: np.ndarray, length: int) -> None:
         )
 
 
-def fold_column(table: Table, sites: Sequence[Any], parts: Sequence[Parts]) -> np.ndarray:
-    """The number of the split that holds each row of the table out; -1 for a row that none does."""
+def fold_of_rows(table: Table, sites: Sequence[Any], splits: Sequence[Split]) -> np.ndarray:
+    """The number of the split that tests with each row of the table; -1 for a row that none does."""
     fold = np.full(table.length, -1)
-    for number, part in enumerate(parts):
+    for number, split in enumerate(splits):
         for rows, site in zip(table.rows, sites, strict=True):
-            fold[rows[part(True).mask(site)]] = number
+            fold[rows[split.test.mask(site)]] = number
     return fold

@@ -38,10 +38,8 @@ from compfed.report.figures import Line, Panel, draw_rows, pyplot
 from compfed.simulation import simulate
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
-from compfed.solvers.auto import starting
-from compfed.solvers.method_choice import Method
-from compfed.solvers.search import Search
-from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, SecondOrder
+from compfed.solvers.auto import evaluate_start
+from compfed.solvers.search import SOLVERS, Method, ProximalBFGS, ProximalNewton, SearchOptions, SecondOrder
 from compfed.studies.methods_compared import costs_to
 from compfed.studies.paper.setting import paper_problem
 from compfed.trace import Trace
@@ -135,7 +133,9 @@ def by_trials(problem: Problem, method: type[SecondOrder], x_star: np.ndarray, r
 
 def by_rounds(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """Rounds with the suggested steps until the last accuracy is reached, after the message that a search begins with."""
-    _, first = run_program(InProcess(problem.sites), starting(spec_of(problem), Search(method), problem.start))
+    _, first = run_program(
+        InProcess(problem.sites), evaluate_start(spec_of(problem), SearchOptions(method), problem.start)
+    )
     algorithm, trace = default_steps(method, problem), None
     while trace is None or (trace["optimality"].min() > ACCURACIES[-1] and trace["round"][-1] < rounds - 1):
         done = 0 if trace is None else int(trace["round"][-1])

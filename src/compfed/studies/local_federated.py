@@ -16,7 +16,7 @@ import numpy as np
 from compfed._utils.text import number_table
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.programs.fit import Fitted, Plan, fitting
+from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
@@ -73,16 +73,16 @@ def compare_local_federated(
         )
     if not 0 < test_size < 1:
         raise InputError(f"test_size={test_size!r} must be between 0 and 1.")
-    plan, alpha = estimator.plan(), float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # checked above
+    plan, alpha = estimator.fit_options(), float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # checked above
     talk = _comparing(federation, plan, alpha, test_size, seed)
     (coefficients, intercepts, losses, rows), cost = run_program(federation, talk)
     names = (*(f"local: {name}" for name in federation.names), AVERAGE, FEDERATED)
     return LocalFederated(federation.names, names, coefficients, intercepts, losses, rows, cost)
 
 
-def _comparing(federation: Federation, plan: Plan, alpha: float, test_size: float, seed: int) -> Program[Any]:
-    kept, out = (Holdout(test_size, seed, plan.family.of_classes, held_out) for held_out in (False, True))
-    talks: list[Program[Any]] = [fitting(federation, plan, alpha, kept)]
+def _comparing(federation: Federation, plan: FitOptions, alpha: float, test_size: float, seed: int) -> Program[Any]:
+    kept, out = (Holdout(test_size, seed, plan.family.classifies, held_out) for held_out in (False, True))
+    talks: list[Program[Any]] = [fit(federation, plan, alpha, kept)]
     n = len(federation.names)
     talks += [for_site(i, n, _locally(_alone(federation, i), plan, alpha, kept)) for i in range(n)]
     fitted, *local = yield from gather(talks)
@@ -111,10 +111,10 @@ def _alone(federation: Federation, i: int) -> Federation:
     return own(i) if own is not None else SingleSite(federation, i)
 
 
-def _locally(federation: Federation, plan: Plan, alpha: float, kept: Holdout) -> Program[Fitted | None]:
+def _locally(federation: Federation, plan: FitOptions, alpha: float, kept: Holdout) -> Program[Fitted | None]:
     """The fit with one site; None where it cannot be made, as with rows of a single class."""
     try:
-        return (yield from fitting(federation, plan, alpha, kept))
+        return (yield from fit(federation, plan, alpha, kept))
     except InputError:
         return None
 
@@ -124,9 +124,9 @@ def _models(fitted: Fitted, local: Sequence[Fitted | None]) -> list[tuple[np.nda
     own = fitted.prepared.scaling.coefficients(fitted.minimum.x)
     models: list[tuple[np.ndarray, np.ndarray] | None] = []
     weights = []
-    for fit, weight in zip(local, fitted.prepared.gathered.totals, strict=True):
-        found = None if fit is None else fit.prepared.scaling.coefficients(fit.minimum.x)
-        same = found is not None and fit is not None and _same_outputs(fit, fitted)
+    for local_fit, weight in zip(local, fitted.prepared.summary.totals, strict=True):
+        found = None if local_fit is None else local_fit.prepared.scaling.coefficients(local_fit.minimum.x)
+        same = found is not None and local_fit is not None and _same_outputs(local_fit, fitted)
         models.append(found if same else None)
         weights += [weight] if same else []
     usable = [m for m in models if m is not None]
@@ -138,5 +138,5 @@ def _models(fitted: Fitted, local: Sequence[Fitted | None]) -> list[tuple[np.nda
 
 
 def _same_outputs(one: Fitted, other: Fitted) -> bool:
-    a, b = (fit.prepared.gathered.labels.classes for fit in (one, other))
+    a, b = (fit.prepared.summary.labels.classes for fit in (one, other))
     return (a is None) == (b is None) and (a is None or b is None or np.array_equal(a, b))

@@ -13,7 +13,7 @@ from compfed.data.splits import held_out
 from compfed.data.validation import floats, site_of_every_row
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.table import speaks_of_rows
+from compfed.estimators.table import lists_rows
 from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, Table, average, local_fits, plain
 from compfed.studies.local_federated_pooled.judged import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled
@@ -78,7 +78,7 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             f"compare_local_federated_pooled needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got "
             f"{type(estimator).__name__}."
         )
-    if speaks_of_rows(getattr(estimator, "cv", 5)):
+    if lists_rows(getattr(estimator, "cv", 5)):
         raise InputError(
             f"{type(estimator).__name__}: its cv speaks of the rows of one table, and a comparison fits to several parts of "
             "it. Give a number of folds, 'leave-one-site-out' or a splitter."

@@ -25,7 +25,7 @@ from compfed.estimators import (
     FederatedMultiTaskLasso,
     FederatedPoissonRegressor,
 )
-from compfed.estimators.programs.fit import Prepared, prepared_of
+from compfed.estimators.programs.fit import PreparedProblem, describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.solve import solve_pooled
 
@@ -55,11 +55,11 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
     `sites` matter for nothing but site_weights="equal".
     """
     fitted: Any = clone(model)
-    federation = fitted.tabulated(X, y, sites, None).federation()
-    prepared, _ = run_program(federation, prepared_of(federation, fitted.plan()))
+    federation = fitted.make_table(X, y, sites, None).federation()
+    prepared, _ = run_program(federation, describe_and_prepare(federation, fitted.fit_options()))
     problem = federation.problem(prepared.at(fitted.alpha))
-    if prepared.gathered.labels.classes is not None:
-        fitted.classes_ = prepared.gathered.labels.classes
+    if prepared.summary.labels.classes is not None:
+        fitted.classes_ = prepared.summary.labels.classes
     rows, centre, scale = _rows(fitted, X, y, sites)
     scale_of_gradient = prepared.null.scale or 1.0
     failed = []
@@ -80,9 +80,9 @@ def fit_pooled(model: Any, X: np.ndarray, y: np.ndarray, sites: np.ndarray) -> t
     return answer, f"compfed.solve, centralised ({why})"
 
 
-def _published(model: Any, prepared: Prepared, coef: np.ndarray, intercept: np.ndarray) -> Any:
-    model.coef_, model.intercept_ = prepared.plan.family.published(coef, intercept)
-    model.one_outcome_ = prepared.gathered.labels.one_column
+def _published(model: Any, prepared: PreparedProblem, coef: np.ndarray, intercept: np.ndarray) -> Any:
+    model.coef_, model.intercept_ = prepared.options.family.coef_and_intercept(coef, intercept)
+    model.one_outcome_ = prepared.summary.labels.one_column
     return model
 
 
