@@ -92,12 +92,12 @@ def test_a_gap_is_a_number_one_can_use():
     """A slope at the end of the conjugate's domain must not make the bound infinite."""
     table = cf.data.bundled.breast_cancer()
     for alpha in (0.1, 0.01, 1e-3):
-        model = cf.FederatedLogisticRegression(alpha=alpha).fit(table.X, table.y, sites=table.sites)
+        model: Any = cf.FederatedLogisticRegression(alpha=alpha).fit(table.X, table.y, sites=table.sites)
         assert 0 < model.certificate_.duality_gap < 1e-9
     with pytest.warns(
         ConvergenceWarning, match="Rounding hides what is left: columns or labels are far larger than they vary"
     ):
-        shifted = cf.FederatedLasso(alpha=0.1).fit(X, Y + 1e12, sites=SITES)
+        shifted: Any = cf.FederatedLasso(alpha=0.1).fit(X, Y + 1e12, sites=SITES)
     assert not shifted.certificate_.within_reach
     assert shifted.certificate_.duality_gap > 0, "rounding may not make it negative"
 

@@ -32,6 +32,11 @@ MASK = np.arange(12) == 3
 LASSO: Any = cf.FederatedLasso
 
 
+def wrong(value: Any) -> Any:
+    """A value of a type that a type checker would refuse."""
+    return value
+
+
 def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
     return (cf.FederatedLasso(0.01) if model is None else model).fit(X, y, **({"sites": SITES} | given))
 
@@ -155,7 +160,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"row 11 2 times; every row may be in a part once",
     ),
     "a splitter that draws with replacement": (
-        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])]))),
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=wrong(SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])])))),
         r"row 5 2 times",
     ),
     "a mask of whole numbers": (
@@ -181,7 +186,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "groups with a hole": (lambda: fit(model=cf.FederatedGroupLasso(groups=[0, None, 1])), r"1 row\(s\) have none"),
     "truth values for features": (lambda: fit(model=cf.FederatedGroupLasso(groups=[[True, 2], [0]])), r"exactly once"),
     "weights of groups by name": (
-        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights={0: 1, 1: 2})),
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights=wrong({0: 1, 1: 2}))),
         r"group_weights=\{0: 1, 1: 2\} cannot be read",
     ),
 }  # fmt: skip

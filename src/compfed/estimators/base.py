@@ -324,8 +324,9 @@ class FederatedModel(BaseEstimator):
             self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
+        given: Any = (X, y)  # scikit-learn's annotations say str
         X, y = validate_data(
-            checked, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
             dtype=np.float64,
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
@@ -381,11 +382,11 @@ class FederatedModel(BaseEstimator):
     def linear_predictor(self, X: Features) -> np.ndarray:
         """The linear predictor z = X w + b, of shape (rows, outputs)."""
         check_is_fitted(self)
-        X = self._without_sites(X)
-        check_features(type(self).__name__, X)
-        check_same_columns(type(self).__name__, X, self._names_at_fit(), np.shape(self.coef_)[-1])
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
-        return np.asarray(X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+        rows = self._without_sites(X)
+        check_features(type(self).__name__, rows)
+        check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
+        rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+        return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""

@@ -1,9 +1,11 @@
 """Estimators that choose alpha by cross-validation: the twin of each estimator with a given alpha, made from its class."""
+# pyright: reportIncompatibleVariableOverride=false
+# The alpha of an estimator is a parameter, and that of its twin is not.
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -84,9 +86,8 @@ class CrossValidated(FederatedModel):
     rule: str = "best"
     seed: int = 0
 
-    if not TYPE_CHECKING:
-        # As a class variable, the alpha of the twin is no parameter; as this property, it is no attribute either.
-        alpha: ClassVar = property(lambda self: _raise_no_alpha(self))
+    # As a class variable, the alpha of the twin is not a parameter; as this property, it is not an attribute either.
+    alpha: ClassVar[property] = property(lambda self: _raise_no_alpha(self))
 
     def fit(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -286,7 +286,7 @@ class FederatedGroupLasso(Regressor):
     """
 
     alpha: float = first(default=1.0)
-    groups: Sequence[object] | np.ndarray | None = None
+    groups: Iterable[object] | None = None
     group_weights: npt.ArrayLike | None = None
 
     def family(self) -> Family:

@@ -7,7 +7,7 @@ alike, and reads no row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def evaluate_start(
     try:
         sums = yield [Request((bound,), weights=spec.weights), evaluate_request(spec, trial)]
     except SiteRefusal as refusal:
-        sums = refusal.sums
+        sums: Any = refusal.sums
         if trial.W is None or isinstance(sums[0][0], Refusal):
             raise
         trial, refused = Trial(x), str(refusal)
@@ -93,7 +93,7 @@ def _solve_by_trials(
 ) -> Program[FederatedSolution]:
     """A second-order search. Where a site refuses its Hessian, "auto" goes on without."""
     given = search.algorithm
-    if isinstance(given, tuple(SOLVERS.values())):
+    if isinstance(given, (ProximalNewton, ProximalBFGS)):
         solver: SecondOrder = given
     else:
         solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
@@ -210,14 +210,17 @@ def choose_method(
 
 def _choose(spec: ProblemSpec, search: SearchOptions, start: Start | None = None) -> Choice:
     """The method to use; before the start is known, the first-order method stands for all of its kind."""
-    if isinstance(search.algorithm, (Algorithm, *SOLVERS.values())):
-        return Choice(type(search.algorithm))
-    if search.algorithm == FIRST_ORDER:
+    asked = search.algorithm
+    if isinstance(asked, (Algorithm, ProximalNewton, ProximalBFGS)):
+        return Choice(type(asked))
+    if asked == FIRST_ORDER:
         return Choice(AcceleratedDecoupledProx)
-    if search.algorithm != "auto":
-        return Choice(find_method(search.algorithm))
+    if asked != "auto":
+        return Choice(find_method(asked))
     if start is None:
         return choose_method(spec, search.seconds_per_round)
     start.certificate_step(spec)  # refuses features that are all zero, which allow no step of any method
+    if start.upper_bound and spec.n > 1:  # L_max is not known well enough to compare the first-order methods
+        return choose_method(spec, search.seconds_per_round, refused=start.refused)
     first = faster_method(start.bounds(spec, search.tau), spec.n)
     return choose_method(spec, search.seconds_per_round, first, start.refused)
