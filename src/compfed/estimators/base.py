@@ -33,8 +33,9 @@ from compfed.estimators.programs.fit import fit as fit_program
 from compfed.estimators.table import (
     UNSPECIFIED,
     Features,
+    RowWeights,
+    SiteOfRows,
     Table,
-    Unspecified,
     check_features,
     check_same_columns,
     check_table,
@@ -191,8 +192,8 @@ class FederatedModel(BaseEstimator):
         X: Features,
         y: npt.ArrayLike,
         *more: object,
-        sites: npt.ArrayLike | Unspecified | None = UNSPECIFIED,
-        sample_weight: npt.ArrayLike | None = None,
+        sites: SiteOfRows = UNSPECIFIED,
+        sample_weight: RowWeights = None,
     ) -> Self:
         """Fit over all sites. The coefficients are those of the pooled rows.
 
@@ -212,9 +213,18 @@ class FederatedModel(BaseEstimator):
         """
         check_no_third(type(self).__name__, more)
         with self._restored_on_failure():
-            self.fit_federation(self.make_table(X, y, sites, sample_weight).federation())
-            self._after_table(X, sites)
+            self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
+            if isinstance(sites, str):
+                self.site_column_ = sites
+            labels = column_labels(self._without_sites(X))
+            if labels is not None:
+                self.column_labels_ = labels
+            warn_of_one_site(type(self).__name__, sites)
         return self
+
+    def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
+        """Fit to a table made of the `given` arguments of fit."""
+        self.fit_federation(table.federation())
 
     @contextmanager
     def _restored_on_failure(self) -> Iterator[None]:
@@ -226,15 +236,6 @@ class FederatedModel(BaseEstimator):
             vars(self).clear()
             vars(self).update(before)
             raise
-
-    def _after_table(self, X: Features, sites: npt.ArrayLike | Unspecified | None) -> None:
-        """Attributes and warnings of a fit to a table."""
-        if isinstance(sites, str):
-            self.site_column_ = sites
-        labels = column_labels(self._without_sites(X))
-        if labels is not None:
-            self.column_labels_ = labels
-        warn_of_one_site(type(self).__name__, sites, stacklevel=4)
 
     def fit_sites(self, sites: Sites) -> Self:
         """Fit over sites from `compfed.data`."""
@@ -300,13 +301,7 @@ class FederatedModel(BaseEstimator):
             self.family(), search, bool(self.fit_intercept), bool(self.standardize), self.site_weights == "equal"
         )
 
-    def make_table(
-        self,
-        X: Features,
-        y: npt.ArrayLike,
-        sites: npt.ArrayLike | Unspecified | None,
-        sample_weight: npt.ArrayLike | None,
-    ) -> Table:
+    def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
         if isinstance(sites, str):
@@ -392,7 +387,7 @@ class FederatedModel(BaseEstimator):
         """The names of the columns at fit, words or not; None without any."""
         return getattr(self, "feature_names_in_", getattr(self, "column_labels_", None))
 
-    def _check_same_rows(self, X: Features, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None) -> None:
+    def _check_same_rows(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights) -> None:
         """Refuse labels and weights to score with whose index is not that of X."""
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_order(X, given, what)

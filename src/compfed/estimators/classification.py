@@ -14,7 +14,7 @@ from compfed.data.validation import one_per_row
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
-from compfed.estimators.table import Features
+from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Logistic, Loss, Softmax
 
 
@@ -123,7 +123,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
         """Accuracy: the share of rows whose most likely class is theirs."""
         self._check_same_rows(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))

@@ -13,7 +13,7 @@ from sklearn.model_selection import BaseCrossValidator
 
 from compfed._utils.validation import whole
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, check_no_third, estimator, first
+from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.linear import (
     FederatedElasticNet,
@@ -24,8 +24,9 @@ from compfed.estimators.linear import (
 )
 from compfed.estimators.multi_output import FederatedMultiTaskLasso, FederatedNuclearRegressor
 from compfed.estimators.programs.cv import Split, cross_validate
+from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path import AlphaGrid, warn_if_not_converged
-from compfed.estimators.table import UNSPECIFIED, Features, Unspecified, fold_of_rows, row_masks
+from compfed.estimators.table import Table, fold_of_rows, row_masks
 from compfed.federation.server.program import Federation, run_program
 
 RULES = ("best", "one_standard_error")
@@ -89,40 +90,15 @@ class CrossValidated(FederatedModel):
     # As a class variable, the alpha of the twin is not a parameter; as this property, it is not an attribute either.
     alpha: ClassVar[property] = property(lambda self: _raise_no_alpha(self))
 
-    def fit(
-        self,
-        X: Features,
-        y: npt.ArrayLike,
-        *more: object,
-        sites: npt.ArrayLike | Unspecified | None = UNSPECIFIED,
-        sample_weight: npt.ArrayLike | None = None,
-    ) -> Self:
-        """Choose alpha by cross-validation, then fit with it over all rows.
-
-        Parameters
-        ----------
-        X : array, DataFrame or sparse matrix of shape (n_rows, n_features)
-        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several
-        sites : array of shape (n_rows,), str or None
-            The site of every row, or the name of a column of X. None means that all rows are at one site; if `sites` is left
-            out, so does a `OneSiteWarning`.
-        sample_weight : array of shape (n_rows,), optional
-            How much each row counts.
-
-        Returns
-        -------
-        self
-        """
-        check_no_third(type(self).__name__, more)
+    def fit_options(self) -> FitOptions:
         self._alpha_grid()
-        table = self.make_table(X, y, sites, sample_weight)
-        masks = row_masks(table, self.cv, (X, y, sites, sample_weight))
+        return super().fit_options()
+
+    def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
+        masks = row_masks(table, self.cv, given)
         federation = table.federation(masks)
-        with self._restored_on_failure():
-            splits = self._choose_alpha(federation, len(masks), stacklevel=4)
-            self.fold_ = fold_of_rows(table, federation.sites, splits)
-            self._after_table(X, sites)
-        return self
+        splits = self._choose_alpha(federation, len(masks), stacklevel=5)
+        self.fold_ = fold_of_rows(table, federation.sites, splits)
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""

@@ -18,7 +18,7 @@ from compfed.data.validation import floats, one_per_row
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
-from compfed.estimators.table import Features
+from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Huber, Poisson, Squared
 from compfed.regularisers import GroupL2, NonNegative, SumOf
 
@@ -32,7 +32,7 @@ class Regressor(RegressorMixin, FederatedModel):
         """Predict X w + b."""
         return self.linear_predictor(X)[:, 0]
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
         """R^2, the share of the variance explained: 1 is perfect, 0 is the mean."""
         self._check_same_rows(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))
@@ -425,7 +425,7 @@ class FederatedPoissonRegressor(Regressor):
         """Predict the expected count, exp(X w + b)."""
         return np.exp(self.linear_predictor(X)[:, 0])
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
         """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
         self._check_same_rows(X, y, sample_weight)
         predicted = self.predict(X)

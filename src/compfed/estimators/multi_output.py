@@ -10,7 +10,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.programs.fit import Family, Labels
-from compfed.estimators.table import Features
+from compfed.estimators.table import Features, RowWeights
 from compfed.losses import MultiSquared
 from compfed.regularisers import GroupL2, Nuclear
 
@@ -63,7 +63,7 @@ class MultiRegressor(MultiOutputMixin, RegressorMixin, FederatedModel):
         z = self.linear_predictor(X)
         return z[:, 0] if self.one_outcome_ else z
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
         """R^2, the share of the variance explained: the mean over the outcomes."""
         self._check_same_rows(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))

@@ -11,7 +11,7 @@ from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.programs.fit import PreparedProblem, describe_and_prepare
 from compfed.estimators.programs.path import AlphaGrid, solve_path, warn_if_not_converged
-from compfed.estimators.table import UNSPECIFIED, Features, Unspecified, warn_of_one_site
+from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, warn_of_one_site
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.solvers.search import FederatedSolution
@@ -49,9 +49,9 @@ def regularisation_path(
     model: FederatedModel,
     X: Features,
     y: npt.ArrayLike,
-    sites: npt.ArrayLike | Unspecified | None = UNSPECIFIED,
+    sites: SiteOfRows = UNSPECIFIED,
     *,
-    sample_weight: npt.ArrayLike | None = None,
+    sample_weight: RowWeights = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,

@@ -44,6 +44,8 @@ class Unspecified:
 
 UNSPECIFIED = Unspecified()
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
+SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
+RowWeights = npt.ArrayLike | None  # of the rows
 Masks = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
 
 
@@ -133,7 +135,7 @@ def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width
     )
 
 
-def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: npt.ArrayLike | None) -> None:
+def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
     """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X)
     unmasked(y, f"{name}: y")
@@ -174,7 +176,7 @@ def make_table(
     X: Any,
     y: np.ndarray,
     sites: object,
-    sample_weight: npt.ArrayLike | None,
+    sample_weight: RowWeights,
     columns: Sequence[object] | None,
 ) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
