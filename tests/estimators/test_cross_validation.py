@@ -313,7 +313,7 @@ def test_a_path_by_rounds_is_one_compiled_program(compilations):
     assert compilations() == before
 
 
-def test_a_path_by_questions_compiles_nothing(compilations):
+def test_a_second_order_path_compiles_nothing(compilations):
     table = bundled.diabetes()
     path = cf.regularisation_path(cf.FederatedGroupLasso(groups=[0] * 5 + [1] * 5), table.X, table.y, table.sites)
     assert path.converged

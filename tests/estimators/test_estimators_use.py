@@ -90,7 +90,7 @@ def test_row_weights(table):
     agree(model, pooled(X[repeated], y[repeated], 0.1))
 
 
-def test_a_site_whose_rows_count_nothing_is_no_site(table):
+def test_a_site_whose_rows_have_weight_zero_is_left_out(table):
     X, y, site = table
     absent = site == np.unique(site)[0]
     model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site, sample_weight=np.where(absent, 0.0, 2.0))
@@ -98,7 +98,7 @@ def test_a_site_whose_rows_count_nothing_is_no_site(table):
     assert model.site_names_.tolist() == np.unique(site[~absent]).astype(str).tolist()
 
 
-def test_a_class_whose_rows_count_nothing_is_no_class(table):
+def test_a_class_whose_rows_have_weight_zero_is_left_out(table):
     X, _, site = table
     y = np.arange(ROWS) % 3
     model = cf.FederatedLogisticRegression().fit(X, y, sites=site, sample_weight=np.where(y == 2, 0.0, 1.0))

@@ -282,9 +282,9 @@ def test_parameters_are_still_those_of_the_constructor():
 def test_a_fit_without_sites_says_that_it_took_one(model):
     with pytest.warns(
         cf.OneSiteWarning, match=r"fitted as those of one site.*sites=\.\.\..*sites=None says that one"
-    ) as said:
+    ) as caught:
         model.fit(X, Y)
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__
     assert model.site_names_.tolist() == ["0"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -387,7 +387,7 @@ def test_a_path_changes_nothing_of_its_model():
     "model", [cf.FederatedLasso(0.1, verbose=True), cf.FederatedLassoCV([0.1, 0.01], cv=2, verbose=True)]
 )
 def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
-    """However short the fit: how far it came, and whether it arrived."""
+    """However short the fit: how far it came, and whether it converged."""
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stderr", pipe)
     fit(model=model)

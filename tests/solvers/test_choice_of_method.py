@@ -209,10 +209,10 @@ def separable() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ProximalNewton", "ProximalBFGS"])
-def test_classes_that_can_be_told_apart_without_a_penalty_are_said_to_have_no_best_model(algorithm):
+def test_separable_classes_without_a_penalty_have_no_best_model(algorithm):
     """In a few dozen rounds, and not for ever: F has no minimum, and its gradient vanishes only far away."""
     X, y, sites = separable()
-    with pytest.warns(ConvergenceWarning, match="the labels can be told apart without error") as found:
+    with pytest.warns(ConvergenceWarning, match="the classes are perfectly separable") as found:
         model = cf.FederatedLogisticRegression(alpha=0.0, algorithm=algorithm).fit(X, y, sites=sites)
     assert [str(w.message) for w in found] == [f"FederatedLogisticRegression: {NO_MINIMISER}."]
     assert "Give a larger alpha" in NO_MINIMISER
@@ -222,11 +222,11 @@ def test_classes_that_can_be_told_apart_without_a_penalty_are_said_to_have_no_be
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_three_classes_that_can_be_told_apart_are_no_different(seed):
+def test_three_separable_classes_have_no_best_model(seed):
     """Newton's method goes so far out in one step that the certificate holds, or rounding hides everything."""
     X = np.random.default_rng(seed).standard_normal((100, 5))
     y = np.digitize(X @ [2.0, -1.0, 0.0, 0.0, 1.0], [-1.0, 1.0])
-    with pytest.warns(ConvergenceWarning, match="the labels can be told apart without error"):
+    with pytest.warns(ConvergenceWarning, match="the classes are perfectly separable"):
         model = cf.FederatedLogisticRegression(alpha=0.0).fit(X, y, sites=np.arange(100) % 3)
     assert not model.certificate_.minimiser_exists
     assert not model.certificate_.holds
@@ -248,7 +248,7 @@ def in_part(kind: str) -> tuple[Any, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["two classes", "three classes", "counts"])
-def test_a_column_that_decides_some_rows_is_said_to_leave_no_best_model(kind):
+def test_a_column_that_decides_some_rows_leaves_no_best_model(kind):
     """The gradient vanishes as the coefficient grows, so that a certificate alone would hold."""
     estimator, X, y = in_part(kind)
     sites = np.arange(150) % 3

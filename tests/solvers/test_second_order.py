@@ -145,7 +145,7 @@ def test_iterates_do_not_depend_on_the_split(method):
     st.booleans(),
 )
 def test_no_step_goes_uphill(seed, lam, ridge, size, separable):
-    """Whatever the labels: where two classes can be told apart and nothing is penalised, F falls without a minimum."""
+    """Whatever the labels: where two classes are separable and nothing is penalised, F falls without a minimum."""
     rng = np.random.default_rng(seed)
     A = size * rng.standard_normal((2, 6, 3))
     y = np.sign(A @ rng.standard_normal(3)) if separable else rng.choice([-1.0, 1.0], (2, 6))

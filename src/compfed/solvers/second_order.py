@@ -36,7 +36,7 @@ from compfed.trace import Trace
 
 PATIENCE = 40  # evaluations without progress, before a search stops
 NO_MINIMISER = (
-    "the loss is all but zero and the coefficients still grow: the labels can be told apart without error, and without a "
+    "the loss is all but zero and the coefficients still grow: the classes are perfectly separable, and without a "
     "penalty there is no best model. Give a larger alpha"
 )
 STILL_GROWS = (
