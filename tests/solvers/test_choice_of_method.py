@@ -16,7 +16,8 @@ import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx
 from compfed.estimators.path import path_over
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
-from compfed.solvers.auto import BANDWIDTH, ROUNDS, choose_method
+from compfed.simulation.plain import spec_of
+from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
 from compfed.solvers.search import ProximalBFGS, ProximalNewton
 from compfed.solvers.second_order import NO_MINIMISER
 
@@ -33,14 +34,19 @@ def matrix_model(loss: Any) -> cf.Problem:
     return cf.Problem(loss, cf.regularisers.Nuclear(0.1, columns=40), sites)
 
 
+def choice(problem: cf.Problem, seconds_per_round: float) -> Choice:
+    """The automatic choice for a problem."""
+    return choose_method(spec_of(problem), seconds_per_round)
+
+
 # --- what it costs ---
 
 
 def test_an_expensive_round_asks_for_hessians_and_a_free_one_for_gradients():
     """Of 1600 coupled coefficients the Hessian is ten megabytes: worth it only if messages themselves are expensive."""
     problem = matrix_model(cf.losses.Softmax(40))
-    assert choose_method(problem, 10.0).method is ProximalNewton
-    assert choose_method(problem, 0.0).method is ProximalBFGS
+    assert choice(problem, 10.0).method is ProximalNewton
+    assert choice(problem, 0.0).method is ProximalBFGS
 
 
 def test_the_price_at_which_the_choice_changes_by_hand():
@@ -51,13 +57,13 @@ def test_the_price_at_which_the_choice_changes_by_hand():
     price = (N * curved - B * vector) / BANDWIDTH / (B - N)
     assert price > 0
     problem = matrix_model(cf.losses.Softmax(40))
-    assert choose_method(problem, 1.01 * price).method is ProximalNewton
-    assert choose_method(problem, 0.99 * price).method is ProximalBFGS
+    assert choice(problem, 1.01 * price).method is ProximalNewton
+    assert choice(problem, 0.99 * price).method is ProximalBFGS
 
 
 def test_outputs_that_share_their_hessian_send_it_once():
     """Of squared losses 40 x 40 / 2 numbers serve all forty outputs: worth it at any price."""
-    assert choose_method(matrix_model(cf.losses.MultiSquared(40)), 0.0).method is ProximalNewton
+    assert choice(matrix_model(cf.losses.MultiSquared(40)), 0.0).method is ProximalNewton
 
 
 def test_a_model_too_wide_for_its_hessian():
@@ -65,9 +71,9 @@ def test_a_model_too_wide_for_its_hessian():
     rng = np.random.default_rng(0)
     sites = cf.data.from_arrays([rng.standard_normal((3, 3001))], [rng.standard_normal(3)])
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.TotalVariation1D(0.1), sites)
-    assert choose_method(problem, 1e6).method is ProximalBFGS
+    assert choice(problem, 1e6).method is ProximalBFGS
     free = problem.replace(regulariser=cf.regularisers.L1(0.1))  # a working set will do
-    assert choose_method(free, 1e6).method is ProximalNewton
+    assert choice(free, 1e6).method is ProximalNewton
 
 
 def my_loss(w: Any, a: Any, y: Any) -> Any:
@@ -87,9 +93,9 @@ FIRST_ORDER_CASES = {
 def test_first_order_methods_where_second_order_ones_do_not_apply(name):
     """A quadratic model of what is not convex need not have a minimum, and the server computes in double precision."""
     problem = FIRST_ORDER_CASES[name]()
-    choice = choose_method(problem, 10.0)
-    assert choice.method in FIRST_ORDER
-    assert "Proximal" not in choice.why
+    found = choice(problem, 10.0)
+    assert found.method in FIRST_ORDER
+    assert "Proximal" not in found.why
     if name == "a loss from a function":  # by its values it is the logistic loss
         minimum = cf.solve_federated(problem, tol=1e-8)
         assert isinstance(minimum.algorithm, FIRST_ORDER)

@@ -7,7 +7,7 @@ alike, and reads no row.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
 from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import ProblemSpec
-from compfed.losses import Loss
 from compfed.problem_spec import length
 from compfed.regularisers import Regulariser, largest_step
 from compfed.regularisers.coordinate_form import coordinate_form
@@ -155,35 +154,22 @@ class Candidate(NamedTuple):
         return f"{self.method.__name__}: about {self.rounds} rounds of {size}, {self.seconds(a_round):.3g} s"
 
 
-class ProblemSize(Protocol):
-    """The facts of a problem that the choice of a method depends on: a `ProblemSpec`, or a `Problem`."""
-
-    @property
-    def d(self) -> int: ...
-    @property
-    def dtype(self) -> np.dtype: ...
-    @property
-    def loss(self) -> Loss: ...
-    @property
-    def regulariser(self) -> Regulariser: ...
-
-
 def working_width(g: Regulariser, d: int) -> int:
     """Coordinates on which a second-order search asks for the Hessian: all, where g couples them."""
     return d if d <= WHOLE or coordinate_form(g, d) is None else min(max(d // 8, WIDTH[0]), WIDTH[1])
 
 
-def candidates(problem: ProblemSize, first_order: type[Algorithm]) -> list[Candidate]:
+def candidates(spec: ProblemSpec, first_order: type[Algorithm]) -> list[Candidate]:
     """The methods that can solve a problem, and their expected costs.
 
     Second-order steps are for convex problems, since another quadratic model need not have a minimum, and for double
     precision, in which the server computes.
     """
-    loss, g, d = problem.loss, problem.regulariser, problem.d
+    loss, g, d = spec.loss, spec.regulariser, spec.d
     vectors = 16.0 * d
     found = [Candidate(first_order, ROUNDS[FIRST_ORDER], vectors)]
     convex = getattr(loss, "convex", False) and largest_step(g) == np.inf
-    if not convex or problem.dtype != np.float64:
+    if not convex or spec.dtype != np.float64:
         return found
     found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)
@@ -194,13 +180,13 @@ def candidates(problem: ProblemSize, first_order: type[Algorithm]) -> list[Candi
 
 
 def choose_method(
-    problem: ProblemSize,
+    spec: ProblemSpec,
     seconds_per_round: float,
     first_order: type[Algorithm] = AcceleratedDecoupledProx,
     refused: str = "",
 ) -> Choice:
     """The method whose rounds and bytes are expected to cost the least; one without Hessians where a site refused them."""
-    listed = sorted(candidates(problem, first_order), key=lambda c: c.seconds(seconds_per_round))
+    listed = sorted(candidates(spec, first_order), key=lambda c: c.seconds(seconds_per_round))
     if refused:
         listed = [c for c in listed if c.method is not ProximalNewton]
     price = f"at {seconds_per_round:g} s a round and {BANDWIDTH / 1e6:g} MB/s"
