@@ -23,7 +23,7 @@ others, make such a d (R. J. Tibshirani, "The lasso problem and uniqueness", Ele
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
@@ -46,15 +46,15 @@ def duality_gap(
     `null` is the model without features, and f there.
     """
     g = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
-    room = getattr(spec.loss, "room", None)
-    if not isinstance(g, ElasticNet) or not hasattr(spec.loss, "conjugate") or room is None or minimum.at is None:
+    loss: Any = spec.loss  # two of the losses have a conjugate
+    if not isinstance(g, ElasticNet) or not hasattr(loss, "conjugate") or minimum.at is None:
         return None
     gradient = minimum.at.gradient
     shift = float(gradient[-1]) if scaling.intercept else 0.0  # sum_l p_l theta_l
     mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
     if shift != 0 and null is not None and null.at is not None:
         at_null = float(null.x[-1])
-        mix = 2 * abs(shift) / (2 * abs(shift) + room(at_null))
+        mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
         v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
