@@ -409,7 +409,7 @@ WRONG = {
     "longer array": ({"cv": np.arange(30) % 3}, r"got 30 entries for 20 rows with 3 different folds"),
     "row that is not there": ({"cv": [([0, 1], [25])]}, r"rows that are not there: .* The table has 20 rows"),
     "mask too short": ({"cv": [([True] * 5, [False] * 5)]}, r"rows that are not there: .* The table has 20 rows"),
-    "no pair": ({"cv": [([0], [1], [2])]}, r"no pair \(train, test\)"),
+    "no pair": ({"cv": [([0], [1], [2])]}, r"not a pair \(train, test\)"),
     "empty": ({"cv": []}, r"cv=\[\]: it must be a whole number"),
     "number": ({"cv": 2.5}, r"cv=2.5: it must be a whole number"),
     "one split": (

@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "groups of numbered columns in a series": (
         lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=pd.Series([0, 0, 1]))),
-        r"groups speaks of feature 0, which may be the column called 0",
+        r"groups names feature 0, which may be the column called 0",
     ),
     "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. These look like weights of rows"),
     "sites but for a space": (lambda: fit(sites=["n", " n"] * 6), r"' n' and 'n' are one name but for spaces"),

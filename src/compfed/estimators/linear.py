@@ -170,7 +170,7 @@ class Grouped(Family):
         for place, entry in pairs:
             if is_whole(entry) and str(entry) in names and names.index(str(entry)) != place:
                 raise InputError(
-                    f"groups speaks of feature {entry}, which may be the column called {entry} (number "
+                    f"groups names feature {entry}, which may be the column called {entry} (number "
                     f"{names.index(str(entry))}) or column number {entry}. Give X.rename(columns=str) and names as text, "
                     f"'{entry}', to match by name; give X.to_numpy() to match by place."
                 )

@@ -268,7 +268,7 @@ def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
 def _pair_masks(pair: Sequence[Any], length: int, rows: object) -> Masks:
     """A pair of row numbers, or of masks, as masks; a mask with an index needs that of `rows`, if they have one."""
     if len(pair) != 2:
-        raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
+        raise InputError(f"cv has an entry that is not a pair (train, test): {WHAT_CV_MAY_BE}")
     masks = []
     for part in pair:
         mask, chosen = np.zeros(length, bool), np.asarray(part)
@@ -278,7 +278,7 @@ def _pair_masks(pair: Sequence[Any], length: int, rows: object) -> Masks:
         try:
             mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
         except IndexError as problem:
-            raise InputError(f"cv speaks of rows that are not there: {problem}. The table has {length} rows.") from None
+            raise InputError(f"cv names rows that are not there: {problem}. The table has {length} rows.") from None
         masks.append(mask)
     return masks[0], masks[1]
 

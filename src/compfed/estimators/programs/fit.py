@@ -283,7 +283,7 @@ def _search_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray]:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A minimiser, and what is known of it."""
+    """A minimiser with its certificates."""
 
     prepared: PreparedProblem
     minimum: FederatedSolution
