@@ -1,17 +1,14 @@
-"""`cf.solve_federated(problem)`: the federated minimiser over a problem whose sites are in this process.
-
-The centralised minimiser x*, certified by its gradient mapping.
-"""
+"""`solve_federated` and `solve_pooled`: the minimiser of a problem whose rows are in this process."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.compilation import jit
@@ -33,47 +30,83 @@ from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
 from compfed.simulation.simulate import checked_tol
-from compfed.solvers.auto import is_second_order, minimising, starting
-from compfed.solvers.search import FederatedSolution, Search, Start
+from compfed.solvers.auto import evaluate_start, is_second_order, solve
+from compfed.solvers.search import FederatedSolution, Method, SearchOptions, SecondOrder, Start
 
 
 def solve_federated(
     problem: Problem,
-    algorithm: str | Algorithm = "auto",
+    algorithm: str | Method | Algorithm | SecondOrder = "auto",
     *,
     tau: int = 5,
     tol: float = 1e-12,
     max_rounds: int = 20_000,
-    x0: Any = None,
+    x0: npt.ArrayLike | None = None,
     scale: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     federation: Federation | None = None,
     seconds_per_round: float = 1.0,
 ) -> FederatedSolution:
-    """Run rounds until the gradient mapping is at most `tol` times `scale`; no step size is asked for.
+    """Minimise F(x) = sum_i p_i f_i(x) + g(x) over sites, with nothing to tune.
 
-    - `algorithm`: "auto", the name of a method, or an instance with steps of your own. "auto" takes the method expected
-      to cost the least, where a round costs `seconds_per_round` beside its bytes; `trace.provenance["choice"]` says why.
-    - `x0`: the start of the method's own variable, as in `simulate`; the minimum does not depend on it.
-    - `scale`: the norm of grad f at the start of the problem, unless given.
-    - `federation`: who answers, if not the sites of the problem in this process, compiled.
+    Rounds run until the norm of the gradient mapping is at most ``tol * scale``. The search is in double precision, whatever
+    the problem's own: in single precision a gradient mapping of zero proves little.
 
-    Always in double precision, whatever the problem's own: in single precision a gradient mapping of zero proves little.
-    A step that turns out too long (the model blows up, or 500 rounds bring the objective no lower) is halved, and the
-    run goes on from the best model so far; `notes` and a `StepSizeWarning` say so.
+    Parameters
+    ----------
+    problem : Problem
+        Loss, regulariser and sites.
+    algorithm : str, class or instance, default="auto"
+        "auto", the name of a method (`compfed list algorithms`, "ProximalNewton", "ProximalBFGS"), its class, or an instance
+        with steps of your own. "auto" takes the method that is expected to cost the least.
+    tau : int, default=5
+        Local steps per round, for methods that have them.
+    tol : float, default=1e-12
+        Stop when the norm of the gradient mapping is at most this share of `scale`.
+    max_rounds : int, default=20_000
+        Stop after so many rounds.
+    x0 : array of shape (d,), optional
+        Where the method's own variable starts, as in `simulate`. The minimum does not depend on it.
+    scale : float, optional
+        The norm of grad f at the start of the problem, unless given.
+    seed : int, default=0
+        Of methods that draw something.
+    progress : callable, optional
+        Called with the rounds done and the rounds in all.
+    federation : Federation, optional
+        The sites to ask. Unless given, the sites of the problem in this process, compiled.
+    seconds_per_round : float, default=1.0
+        Cost of a message beside its bytes, for "auto". ``trace.provenance["choice"]`` has the expected costs.
 
+    Returns
+    -------
+    FederatedSolution
+        The model, its certificate, its trace and its costs.
+
+    Warns
+    -----
+    StepSizeWarning
+        When a step proved too long (the model diverged, or 500 rounds brought the objective no lower). It is halved, and the
+        run continues from the best model so far.
+
+    See Also
+    --------
+    solve_pooled : the same minimum from the pooled rows, for comparison.
+
+    Examples
+    --------
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
     >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
-    >>> minimum = cf.solve_federated(problem)
-    >>> minimum.converged, bool(np.allclose(minimum.x, cf.solve_pooled(problem).x, atol=1e-8))
+    >>> solution = cf.solve_federated(problem)
+    >>> solution.converged, bool(np.allclose(solution.x, cf.solve_pooled(problem).x, atol=1e-8))
     (True, True)
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else check_nonnegative(scale, "scale")
-    search = Search(
+    search = SearchOptions(
         algorithm, check_int(tau, "tau", 1), checked_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
         check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
@@ -84,52 +117,95 @@ def solve_federated(
         raise InputError(
             f"the federation has {len(federation.names)} sites, the problem {problem.n}; they must be the same."
         )
-    minimum, cost = run_program(federation, minimising_from(federation, spec_of(problem), search, start, given))
-    return replace(minimum, communication=cost)
+    solution, cost = run_program(federation, _solve_from(federation, spec_of(problem), search, start, given))
+    return replace(solution, communication=cost)
 
 
-def minimising_from(
-    federation: Federation, spec: FederatedProblem, search: Search, x0: np.ndarray, scale: float | None
+def _solve_from(
+    federation: Federation, spec: FederatedProblem, search: SearchOptions, x0: np.ndarray, scale: float | None
 ) -> Program[FederatedSolution]:
-    """One message for the Lipschitz constants and the scale, then rounds."""
+    """One message for the Lipschitz bounds and the scale, then rounds."""
     if scale is not None or np.array_equal(x0, spec.start):
-        start = yield from starting(spec, search, x0, scale)
-        return (yield from minimising(federation, spec, search, start))
+        start = yield from evaluate_start(spec, search, x0, scale)
+        return (yield from solve(federation, spec, search, start))
     both = np.stack([x0, spec.start])  # where it starts, and where the scale is taken
     upper_bound = is_second_order(spec, search)
     queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
     ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
     at, scale = evaluation(spec, Trial(x0), summed), safe_norm(summed.gradient[1])
     start = Start(x0, *lipschitz_bounds(spec, bound), scale, at, upper_bound=upper_bound)
-    return (yield from minimising(federation, spec, search, start))
+    return (yield from solve(federation, spec, search, start))
 
 
 @dataclass(frozen=True)
 class PooledSolution:
-    """x*, and how good it is. Usable wherever a vector is: np.asarray(solution) is x."""
+    """The minimiser x* that `solve_pooled` found. ``np.asarray(solution)`` is x, so it serves wherever a vector does.
+
+    Attributes
+    ----------
+    x : ndarray of shape (d,)
+        The model.
+    objective : float
+        F(x).
+    gradient_mapping : float
+        Norm of the gradient mapping at x, which is zero at a minimiser.
+    iterations : int
+        Iterations of FISTA.
+    converged : bool
+        Whether the gradient mapping is zero to rounding.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> solution = cf.solve_pooled(cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites))
+    >>> np.asarray(solution).shape
+    (4,)
+    """
 
     x: np.ndarray
     objective: float
-    gradient_mapping: float  # norm of the gradient mapping at x
+    gradient_mapping: float
     iterations: int
-    converged: bool  # did the gradient mapping reach rounding level?
+    converged: bool
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
 
     def __repr__(self) -> str:
         state = "converged" if self.converged else "NOT converged"
         return (
-            f"Solution({state}: gradient mapping {self.gradient_mapping:.1e} after {self.iterations} iterations, "
+            f"PooledSolution({state}: gradient mapping {self.gradient_mapping:.1e} after {self.iterations} iterations, "
             f"objective {self.objective:.12g}, {np.count_nonzero(self.x)} of {self.x.size} coefficients non-zero)"
         )
 
 
 def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolution:
-    """Minimise F over pooled data by restarted FISTA until the gradient mapping is at rounding level.
+    """Minimise F(x) = sum_i p_i f_i(x) + g(x) over the pooled rows, by restarted FISTA in double precision.
 
-    Always in float64, whatever the problem's own precision. Says what it reached, and warns when that is not enough.
+    Parameters
+    ----------
+    problem : Problem
+        Loss, regulariser and sites.
+    max_iterations : int, default=100_000
+        Stop after so many iterations. It stops earlier when 300 iterations bring nothing better.
 
+    Returns
+    -------
+    PooledSolution
+        The model, and the gradient mapping that it reached.
+
+    Warns
+    -----
+    UserWarning
+        When the gradient mapping is not zero to rounding.
+
+    See Also
+    --------
+    solve_federated : the same minimum from sums over the sites.
+
+    Examples
+    --------
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
     >>> cf.solve_pooled(cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)).converged
@@ -164,7 +240,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
 
 @jit
 def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array, step: float, max_iterations: int):
-    """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
+    """(best x, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 
     def mapping(y: Array) -> tuple[Array, Array]:
         x = g.prox(y - step * gradients(loss, data, y[None])[0], step)
@@ -172,7 +248,7 @@ def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array,
 
     def iterate(carry):
         x, y, t, best, best_norm, since, k = carry
-        new, norm = mapping(y)  # certifies y, so y is what is remembered
+        new, norm = mapping(y)  # it certifies y, so y is remembered
         better = norm < best_norm
         best, since = jnp.where(better, y, best), jnp.where(better, 0, since + 1)
         overshot = (y - new) @ (new - x) > 0

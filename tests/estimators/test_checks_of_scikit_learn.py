@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import pickle
+import re
 from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import compfed as cf
@@ -68,4 +74,49 @@ def test_the_other_checks(estimator, check):
 
 
 def test_every_estimator_is_here():
-    assert {type(e).__name__ for e in ESTIMATORS} == {name for name in cf.__all__ if name.startswith("Federated")}
+    estimators = {name for name in cf.__all__ if name.startswith("Federated")} - {"FederatedSolution"}
+    assert {type(e).__name__ for e in ESTIMATORS} == estimators
+
+
+def sections(estimator: Any) -> dict[str, str]:
+    """The numpydoc sections of a docstring."""
+    _, *rest = re.split(r"^(\w[\w ]+)\n-+\n", inspect.getdoc(type(estimator)) or "", flags=re.MULTILINE)
+    return dict(zip(rest[::2], rest[1::2], strict=True))
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_help_lists_every_parameter_with_its_default(estimator):
+    """The oracle is the signature; optional parameters are None unless given."""
+    doc = sections(estimator)
+    assert list(doc) == ["Parameters", "Attributes", "See Also", "Examples"]
+    listed = re.findall(r"^(\w+) : .*?(?:, default=(.*)|, optional)$", doc["Parameters"], flags=re.MULTILINE)
+    found = {name: ast.literal_eval(default or "None") for name, default in listed}
+    assert found == {name: p.default for name, p in inspect.signature(type(estimator)).parameters.items()}
+    assert "as in Federated" not in doc["Parameters"].replace("Not 0 as in FederatedPoissonRegressor", "")
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_help_begins_with_what_is_minimised(estimator):
+    summary, objective, formula, *_ = (inspect.getdoc(type(estimator)) or "").split("\n\n")
+    assert "over sites" in summary
+    assert objective.startswith("Minimises over ")
+    assert "alpha * " in formula
+    documented = set(re.findall(r"^(\w+_) : ", sections(estimator)["Attributes"], flags=re.MULTILINE))
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((30, 3)), np.arange(30) % 2 + 1
+    fitted: Any = clone(estimator)
+    fitted.fit(X, y, sites=np.arange(30) % 3)
+    internal = {"n_iter_", "one_outcome_"}
+    assert {name for name in vars(fitted) if name.endswith("_")} - internal == documented - {"feature_names_in_"}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS[8:], ids=lambda e: type(e).__name__)
+def test_alpha_is_no_parameter_of_an_estimator_that_chooses_it(estimator):
+    assert "alpha" not in estimator.get_params()
+    assert not hasattr(estimator, "alpha")
+    with pytest.raises(AttributeError, match=r"has no alpha: fit chooses it, as alpha_"):
+        _ = estimator.alpha
+    with pytest.raises(TypeError, match=r"has no parameter 'alpha'\. Give alphas, a list to choose from"):
+        type(estimator)(alpha=0.1)
+    again = pickle.loads(pickle.dumps(clone(estimator)))
+    assert str(again) == str(estimator)

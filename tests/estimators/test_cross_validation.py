@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.estimators.programs.cv import best_and_within_error, selecting
+from compfed.estimators.programs.cv import best_and_within_error, cross_validate
 from compfed.estimators.programs.path import SIDE_BY_SIDE, AlphaGrid
 from compfed.federation import run_program
 from compfed.federation.site.in_process import sites_of
@@ -152,11 +152,11 @@ def test_low_rank_on_the_same_folds_pooled():
 
 def test_groups_of_a_splitter_are_the_sites():
     table = bundled.diabetes()
-    losses = [
+    one, other = (
         cf.FederatedLassoCV([1.0, 0.1], cv=cv).fit(table.X, table.y, sites=table.sites).cv_loss_
         for cv in (LeaveOneGroupOut(), "leave-one-site-out")
-    ]
-    np.testing.assert_array_equal(*losses)
+    )
+    np.testing.assert_array_equal(one, other)
 
 
 def test_equal_sites_count_the_same_in_training_and_when_held_out():
@@ -220,10 +220,11 @@ def test_one_bar_for_all_folds():
     """Three folds and all rows, three alphas each: what is done only grows, and ends at twelve of twelve."""
     table, seen = bundled.diabetes(), []
     model = cf.FederatedLassoCV(n_alphas=3, eps=0.3, cv=3)
-    plan = model.plan()
-    plan = replace(plan, search=replace(plan.search, progress=lambda done, total: seen.append((done, total))))
-    federation = model.tabulated(table.X, table.y, table.sites, None).federation()
-    run_program(federation, selecting(federation, plan, AlphaGrid("test", None, 3, 0.3), 3, 0, "best", 0))
+    options = model.fit_options()
+    search = replace(options.search, progress=lambda done, total: seen.append((done, total)))
+    federation = model.make_table(table.X, table.y, table.sites, None).federation()
+    options, grid = replace(options, search=search), AlphaGrid("test", None, 3, 0.3)
+    run_program(federation, cross_validate(federation, options, grid, 3, 0, "best", 0))
     assert {total for _, total in seen} == {12}
     assert (np.diff([done for done, _ in seen]) > 0).all()
     assert seen[-1] == (12, 12)
@@ -313,7 +314,7 @@ def test_a_path_by_rounds_is_one_compiled_program(compilations):
     assert compilations() == before
 
 
-def test_a_path_by_questions_compiles_nothing(compilations):
+def test_a_second_order_path_compiles_nothing(compilations):
     table = bundled.diabetes()
     path = cf.regularisation_path(cf.FederatedGroupLasso(groups=[0] * 5 + [1] * 5), table.X, table.y, table.sites)
     assert path.converged

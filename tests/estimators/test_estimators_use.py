@@ -18,8 +18,8 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.estimators.programs.certificate import duality_gap
-from compfed.federation import InProcess, ask, run_program
-from compfed.federation.server.rounds import evaluation_request, looked
+from compfed.federation import Evaluate, InProcess, ask, run_program
+from compfed.federation.server.evaluation import Trial, evaluation
 from compfed.federation.spec import FeatureScaling
 from compfed.simulation.plain import spec_of
 
@@ -90,7 +90,7 @@ def test_row_weights(table):
     agree(model, pooled(X[repeated], y[repeated], 0.1))
 
 
-def test_a_site_whose_rows_count_nothing_is_no_site(table):
+def test_a_site_whose_rows_have_weight_zero_is_left_out(table):
     X, y, site = table
     absent = site == np.unique(site)[0]
     model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=site, sample_weight=np.where(absent, 0.0, 2.0))
@@ -98,7 +98,7 @@ def test_a_site_whose_rows_count_nothing_is_no_site(table):
     assert model.site_names_.tolist() == np.unique(site[~absent]).astype(str).tolist()
 
 
-def test_a_class_whose_rows_count_nothing_is_no_class(table):
+def test_a_class_whose_rows_have_weight_zero_is_left_out(table):
     X, _, site = table
     y = np.arange(ROWS) % 3
     model = cf.FederatedLogisticRegression().fit(X, y, sites=site, sample_weight=np.where(y == 2, 0.0, 1.0))
@@ -114,7 +114,8 @@ def test_sites_are_words_where_some_are_and_holes_are_refused(table):
     assert cf.FederatedLasso().fit(X, y, sites=mixed).site_names_.tolist() == expected
     assert cf.FederatedLasso().fit(X, y, sites=np.array(mixed, object)).site_names_.tolist() == expected
     for hole in (np.nan, None):
-        for given in (["north"] * (ROWS - 1) + [hole], pd.Series(["north"] * (ROWS - 1) + [hole])):
+        listed: list[Any] = ["north"] * (ROWS - 1) + [hole]
+        for given in (listed, pd.Series(listed)):
             with pytest.raises(cf.InputError, match=r"site of every row; 1 row\(s\) have none, the first is row 59"):
                 cf.FederatedLasso().fit(X, y, sites=given)
 
@@ -193,7 +194,7 @@ def test_sites_are_routed_by_scikit_learn(table):
 def test_probabilities(table):
     X, _, site = table
     y = np.array(["no", "yes"])[(X[:, 0] > X[:, 0].mean()).astype(int)]
-    model = cf.FederatedLogisticRegression(alpha=0.05).fit(X, y, sites=site)
+    model: Any = cf.FederatedLogisticRegression(alpha=0.05).fit(X, y, sites=site)
     P = model.predict_proba(X)
     np.testing.assert_allclose(P.sum(axis=1), 1.0)
     np.testing.assert_allclose(P[:, 1], 1 / (1 + np.exp(-(X @ model.coef_[0] + model.intercept_[0]))))
@@ -217,21 +218,19 @@ def test_trace_and_certificate(table):
 def test_duality_gap_bounds_the_suboptimality(table, standardize):
     """Weak duality, at models far from and near the minimiser, and strong duality at it."""
     X, y, site = table
-    best = None
     for labels, model in (
         (y, cf.FederatedLasso(alpha=0.1, standardize=standardize)),
         (y, cf.FederatedElasticNet(alpha=0.1, standardize=standardize)),
         (y > y.mean(), cf.FederatedLogisticRegression(alpha=0.02, standardize=standardize)),
     ):
-        best = model.fit(X, labels, sites=site)
+        best: Any = model.fit(X, labels, sites=site)
         assert 0 <= best.certificate_.duality_gap + 1e-13 <= 1e-9
         least = best.trace_["objective"][-1]
         for rounds in (10, 20, 40):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)
-                rough = type(model)(**{**model.get_params(), "max_rounds": rounds}).fit(X, labels, sites=site)
+                rough: Any = type(model)(**{**model.get_params(), "max_rounds": rounds}).fit(X, labels, sites=site)
             assert rough.certificate_.duality_gap >= rough.trace_["objective"][-1] - least - 1e-12
-    assert best is not None
 
 
 def test_duality_gap_is_scikit_learns(table):
@@ -244,7 +243,8 @@ def test_duality_gap_is_scikit_learns(table):
     frame = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
     x, federation = np.append(rough.coef_, rough.intercept_), InProcess(sites)
     spec = spec_of(cf.Problem(cf.losses.Squared(), g, sites))
-    at = looked(spec, ask(federation, *evaluation_request(spec, x[None], last=False).queries))
+    (summed,) = ask(federation, Evaluate(spec.objective, x[None]), weights=spec.weights)
+    at = evaluation(spec, Trial(x), summed)
     found: Any = SimpleNamespace(x=x, at=at)
     gap, _ = run_program(federation, duality_gap(spec, frame, found))
     assert gap is not None

@@ -23,8 +23,8 @@ SITES = np.arange(ROWS) % 3
 EXTREMES = [1e-300, 1e-150, 1e-60, 1e-8, 1e8, 1e60, 1e150, 1e300]
 
 
-def judged(model: Any, X: np.ndarray, y: np.ndarray, kind: str, l1: float, weights: Any = None, **given: Any) -> str:
-    """ "refused", or "right" where the certificate holds and optimality was checked, or "said" where it does not hold."""
+def outcome(model: Any, X: np.ndarray, y: np.ndarray, kind: str, l1: float, weights: Any = None, **given: Any) -> str:
+    """The outcome of a fit: "refused", "right" (certified, and the optimality conditions hold), or "not certified"."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
@@ -35,7 +35,7 @@ def judged(model: Any, X: np.ndarray, y: np.ndarray, kind: str, l1: float, weigh
     wrong = violation(kind, X, y, fitted.coef_, fitted.intercept_, l1, weights=weights, **given)
     if fitted.certificate_.holds:
         return "right" if wrong <= 1e-9 else f"{fitted.certificate_} holds, and the violation is {wrong:.1e}"
-    return "said"
+    return "not certified"
 
 
 def expected(size: float) -> str:
@@ -48,32 +48,32 @@ def test_features_in_any_unit(size, columns):
     scaled = X.copy()
     scaled[:, columns] *= size
     alpha = 0.1 * (size if columns == slice(0, 4) else 1.0)
-    assert judged(cf.FederatedLasso(alpha=alpha), scaled, Y, "squared", alpha) == expected(size)
-    assert judged(cf.FederatedLasso(alpha=0.0), scaled, Y, "squared", 0.0) == expected(size)
+    assert outcome(cf.FederatedLasso(alpha=alpha), scaled, Y, "squared", alpha) == expected(size)
+    assert outcome(cf.FederatedLasso(alpha=0.0), scaled, Y, "squared", 0.0) == expected(size)
     alpha /= 5
-    assert judged(cf.FederatedLogisticRegression(alpha=alpha), scaled, CLASSES, "logistic", alpha) == expected(size)
+    assert outcome(cf.FederatedLogisticRegression(alpha=alpha), scaled, CLASSES, "logistic", alpha) == expected(size)
     poisson = cf.FederatedPoissonRegressor(alpha=alpha, l1_ratio=1.0)
-    assert judged(poisson, scaled, COUNTS, "poisson", alpha) == expected(size)
+    assert outcome(poisson, scaled, COUNTS, "poisson", alpha) == expected(size)
 
 
 @pytest.mark.parametrize("size", EXTREMES)
 def test_labels_in_any_unit(size):
     alpha = 0.1 * size
-    assert judged(cf.FederatedLasso(alpha=alpha), X, Y * size, "squared", alpha) == expected(size)
-    assert judged(cf.FederatedLasso(alpha=0.0), X, Y * size, "squared", 0.0) == expected(size)
+    assert outcome(cf.FederatedLasso(alpha=alpha), X, Y * size, "squared", alpha) == expected(size)
+    assert outcome(cf.FederatedLasso(alpha=0.0), X, Y * size, "squared", 0.0) == expected(size)
     huber = cf.FederatedHuber(alpha=alpha, delta=1.35 * size)
-    assert judged(huber, X, Y * size, "huber", alpha, delta=1.35 * size) == expected(size)
+    assert outcome(huber, X, Y * size, "huber", alpha, delta=1.35 * size) == expected(size)
     poisson = cf.FederatedPoissonRegressor(alpha=alpha, l1_ratio=1.0)
-    assert judged(poisson, X, COUNTS * size, "poisson", alpha) == expected(size)
+    assert outcome(poisson, X, COUNTS * size, "poisson", alpha) == expected(size)
 
 
 @pytest.mark.parametrize("size", [*EXTREMES, 5e-324])
 def test_row_weights_in_any_unit(size):
     """Only their ratios count."""
     weights = np.where(np.arange(ROWS) % 2, size, size / 2 if size > 1e-320 else size)
-    assert judged(cf.FederatedLasso(alpha=0.1), X, Y, "squared", 0.1, weights) == "right"
+    assert outcome(cf.FederatedLasso(alpha=0.1), X, Y, "squared", 0.1, weights) == "right"
     logistic = cf.FederatedLogisticRegression(alpha=0.02)
-    assert judged(logistic, X, CLASSES, "logistic", 0.02, weights) == "right"
+    assert outcome(logistic, X, CLASSES, "logistic", 0.02, weights) == "right"
 
 
 @pytest.mark.parametrize("offset", [1e3, 1e8, 1e12, 1e15])
@@ -84,20 +84,20 @@ def test_what_rounding_takes_is_in_the_certificate(offset, of, fit_intercept):
     moved = X + (offset if of != "labels" else 0.0)
     y = Y + (offset if of != "features" else 0.0)
     model = cf.FederatedLasso(alpha=0.1, fit_intercept=fit_intercept)
-    said = judged(model, moved, y, "squared", 0.1, fit_intercept=fit_intercept)
-    assert said == "right" if offset == 1e3 and fit_intercept else said in ("right", "said")
+    found = outcome(model, moved, y, "squared", 0.1, fit_intercept=fit_intercept)
+    assert found == "right" if offset == 1e3 and fit_intercept else found in ("right", "not certified")
 
 
 def test_a_gap_is_a_number_one_can_use():
     """A slope at the end of the conjugate's domain must not make the bound infinite."""
     table = cf.data.bundled.breast_cancer()
     for alpha in (0.1, 0.01, 1e-3):
-        model = cf.FederatedLogisticRegression(alpha=alpha).fit(table.X, table.y, sites=table.sites)
+        model: Any = cf.FederatedLogisticRegression(alpha=alpha).fit(table.X, table.y, sites=table.sites)
         assert 0 < model.certificate_.duality_gap < 1e-9
     with pytest.warns(
         ConvergenceWarning, match="Rounding hides what is left: columns or labels are far larger than they vary"
     ):
-        shifted = cf.FederatedLasso(alpha=0.1).fit(X, Y + 1e12, sites=SITES)
+        shifted: Any = cf.FederatedLasso(alpha=0.1).fit(X, Y + 1e12, sites=SITES)
     assert not shifted.certificate_.within_reach
     assert shifted.certificate_.duality_gap > 0, "rounding may not make it negative"
 

@@ -39,7 +39,7 @@ def test_labels_that_are_all_the_same():
     assert model.score_federation(InProcess(same)) == r2_score(np.ones(3), model.coef_ + model.intercept_)
 
 
-def test_where_sums_are_not_enough_that_is_said():
+def test_where_sums_are_not_enough_an_error_says_so():
     model = cf.FederatedLasso(0.5).fit_federation(InProcess(sites()))
     with pytest.raises(cf.InputError, match="site '0' has other columns than those the model was fitted with"):
         model.score_federation(InProcess(sites(("a", "b", "d"))))

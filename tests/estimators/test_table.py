@@ -32,6 +32,11 @@ MASK = np.arange(12) == 3
 LASSO: Any = cf.FederatedLasso
 
 
+def wrong(value: Any) -> Any:
+    """A value of a type that a type checker would refuse."""
+    return value
+
+
 def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
     return (cf.FederatedLasso(0.01) if model is None else model).fit(X, y, **({"sites": SITES} | given))
 
@@ -132,7 +137,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "groups of numbered columns in a series": (
         lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=pd.Series([0, 0, 1]))),
-        r"groups speaks of feature 0, which may be the column called 0",
+        r"groups names feature 0, which may be the column called 0",
     ),
     "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. These look like weights of rows"),
     "sites but for a space": (lambda: fit(sites=["n", " n"] * 6), r"' n' and 'n' are one name but for spaces"),
@@ -155,7 +160,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"row 11 2 times; every row may be in a part once",
     ),
     "a splitter that draws with replacement": (
-        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])]))),
+        lambda: fit(model=cf.FederatedLassoCV([0.1], cv=wrong(SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])])))),
         r"row 5 2 times",
     ),
     "a mask of whole numbers": (
@@ -181,7 +186,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "groups with a hole": (lambda: fit(model=cf.FederatedGroupLasso(groups=[0, None, 1])), r"1 row\(s\) have none"),
     "truth values for features": (lambda: fit(model=cf.FederatedGroupLasso(groups=[[True, 2], [0]])), r"exactly once"),
     "weights of groups by name": (
-        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights={0: 1, 1: 2})),
+        lambda: fit(model=cf.FederatedGroupLasso(groups=[0, 0, 1], group_weights=wrong({0: 1, 1: 2}))),
         r"group_weights=\{0: 1, 1: 2\} cannot be read",
     ),
 }  # fmt: skip
@@ -277,9 +282,9 @@ def test_parameters_are_still_those_of_the_constructor():
 def test_a_fit_without_sites_says_that_it_took_one(model):
     with pytest.warns(
         cf.OneSiteWarning, match=r"fitted as those of one site.*sites=\.\.\..*sites=None says that one"
-    ) as said:
+    ) as caught:
         model.fit(X, Y)
-    assert said[0].filename == __file__
+    assert caught[0].filename == __file__
     assert model.site_names_.tolist() == ["0"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -382,7 +387,7 @@ def test_a_path_changes_nothing_of_its_model():
     "model", [cf.FederatedLasso(0.1, verbose=True), cf.FederatedLassoCV([0.1, 0.01], cv=2, verbose=True)]
 )
 def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
-    """However short the fit: how far it came, and whether it arrived."""
+    """However short the fit: how far it came, and whether it converged."""
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stderr", pipe)
     fit(model=model)

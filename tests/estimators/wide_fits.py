@@ -1,4 +1,4 @@
-"""Fits of wide problems in a process of their own, whose memory can then be told: python wide_fits.py ROWS COLUMNS OUT."""
+"""Fits of wide problems in a process of their own, to measure their memory: python wide_fits.py ROWS COLUMNS OUT."""
 
 from __future__ import annotations
 

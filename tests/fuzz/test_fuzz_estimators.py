@@ -76,7 +76,7 @@ COMMON = st.fixed_dictionaries(
         "tol": mostly(1e-12, 1e-6, 1e-9, of=4),
         "max_rounds": mostly(
             30, 3, 100
-        ),  # what does not arrive by Newton's steps is not to compile first-order rounds here
+        ),  # a search that Newton steps do not finish must not compile first-order rounds here
     }
 )
 
@@ -95,7 +95,7 @@ def test_fits(kind, rows, style, size, alpha, ratio, common):
     y = labels(kind, rows, style, size)
     model, of, sure = estimator(kind, alpha, ratio, rows.X.shape[1], common)
     before = rows.X.copy()
-    _, said = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
+    _, warned = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
     np.testing.assert_array_equal(rows.X, before)
     target = y
     if kind == "logistic":
@@ -105,7 +105,7 @@ def test_fits(kind, rows, style, size, alpha, ratio, common):
     count = rows.weights is None or np.asarray(rows.weights) > 0
     used = np.ones(len(y), bool) if count is True else count
     plain = rows.plain and style in ("plain", "words") and 1e-3 <= alpha <= 10 and common["max_rounds"] >= 30 and sure
-    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], plain, said)
+    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], plain, warned)
     check_predictions(model, rows, y)
 
 
@@ -211,7 +211,7 @@ def test_cross_validation(kind, rows, cv, alphas, rule):
     """alpha_ is one of alphas_, and the model is that of alpha_."""
     y = labels(kind, rows, "plain", 1.0)
     model = CV[kind](alphas=alphas, n_alphas=3, cv=cv, rule=rule, max_rounds=60)
-    _, said = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
+    _, warned = answered(lambda: model.fit(rows.given_X, y, sites=rows.given_sites, sample_weight=rows.given_weights))
     assert model.alpha_ in model.alphas_
     assert np.isfinite(model.cv_loss_).any(axis=1).all()
     common = {"fit_intercept": True, "standardize": False, "positive": False}
@@ -219,7 +219,7 @@ def test_cross_validation(kind, rows, cv, alphas, rule):
     used = np.ones(len(y), bool) if rows.weights is None else np.asarray(rows.weights) > 0
     target = np.searchsorted(model.classes_, y) if kind == "logistic" else y
     q = row_shares(rows.where, rows.weights, equal=False)
-    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], False, said)
+    check_certificate(model, of, rows.X[used], np.asarray(target)[used], q[used], False, warned)
 
 
 @fuzz(
@@ -233,6 +233,6 @@ def test_low_rank(rows, alpha, common):
     where = np.arange(12) % 3
     y = labels("multi-task", rows, "plain", 1.0)
     model = cf.FederatedNuclearRegressor(alpha=alpha, max_rounds=300, **common)
-    _, said = answered(lambda: model.fit(rows.given_X, y, sites=where))
+    _, warned = answered(lambda: model.fit(rows.given_X, y, sites=where))
     of = Objective("squared", alpha, nuclear=True, standardize=common["standardize"])
-    check_certificate(model, of, rows.X, y, row_shares(where, None, common["site_weights"] == "equal"), False, said)
+    check_certificate(model, of, rows.X, y, row_shares(where, None, common["site_weights"] == "equal"), False, warned)

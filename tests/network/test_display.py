@@ -20,7 +20,7 @@ from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network import display
 from compfed.network.display import Display, certificate_text, happening, result_text, site_table
 from compfed.network.server.run_log import RunLog
-from compfed.solvers.certificate import Certificate
+from compfed.solvers.search import Certificate
 
 SITES = ("north", "south")
 FACTS = {"queries": {"Moments": 1}, "bytes_down": 2500, "bytes_up": 1500, "sha256_up": "0"}

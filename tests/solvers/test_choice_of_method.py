@@ -13,10 +13,12 @@ from problems import logistic
 from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
-from compfed.algorithms import FISTA, AcceleratedDecoupledProx, ProximalBFGS, ProximalNewton, default_steps
+from compfed.algorithms import FISTA, AcceleratedDecoupledProx
 from compfed.estimators.path import path_over
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
-from compfed.solvers.method_choice import BANDWIDTH, ROUNDS, automatic
+from compfed.simulation.plain import spec_of
+from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
+from compfed.solvers.search import ProximalBFGS, ProximalNewton
 from compfed.solvers.second_order import NO_MINIMISER
 
 SMALL = logistic()
@@ -32,14 +34,19 @@ def matrix_model(loss: Any) -> cf.Problem:
     return cf.Problem(loss, cf.regularisers.Nuclear(0.1, columns=40), sites)
 
 
+def choice(problem: cf.Problem, seconds_per_round: float) -> Choice:
+    """The automatic choice for a problem."""
+    return choose_method(spec_of(problem), seconds_per_round)
+
+
 # --- what it costs ---
 
 
-def test_a_dear_round_asks_for_curvature_and_a_free_one_for_gradients():
-    """Of 1600 coupled coefficients the curvature is ten megabytes: worth it only if messages themselves are dear."""
+def test_an_expensive_round_asks_for_hessians_and_a_free_one_for_gradients():
+    """Of 1600 coupled coefficients the Hessian is ten megabytes: worth it only if messages themselves are expensive."""
     problem = matrix_model(cf.losses.Softmax(40))
-    assert automatic(problem, 10.0).method is ProximalNewton
-    assert automatic(problem, 0.0).method is ProximalBFGS
+    assert choice(problem, 10.0).method is ProximalNewton
+    assert choice(problem, 0.0).method is ProximalBFGS
 
 
 def test_the_price_at_which_the_choice_changes_by_hand():
@@ -50,23 +57,23 @@ def test_the_price_at_which_the_choice_changes_by_hand():
     price = (N * curved - B * vector) / BANDWIDTH / (B - N)
     assert price > 0
     problem = matrix_model(cf.losses.Softmax(40))
-    assert automatic(problem, 1.01 * price).method is ProximalNewton
-    assert automatic(problem, 0.99 * price).method is ProximalBFGS
+    assert choice(problem, 1.01 * price).method is ProximalNewton
+    assert choice(problem, 0.99 * price).method is ProximalBFGS
 
 
-def test_outputs_that_share_their_curvature_send_it_once():
+def test_outputs_that_share_their_hessian_send_it_once():
     """Of squared losses 40 x 40 / 2 numbers serve all forty outputs: worth it at any price."""
-    assert automatic(matrix_model(cf.losses.MultiSquared(40)), 0.0).method is ProximalNewton
+    assert choice(matrix_model(cf.losses.MultiSquared(40)), 0.0).method is ProximalNewton
 
 
-def test_a_model_too_wide_for_its_curvature():
-    """3001 coupled coefficients: 36 MB a message are not asked for, however dear a round is."""
+def test_a_model_too_wide_for_its_hessian():
+    """3001 coupled coefficients: 36 MB a message are not asked for, however expensive a round is."""
     rng = np.random.default_rng(0)
     sites = cf.data.from_arrays([rng.standard_normal((3, 3001))], [rng.standard_normal(3)])
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.TotalVariation1D(0.1), sites)
-    assert automatic(problem, 1e6).method is ProximalBFGS
+    assert choice(problem, 1e6).method is ProximalBFGS
     free = problem.replace(regulariser=cf.regularisers.L1(0.1))  # a working set will do
-    assert automatic(free, 1e6).method is ProximalNewton
+    assert choice(free, 1e6).method is ProximalNewton
 
 
 def my_loss(w: Any, a: Any, y: Any) -> Any:
@@ -83,13 +90,12 @@ FIRST_ORDER_CASES = {
 
 
 @pytest.mark.parametrize("name", FIRST_ORDER_CASES)
-def test_first_order_methods_where_second_order_ones_are_not_for(name):
-    """A model of what is not convex need have no minimum, and the server works in double precision."""
+def test_first_order_methods_where_second_order_ones_do_not_apply(name):
+    """A quadratic model of what is not convex need not have a minimum, and the server computes in double precision."""
     problem = FIRST_ORDER_CASES[name]()
-    choice = automatic(problem, 10.0)
-    assert choice.method in FIRST_ORDER
-    assert "Proximal" not in choice.why
-    assert isinstance(default_steps("auto", problem, at=problem.start), FIRST_ORDER)
+    found = choice(problem, 10.0)
+    assert found.method in FIRST_ORDER
+    assert "Proximal" not in found.why
     if name == "a loss from a function":  # by its values it is the logistic loss
         minimum = cf.solve_federated(problem, tol=1e-8)
         assert isinstance(minimum.algorithm, FIRST_ORDER)
@@ -99,9 +105,9 @@ def test_first_order_methods_where_second_order_ones_are_not_for(name):
 def test_the_reasons_are_in_the_provenance():
     """All candidates with rounds, bytes and seconds, the chosen one first, and the price."""
     minimum = cf.solve_federated(SMALL, seconds_per_round=0.25)
-    said = minimum.trace.provenance["choice"]
-    assert "at 0.25 s a round and 10 MB/s" in said
-    listed = said.split(": ", 1)[1].split("; ")
+    why = minimum.trace.provenance["choice"]
+    assert "at 0.25 s a round and 10 MB/s" in why
+    listed = why.split(": ", 1)[1].split("; ")
     assert [line.split(":")[0] for line in listed] == ["ProximalNewton", "ProximalBFGS", "AcceleratedDecoupledProx"]
     # 12 rounds of 16 * 8 + 4 * 8 + 8 * 36 = 448 bytes, 3 s for the rounds and next to nothing for the bytes
     assert listed[0] == "ProximalNewton: about 12 rounds of 0.448 kB, 3 s"
@@ -117,7 +123,7 @@ def test_a_price_is_a_number(price):
         cf.FederatedLasso(seconds_per_round=price).fit(np.eye(3), np.arange(3.0), sites=None)
 
 
-# --- a site that refuses curvature ---
+# --- a site that refuses the Hessian ---
 
 
 def refusing(sites: cf.data.Sites, refusal: DisclosurePolicy) -> InProcess:
@@ -125,26 +131,26 @@ def refusing(sites: cf.data.Sites, refusal: DisclosurePolicy) -> InProcess:
     return InProcess([*InProcess(sites).sites[:-1], InProcess(sites, refusal).sites[-1]])
 
 
-NEVER = DisclosurePolicy(queries=("Curvature",))
+NEVER = DisclosurePolicy(max_hessian_share=0.0)
 
 
 @pytest.mark.parametrize("refusal", [NEVER, DisclosurePolicy(max_hessian_share=0.1)], ids=["never", "so many rows"])
-def test_without_curvature_it_goes_on_with_gradients(refusal):
+def test_without_a_hessian_it_continues_with_gradients(refusal):
     minimum = cf.solve_federated(SMALL, federation=refusing(SMALL.sites, refusal))
     assert isinstance(minimum.algorithm, ProximalBFGS)
     assert minimum.converged
-    assert "site '4' refuses Curvature" in minimum.trace.provenance["choice"]
+    assert "site '4' refuses Evaluate" in minimum.trace.provenance["choice"]
     assert "ProximalNewton" not in minimum.trace.provenance["choice"]
     np.testing.assert_allclose(minimum.x, cf.solve_federated(SMALL).x, rtol=0, atol=1e-9)
 
 
 def test_the_refusal_is_in_the_notes():
     minimum = cf.solve_federated(SMALL, federation=refusing(SMALL.sites, NEVER))
-    assert any("site '4' refuses Curvature" in note for note in minimum.notes)
+    assert any("site '4' refuses Evaluate" in note for note in minimum.notes)
 
 
 def test_a_refusal_in_the_midst_of_a_search():
-    """Where the model is wide, curvature is asked for once it is known where: that is when the site refuses."""
+    """The Hessian of a wide model is asked for once its working set is known: that is when the site refuses."""
     rng = np.random.default_rng(0)
     A = [rng.standard_normal((25, 300)) for _ in range(2)]
     sites = cf.data.from_arrays(A, [np.sign(a[:, 0] + 0.5 * rng.standard_normal(25)) for a in A])
@@ -152,16 +158,14 @@ def test_a_refusal_in_the_midst_of_a_search():
     minimum = cf.solve_federated(problem, federation=refusing(sites, DisclosurePolicy(max_hessian_share=1.0)))
     assert isinstance(minimum.algorithm, ProximalBFGS)
     assert minimum.converged
-    for said in (minimum.notes[0], minimum.trace.provenance["choice"]):
-        assert re.search(
-            r"site '1' refuses Curvature: \d+ coordinates are more than 1 of the number of its rows;", said
-        )
+    for note in (minimum.notes[0], minimum.trace.provenance["choice"]):
+        assert re.search(r"site '1' refuses Evaluate: \d+ coordinates are more than 1 of the number of its rows;", note)
     np.testing.assert_allclose(minimum.x, cf.solve_federated(problem).x, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("refusal", [NEVER, DisclosurePolicy(max_hessian_share=0.1)], ids=["never", "so many rows"])
 def test_asked_for_by_name_the_refusal_is_an_error(refusal):
-    with pytest.raises(SiteRefusal, match=r"site '4' refuses Curvature"):
+    with pytest.raises(SiteRefusal, match=r"site '4' refuses Evaluate"):
         cf.solve_federated(SMALL, "ProximalNewton", federation=refusing(SMALL.sites, refusal))
 
 
@@ -180,9 +184,10 @@ def test_a_fit_has_the_same_coefficients_with_and_without_a_refusal(cancer):
     size = np.concatenate(cancer.features).std(axis=0)
     assert np.linalg.norm((plain.coef_ - without.coef_) * size) <= 1e-6 * np.linalg.norm(plain.coef_ * size)
     np.testing.assert_array_equal(plain.coef_ != 0, without.coef_ != 0)
-    assert "refuses Curvature" in without.trace_.provenance["choice"]
-    assert without.communication_.by_query["Curvature"][0] == 1  # it was asked for once
-    with pytest.raises(SiteRefusal, match=r"refuses Curvature"):
+    assert "refuses Evaluate" in without.trace_.provenance["choice"]
+    # it was asked for once, and that message was sent again without it
+    assert without.n_rounds_ == 1 + 2 + without.trace_.provenance["rounds"] + 1  # describe, start, search, duality gap
+    with pytest.raises(SiteRefusal, match=r"refuses Evaluate"):
         cf.FederatedLogisticRegression(0.01, algorithm="ProximalNewton").fit_federation(refusing(cancer, NEVER))
 
 
@@ -210,10 +215,10 @@ def separable() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("algorithm", ["auto", "ProximalNewton", "ProximalBFGS"])
-def test_classes_that_can_be_told_apart_without_a_penalty_are_said_to_have_no_best_model(algorithm):
+def test_separable_classes_without_a_penalty_have_no_best_model(algorithm):
     """In a few dozen rounds, and not for ever: F has no minimum, and its gradient vanishes only far away."""
     X, y, sites = separable()
-    with pytest.warns(ConvergenceWarning, match="the labels can be told apart without error") as found:
+    with pytest.warns(ConvergenceWarning, match="the classes are perfectly separable") as found:
         model = cf.FederatedLogisticRegression(alpha=0.0, algorithm=algorithm).fit(X, y, sites=sites)
     assert [str(w.message) for w in found] == [f"FederatedLogisticRegression: {NO_MINIMISER}."]
     assert "Give a larger alpha" in NO_MINIMISER
@@ -223,11 +228,11 @@ def test_classes_that_can_be_told_apart_without_a_penalty_are_said_to_have_no_be
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_three_classes_that_can_be_told_apart_are_no_different(seed):
+def test_three_separable_classes_have_no_best_model(seed):
     """Newton's method goes so far out in one step that the certificate holds, or rounding hides everything."""
     X = np.random.default_rng(seed).standard_normal((100, 5))
     y = np.digitize(X @ [2.0, -1.0, 0.0, 0.0, 1.0], [-1.0, 1.0])
-    with pytest.warns(ConvergenceWarning, match="the labels can be told apart without error"):
+    with pytest.warns(ConvergenceWarning, match="the classes are perfectly separable"):
         model = cf.FederatedLogisticRegression(alpha=0.0).fit(X, y, sites=np.arange(100) % 3)
     assert not model.certificate_.minimiser_exists
     assert not model.certificate_.holds
@@ -249,7 +254,7 @@ def in_part(kind: str) -> tuple[Any, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["two classes", "three classes", "counts"])
-def test_a_column_that_decides_some_rows_is_said_to_leave_no_best_model(kind):
+def test_a_column_that_decides_some_rows_leaves_no_best_model(kind):
     """The gradient vanishes as the coefficient grows, so that a certificate alone would hold."""
     estimator, X, y = in_part(kind)
     sites = np.arange(150) % 3

@@ -1,7 +1,8 @@
-"""minimise: with nothing to tune it reaches the minimiser, says how close it is, and mends steps that are too long."""
+"""solve_federated reaches the minimiser with nothing to tune, certifies it, and halves steps that are too long."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,25 +19,28 @@ from compfed.algorithms import (
     DecoupledProx,
     FedMid,
     ProximalGradient,
-    ProximalNewton,
 )
 from compfed.algorithms.default_steps import default_steps
 from compfed.algorithms.default_steps import lipschitz_bounds as bounds
-from compfed.federation import InProcess, run_program
-from compfed.federation.server.rounds import Evaluation, Order, Segment, looked
+from compfed.federation import Evaluate, InProcess, Lipschitz, run_program
+from compfed.federation.queries import LIPSCHITZ_BINS, lipschitz_bin
+from compfed.federation.server.evaluation import Evaluation
+from compfed.federation.server.rounds import Order, Segment, evaluation_of
+from compfed.federation.server.sums import total
 from compfed.simulation.plain import spec_of
-from compfed.solvers.auto import minimising
-from compfed.solvers.method_choice import of_first_order
-from compfed.solvers.search import Search, Start
+from compfed.solvers.auto import solve
+from compfed.solvers.first_order import faster_method
+from compfed.solvers.search import ProximalBFGS, ProximalNewton, SearchOptions, Start
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
+PROBLEM_SPEC = spec_of(PROBLEM)
 LAM, D, TAU = 1.0, 8, 3
 
 
 def first_order(problem: cf.Problem, tau: int = 5, at: Any = None) -> type[Algorithm]:
     """The automatic choice among the first-order methods."""
-    return of_first_order(bounds(problem, tau, at), problem.n)
+    return faster_method(bounds(problem, tau, at), problem.n)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,6 @@ def test_it_reaches_the_minimiser_by_default(minimum, star):
     np.testing.assert_array_equal(minimum.x == 0, star == 0)
     np.testing.assert_array_equal(np.asarray(minimum), minimum.x)
     assert isinstance(minimum.algorithm, ProximalNewton)
-    assert isinstance(minimum.algorithm, type(default_steps("auto", PROBLEM)))
 
 
 def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
@@ -73,12 +76,20 @@ def test_it_reaches_the_minimiser_of_a_logistic_problem_too():
 
 @pytest.mark.parametrize("name", ["DecoupledProx", "FISTA", "FedDR", "Scaffnew", "ProximalBFGS"])
 def test_exact_methods_by_name(name, star):
+    """Steps are those of `default_steps`, but for L_max, of which the server has a bound that is at most 9 % too large."""
     minimum = cf.solve_federated(PROBLEM, name, tau=TAU)
-    from_bounds = default_steps(name, PROBLEM, tau=TAU)
-    if from_bounds.by_questions:  # its first step is from a rougher bound
-        assert 0 < minimum.algorithm.eta < from_bounds.eta  # pyright: ignore[reportAttributeAccessIssue]  # it has one
+    if isinstance(minimum.algorithm, ProximalBFGS):  # its first step is from an upper bound on L
+        assert 0 < minimum.algorithm.eta < 1 / PROBLEM.lipschitz
     else:
-        assert minimum.algorithm == from_bounds
+        assert isinstance(minimum.algorithm, Algorithm)
+        exact = bounds(PROBLEM, TAU)
+        rules = [
+            type(minimum.algorithm).from_bounds(replace(exact, L_max=share * exact.L_max), 1.0)
+            for share in (1, 2**0.125)
+        ]
+        for field, value in vars(minimum.algorithm).items():
+            ends = [getattr(rule, field) for rule in rules]
+            assert value in ends or min(ends) * (1 - 1e-12) <= value <= max(ends) * (1 + 1e-12), field
     assert minimum.converged
     assert minimum.certificate.holds
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
@@ -98,7 +109,7 @@ def mapping_by_hand(x: np.ndarray) -> float:
 @pytest.mark.parametrize("name", ["FISTA", "ProximalBFGS"])
 @pytest.mark.parametrize("tol", [1e-2, 1e-6])
 def test_certificate_by_hand(tol, name):
-    """The same of a search by rounds and of one by questions."""
+    """The gradient mapping of a search by rounds, and of one by trials, against NumPy."""
     minimum = cf.solve_federated(PROBLEM, name, tol=tol)
     certificate = minimum.certificate
     scale = np.linalg.norm(quadratic_oracle(PROBLEM)[1].mean(axis=0))  # of grad f(0) = -b
@@ -107,7 +118,9 @@ def test_certificate_by_hand(tol, name):
     np.testing.assert_allclose(certificate.relative, mapping_by_hand(minimum.x) / scale, rtol=1e-6)
     assert certificate.holds
     assert mapping_by_hand(minimum.x) <= tol * scale
-    assert minimum.trace["gradient_mapping"][-2] > tol * scale, "it stopped as soon as it looked"
+    assert minimum.trace["gradient_mapping"][-2] > tol * scale, (
+        "it stopped at the first evaluation that met the tolerance"
+    )
     np.testing.assert_array_equal(minimum.trace.x, minimum.x)
     assert minimum.trace["round"][-1] == minimum.rounds
 
@@ -138,7 +151,7 @@ def test_a_problem_in_single_precision_is_minimised_in_double(method):
 
 
 @pytest.mark.parametrize("method", ["auto", "FISTA", "DecoupledProx"])
-def test_a_large_model_is_no_blow_up(method):
+def test_a_large_model_has_not_diverged(method):
     """The minimiser grows with the labels, and so does every step: 1e11 times the labels, 1e11 times the model."""
     scaled = cf.data.from_arrays(PROBLEM.sites.features, [1e11 * y for y in PROBLEM.sites.labels])
     problem = cf.Problem(PROBLEM.loss, cf.regularisers.Zero(), scaled)
@@ -198,14 +211,14 @@ def test_a_stopped_run_goes_on(whole):
     np.testing.assert_array_equal(there.x, stopped.x)
 
 
-# --- the guard ---
+# --- step backtracking ---
 
 
 @pytest.mark.parametrize("name", ["FISTA", "DecoupledProx"])
 def test_a_step_far_too_long_is_halved_until_it_is_not(name, star):
     asked = default_steps(name, PROBLEM, tau=TAU, scale=50.0)
     with pytest.warns(
-        cf.StepSizeWarning, match=rf"{name}: .*; step halved to eta=.*going on from the last good model\."
+        cf.StepSizeWarning, match=rf"{name}: .*; step halved to eta=.*continuing from the last good model\."
     ):
         minimum = cf.solve_federated(PROBLEM, asked)
     assert minimum.converged
@@ -213,7 +226,7 @@ def test_a_step_far_too_long_is_halved_until_it_is_not(name, star):
     halvings = [note for note in minimum.notes if "step halved to eta=" in note]
     assert minimum.algorithm.eta == asked.eta * 0.5 ** len(halvings)  # pyright: ignore[reportAttributeAccessIssue]  # it has one
     assert f"eta={minimum.algorithm.eta:.3g}" in halvings[-1]  # pyright: ignore[reportAttributeAccessIssue]  # it has one
-    assert any("the model blew up" in note for note in halvings)
+    assert any("the model diverged" in note for note in halvings)
     assert minimum.algorithm == cf.algorithms.find(name)(**{**vars(asked), "eta": minimum.algorithm.eta})  # pyright: ignore[reportAttributeAccessIssue]  # it has one
     # all pieces are in one trace, whose rounds go on counting
     assert minimum.trace["round"][0] == 0
@@ -240,7 +253,7 @@ def test_a_step_that_is_right_is_left_alone(star):
     np.testing.assert_allclose(minimum.x, star, rtol=0, atol=1e-7)
 
 
-@pytest.mark.parametrize(("algorithm", "trouble"), [("FedMid", "no lower"), (FedMid(eta=50.0, tau=TAU), "blew up")])
+@pytest.mark.parametrize(("algorithm", "trouble"), [("FedMid", "no lower"), (FedMid(eta=50.0, tau=TAU), "diverged")])
 def test_an_inexact_method_stops_where_it_gets_no_further(star, algorithm, trouble):
     minimum = cf.solve_federated(PROBLEM, algorithm, tau=TAU, max_rounds=4000)
     assert not minimum.converged
@@ -261,9 +274,8 @@ def test_max_rounds():
     assert not minimum.converged
     assert minimum.certificate.relative > minimum.certificate.tol
     np.testing.assert_array_equal(minimum.trace["round"], [0, 10, 20, 25])
-    np.testing.assert_array_equal(
-        minimum.x, cf.simulate(PROBLEM, default_steps("DecoupledProx", PROBLEM, tau=TAU), 25).x
-    )
+    assert isinstance(minimum.algorithm, DecoupledProx)
+    np.testing.assert_array_equal(minimum.x, cf.simulate(PROBLEM, minimum.algorithm, 25).x)
 
 
 def test_max_rounds_counts_the_rounds_of_all_steps():
@@ -290,7 +302,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "a start of other length": ({"x0": np.zeros(3)}, r"x0 has shape \(3,\); this problem has 8 coefficients"),
     "negative scale": ({"scale": -1.0}, r"scale=-1\.0 must be a finite number >= 0"),
     "scale NaN": ({"scale": np.nan}, r"scale=nan must be a finite number >= 0"),
-    "no problem": ({"problem": PROBLEM.sites}, r"minimise needs a compfed\.Problem; got Sites"),
+    "no problem": ({"problem": PROBLEM.sites}, r"solve_federated needs a compfed\.Problem; got Sites"),
 }
 
 
@@ -336,12 +348,13 @@ def test_poisson_with_large_counts_is_that_of_scikit_learn(large_counts):
 def test_first_order_steps_follow_the_curvature(large_counts):
     """The curvature at the start is 1/400 of that at the minimiser: steps begin far too long, then follow the model."""
     problem, expected = large_counts
-    with pytest.warns(cf.StepSizeWarning, match="the model blew up; step halved"):
+    with pytest.warns(cf.StepSizeWarning, match="the model diverged; step halved"):
         minimum = cf.solve_federated(problem, "AcceleratedDecoupledProx")
     assert minimum.converged
     np.testing.assert_allclose(minimum.x, expected, rtol=1e-6)
     assert any("the curvature at the model is now" in note for note in minimum.notes)
     # the step it ended with is that of the minimiser, not one cut down at the start
+    assert isinstance(minimum.algorithm, Algorithm)
     fitting: Any = default_steps(type(minimum.algorithm), problem, at=minimum.x)
     assert 0.5 < minimum.algorithm.eta / fitting.eta < 2  # pyright: ignore[reportAttributeAccessIssue]  # it has one
 
@@ -455,22 +468,22 @@ def test_then_of_two_runs_is_the_longer_run():
     np.testing.assert_array_equal(joined.x, whole.x)
 
 
-# --- the guard, on segments made up by hand ---
+# --- step backtracking, on segments made up by hand ---
 
 
-def segment(x: float, rounds: list[int], objective: list[float], blew_up: bool = False) -> Segment:
+def segment(x: float, rounds: list[int], objective: list[float], diverged: bool = False) -> Segment:
     trace = piece(rounds, objective)
-    trace = cf.Trace(trace.columns, np.full(D, x), {"diverged": "yes"} if blew_up else {})
-    at = Evaluation(value=objective[-1], gradient=np.zeros(D), terms=0.0, L=None, L_max=None)
-    return Segment(trace, None if blew_up else at)
+    trace = cf.Trace(trace.columns, np.full(D, x), {"diverged": "yes"} if diverged else {})
+    at = Evaluation(np.full(D, x), value=objective[-1], gradient=np.zeros(D), terms=0.0)
+    return Segment(trace, None if diverged else at)
 
 
-@pytest.mark.parametrize("blew_up", [False, True])
-def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(monkeypatch, blew_up):
+@pytest.mark.parametrize("diverged", [False, True])
+def test_after_a_failure_it_continues_from_the_last_good_model_with_half_the_step(monkeypatch, diverged):
     """500 rounds that help, then 500 that do not: the next run starts where the first 500 ended, not the second."""
     falling = [*np.linspace(9.0, 5.0, 50), 5.0]
     helped = segment(1.0, list(range(0, 501, 10)), falling)
-    stuck = segment(2.0, list(range(0, 1001, 10)), [*falling, *np.full(50, 6.0)], blew_up)
+    stuck = segment(2.0, list(range(0, 1001, 10)), [*falling, *np.full(50, 6.0)], diverged)
     done = segment(3.0, [0, 10], [5.0, 0.0])
     orders: list[Order] = []
 
@@ -480,16 +493,17 @@ def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(mo
 
         def advance(_):
             return [next(script)]
-            yield  # a talk that asks nothing
+            yield  # a program that asks nothing
 
         return SimpleNamespace(advance=advance)
 
     monkeypatch.setattr("compfed.solvers.first_order.runner", runner)
-    start = Start(np.zeros(D), np.ones(5), scale=1.0)
-    spec = spec_of(PROBLEM)
-    with pytest.warns(cf.StepSizeWarning, match="blew up" if blew_up else "500 rounds brought the objective no lower"):
+    start = Start(np.zeros(D), L=1.0, L_max=1.0, scale=1.0)
+    with pytest.warns(
+        cf.StepSizeWarning, match="diverged" if diverged else "500 rounds brought the objective no lower"
+    ):
         minimum, _ = run_program(
-            InProcess(PROBLEM.sites), minimising(InProcess(PROBLEM.sites), spec, Search("FISTA"), start)
+            InProcess(PROBLEM.sites), solve(InProcess(PROBLEM.sites), PROBLEM_SPEC, SearchOptions("FISTA"), start)
         )
     first, second = (order.algorithm.eta for order in orders)  # pyright: ignore[reportAttributeAccessIssue]  # FISTA's
     assert second == first / 2
@@ -499,15 +513,23 @@ def test_after_trouble_it_goes_on_from_the_last_good_model_with_half_the_step(mo
     assert len(minimum.notes) == 1
 
 
-def test_what_the_sites_say_is_summed_with_their_weights():
-    """Two sites of weights 1/4 and 3/4; L is a sum, L_max the largest."""
-    spec = SimpleNamespace(weights=np.array([0.25, 0.75]))
-    answers = [
-        (SimpleNamespace(value=[v], gradient=[[v, 0.0]], terms=[10 * v]), SimpleNamespace(L=v)) for v in (4.0, 8.0)
-    ]
-    found = looked(spec, answers)  # pyright: ignore[reportArgumentType]  # stands in
-    assert (found.value, found.terms, found.L, found.L_max) == (7.0, 70.0, 7.0, 8.0)
+def test_replies_are_summed_with_the_weights_of_the_sites():
+    """Two sites of weights 1/4 and 3/4; L is a sum, L_max a bound on the largest within an eighth of an octave."""
+    spec, x = SimpleNamespace(weights=np.array([0.25, 0.75])), np.zeros(2)
+    replies = [Evaluate.Reply(np.array([v]), np.array([[v, 0.0]]), np.array([10 * v])) for v in (4.0, 8.0)]
+    bounds = [Lipschitz.Reply(v, np.eye(LIPSCHITZ_BINS, dtype=int)[lipschitz_bin(v)]) for v in (4.0, 8.0)]
+    sums = tuple(
+        total(query, parts, spec.weights, ("a", "b"))
+        for query, parts in (
+            (Evaluate(PROBLEM_SPEC.objective, x[None]), replies),
+            (Lipschitz(PROBLEM_SPEC.objective), bounds),
+        )
+    )
+    found = evaluation_of(spec, sums, x)  # pyright: ignore[reportArgumentType]  # stands in
+    assert (found.value, found.terms, found.L) == (7.0, 70.0, 7.0)
     assert found.gradient.tolist() == [7.0, 0.0]
+    assert found.L_max is not None
+    assert 8.0 <= found.L_max <= 8.0 * 2**0.125
 
 
 def test_what_is_returned_is_the_point_that_met_the_tolerance():

@@ -17,7 +17,7 @@ from compfed.data import bundled
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
 from compfed.federation import InProcess
-from compfed.federation.spec import Holdout
+from compfed.splits import Holdout
 from compfed.studies.compare_sites import SiteComparison, with_alpha
 from compfed.studies.pooled_fit import PooledFit, fit_pooled
 

@@ -11,9 +11,9 @@ from compfed.estimators.cv import (
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
 )
-from compfed.estimators.groups import FederatedGroupLasso
 from compfed.estimators.linear import (
     FederatedElasticNet,
+    FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedPoissonRegressor,

@@ -1,7 +1,4 @@
-"""What all estimators share: scikit-learn's face over the pipeline.
-
-Arguments that an estimator does not take, as people who know scikit-learn give them: each is told what to give instead.
-"""
+"""The base class of all estimators: scikit-learn's interface over the server programs."""
 
 from __future__ import annotations
 
@@ -9,16 +6,19 @@ import copy
 import difflib
 import functools
 import inspect
+import re
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, dataclass_transform
+from typing import Any, Literal, Self, TypeVar, dataclass_transform
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.progress import progress_bar
@@ -28,27 +28,32 @@ from compfed.algorithms import Algorithm
 from compfed.data import Sites
 from compfed.data.columns import check_column_names, check_same_index
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
-from compfed.estimators.programs.fit import Family, Fitted, Plan, fitting
-from compfed.estimators.programs.score import scoring
+from compfed.estimators.programs.fit import Family, FitOptions, Fitted, r2_score
+from compfed.estimators.programs.fit import fit as fit_program
 from compfed.estimators.table import (
-    NOT_SAID,
+    UNSPECIFIED,
+    Features,
+    RowWeights,
+    SiteOfRows,
     Table,
     check_features,
     check_same_columns,
     check_table,
     column_labels,
-    tabulated,
+    make_table,
     warn_of_one_site,
 )
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
 from compfed.simulation.federation import Simulated
-from compfed.solvers.certificate import OUT_OF_REACH
-from compfed.solvers.search import FederatedSolution, Search
+from compfed.solvers.search import OUT_OF_REACH, FederatedSolution, SearchOptions, SecondOrder
 from compfed.trace import Trace
 
 T = TypeVar("T")
-TRUTHS = ("fit_intercept", "standardize", "positive", "verbose")  # parameters that are True or False
+BOOLEANS = ("fit_intercept", "standardize", "positive", "verbose")  # parameters that are True or False
+
+
+# --- how an estimator is defined ---
 
 
 def first(default: Any, *, kw_only: Literal[False] = False) -> Any:
@@ -58,27 +63,111 @@ def first(default: Any, *, kw_only: Literal[False] = False) -> Any:
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(first,))
 def estimator(cls: type[T]) -> type[T]:
-    """Class decorator: parameters are fields, and the constructor only stores them, as scikit-learn wants it."""
+    """Class decorator: fields are parameters, which the constructor only stores, and the docstring lists all of them."""
     made: Any = dataclass(eq=False, repr=False, kw_only=True)(cls)
-    store, known = made.__init__, [name for name in inspect.signature(made).parameters]
+    store, known = made.__init__, list(inspect.signature(made).parameters)
 
     @functools.wraps(store)
-    def __init__(self: Any, *given: Any, **named: Any) -> None:
+    def __init__(self: BaseEstimator, *given: object, **named: object) -> None:
         check_known(type(self).__name__, named, known)
         store(self, *given, **named)
 
     made.__init__ = __init__
+    if made.__doc__:  # python -OO has none
+        made._own_doc, made.__doc__ = made.__doc__, _full_docstring(made, known)
     return made
+
+
+def _full_docstring(cls: type, parameters: Collection[str]) -> str:
+    """The docstring of an estimator, with the parameters and attributes that its base classes document.
+
+    A class documents its own ones, and overrides those of its bases by name. Without a description of its own, it has the
+    descriptions of its bases.
+    """
+    bases = [base for base in cls.__mro__ if issubclass(base, BaseEstimator) and base is not BaseEstimator]
+    docs = [_sections(vars(base).get("_own_doc", base.__doc__) or "") for base in bases]
+    summary, _, description = docs[0].pop("").partition("\n\n")
+    inherited = [doc[""].partition("\n\n")[2] for doc in reversed(docs[1:])]
+    entries: dict[str, dict[str, str]] = {"Parameters": {}, "Attributes": {}}
+    for name, found in entries.items():
+        for doc in reversed(docs):
+            found |= {entry.split(" : ")[0]: entry for entry in re.split(r"\n(?=\S)", doc.get(name, "")) if entry}
+    declared = dict.fromkeys(name for base in bases for name in vars(base).get("__annotations__", ()))
+    listed = {
+        "Parameters": [text for name in declared if name in parameters and (text := entries["Parameters"].get(name))],
+        "Attributes": list(entries["Attributes"].values()),
+    }
+    sections = {name: "\n".join(texts) for name, texts in listed.items()}
+    sections |= {name: text for name, text in docs[0].items() if name not in sections}
+    text = [summary, description or "\n\n".join(filter(None, inherited))]
+    return "\n\n".join([*text, *(f"{name}\n{'-' * len(name)}\n{body}" for name, body in sections.items())])
+
+
+def _sections(doc: str) -> dict[str, str]:
+    """The numpydoc sections of a docstring; "" is the text before the first."""
+    before, *rest = re.split(r"^(\w[\w ]+)\n-{3,}\n", inspect.cleandoc(doc), flags=re.MULTILINE)
+    return {"": before.strip()} | {name: body.strip("\n") for name, body in zip(rest[::2], rest[1::2], strict=True)}
+
+
+# --- the base class ---
 
 
 @estimator
 class FederatedModel(BaseEstimator):
-    """A linear model whose rows stay at their sites. Subclasses say which family, and which parameters."""
+    """Base class of the estimators: a linear model whose rows stay at their sites.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default=True
+        Whether to fit an intercept, which is never penalised.
+    standardize : bool, default=False
+        Whether to penalise the coefficients of standardised features (pooled mean and standard deviation, from sums over
+        the sites). `coef_` is on the original scale either way.
+    site_weights : {"rows", "equal"}, default="rows"
+        "rows": every row counts the same, as in the pooled table. "equal": every site counts the same; the mean over rows
+        is then the mean over sites of each site's own mean.
+    algorithm : str, Algorithm, ProximalNewton or ProximalBFGS, default="auto"
+        "auto", the name of a method (`compfed list algorithms`), or one with steps of your own. "auto" takes the method
+        whose rounds and bytes are expected to cost the least; ``trace_.provenance["choice"]`` says why.
+    tau : int, default=5
+        Local steps per round, for methods that have them.
+    tol : float, default=1e-12
+        Stop when the gradient mapping is at most `tol` times the gradient at the null model, which has no features.
+    max_rounds : int, default=20000
+        Stop after so many rounds, with a ConvergenceWarning.
+    seconds_per_round : float, default=1.0
+        Cost of a message beside its bytes, for the choice that "auto" makes.
+    verbose : bool, default=False
+        Whether to report progress on the error stream: a bar on a terminal, lines elsewhere.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_features,)
+        Coefficients, on the original scale of the features.
+    intercept_ : float
+        The intercept; 0.0 without one.
+    certificate_ : Certificate
+        How far the model can be from the minimiser: gradient mapping, duality gap, uniqueness, rounding.
+    n_rounds_ : int
+        Messages to each site, set-up and certificate included. `n_iter_` is the same number.
+    communication_ : Communication
+        Messages and bytes, by query.
+    trace_ : Trace
+        Objective, gradient mapping and costs, one row per evaluation.
+    algorithm_ : Algorithm, ProximalNewton or ProximalBFGS
+        The method that was used, with its steps.
+    site_names_ : ndarray of str
+        The sites.
+    n_features_in_ : int
+        Number of features.
+    feature_names_in_ : ndarray of str
+        Names of the features, where the columns of X have names.
+    """
 
     fit_intercept: bool = True
     standardize: bool = False
     site_weights: str = "rows"
-    algorithm: str | Algorithm = "auto"
+    algorithm: str | Algorithm | SecondOrder = "auto"
     tau: int = 5
     tol: float = 1e-12
     max_rounds: int = 20_000
@@ -88,28 +177,54 @@ class FederatedModel(BaseEstimator):
     scored_by_squares = False  # is `score` R^2 of a linear prediction?
 
     def family(self) -> Family:
-        """What is fitted, from the parameters; refuses those that cannot be used."""
+        """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
         raise NotImplementedError
 
     # --- fitting ---
 
-    def set_params(self, **params: Any) -> Any:
-        """scikit-learn's, with a hint for a name of scikit-learn that is another one here."""
+    def set_params(self, **params: object) -> Self:
+        """Set parameters, as in scikit-learn, with a hint for a parameter of scikit-learn that has another name here."""
         check_known(type(self).__name__, [name for name in params if "__" not in name], self.get_params(deep=False))
         return super().set_params(**params)
 
-    def fit(self, X: Any, y: Any, *more: Any, sites: Any = NOT_SAID, sample_weight: Any = None) -> Any:
-        """Fit over all sites; the coefficients are those of the pooled rows.
+    def fit(
+        self,
+        X: Features,
+        y: npt.ArrayLike,
+        *more: object,
+        sites: SiteOfRows = UNSPECIFIED,
+        sample_weight: RowWeights = None,
+    ) -> Self:
+        """Fit over all sites. The coefficients are those of the pooled rows.
 
-        - `sites`: the site of every row, or the name of a column of a DataFrame X. None says that all rows are at one
-          site; without a word about sites they are taken for that, too, with a `OneSiteWarning`.
-        - `sample_weight`: how much each row counts.
+        Parameters
+        ----------
+        X : array, DataFrame or sparse matrix of shape (n_rows, n_features)
+        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several
+        sites : array of shape (n_rows,), str or None
+            The site of every row, or the name of a column of X. None means that all rows are at one site; if `sites` is left
+            out, so does a `OneSiteWarning`.
+        sample_weight : array of shape (n_rows,), optional
+            How much each row counts.
+
+        Returns
+        -------
+        self
         """
-        check_nothing_third(type(self).__name__, more)
+        check_no_third(type(self).__name__, more)
         with self._restored_on_failure():
-            self.fit_federation(self.tabulated(X, y, sites, sample_weight).federation())
-            self._after_a_table(X, sites)
+            self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
+            if isinstance(sites, str):
+                self.site_column_ = sites
+            labels = column_labels(self._without_sites(X))
+            if labels is not None:
+                self.column_labels_ = labels
+            warn_of_one_site(type(self).__name__, sites)
         return self
+
+    def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
+        """Fit to a table made of the `given` arguments of fit."""
+        self.fit_federation(table.federation())
 
     @contextmanager
     def _restored_on_failure(self) -> Iterator[None]:
@@ -122,62 +237,51 @@ class FederatedModel(BaseEstimator):
             vars(self).update(before)
             raise
 
-    def _after_a_table(self, X: Any, sites: Any) -> None:
-        """What only a fit to a table has to say."""
-        if isinstance(sites, str):
-            self.site_column_ = sites
-        labels = column_labels(self._without_sites(X))
-        if labels is not None:
-            self.column_labels_ = labels
-        warn_of_one_site(type(self).__name__, sites, stacklevel=4)
-
-    def fit_sites(self, sites: Sites) -> Any:
+    def fit_sites(self, sites: Sites) -> Self:
         """Fit over sites from `compfed.data`."""
         if not isinstance(sites, Sites):
             raise InputError(f"fit_sites takes what compfed.data makes (from_files, ...); got {type(sites).__name__}.")
         return self.fit_federation(Simulated(sites))
 
-    def fit_federation(self, federation: Federation) -> Any:
-        """Fit over whoever answers: sites in this process, or sites across a network."""
-        alpha: Any = getattr(self, "alpha")  # noqa: B009  # a field of every subclass with a given alpha
-        fitted, cost = run_program(federation, fitting(federation, self.plan(), float(alpha)))
+    def fit_federation(self, federation: Federation) -> Self:
+        """Fit over a federation: sites in this process, or sites across a network."""
+        alpha = float(self.get_params(deep=False)["alpha"])
+        fitted, cost = run_program(federation, fit_program(federation, self.fit_options(), alpha))
         with self._restored_on_failure():
-            self._publish(federation, fitted, cost)
-            minimum = fitted.minimum
-            if not minimum.converged:
-                warnings.warn(self._why_not(minimum), ConvergenceWarning, stacklevel=2)
-            self._warn_if_undecided(fitted, stacklevel=3)
+            self._set_attributes(federation, fitted, cost)
+            if not fitted.minimum.converged:
+                warnings.warn(self._why_not_converged(fitted.minimum), ConvergenceWarning, stacklevel=2)
+            self._warn_if_not_unique(fitted, stacklevel=3)
         return self
 
-    def _warn_if_undecided(self, fitted: Fitted, stacklevel: int) -> None:
-        named = fitted.undecided
-        if named:
+    def _warn_if_not_unique(self, fitted: Fitted, stacklevel: int) -> None:
+        names = fitted.undecided
+        if names:
             warnings.warn(
                 f"{type(self).__name__}: these coefficients are one choice of many with the same objective: those of "
-                f"{join_names(named)} can change together at no cost. Some of these columns are the same, or add up to others. "
+                f"{join_names(names)} can change together at no cost. Some of these columns are the same, or add up to others. "
                 "Drop one, or give a penalty with a ridge (l1_ratio < 1), which has one minimiser.",
                 NotUniqueWarning,
                 stacklevel=stacklevel,
             )
 
-    def _why_not(self, minimum: FederatedSolution) -> str:
+    def _why_not_converged(self, minimum: FederatedSolution) -> str:
         """Why the certificate does not hold, for a person."""
         me = type(self).__name__
         if not minimum.certificate.minimiser_exists:
             return f"{me}: {minimum.notes[-1]}."
-        said = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
+        note = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
         stopped = (
             f"{me} stopped after {minimum.rounds} rounds with a gradient mapping of {minimum.certificate.relative:.1e} of "
-            f"its scale; tol is {self.tol:g}. {said}"
+            f"its scale; tol is {self.tol:g}. {note}"
         )
         if OUT_OF_REACH in minimum.notes:
             return stopped.rstrip()
-        return f"{stopped}Give more max_rounds" + (
-            ", or another algorithm: this one is not exact." if minimum.algorithm.exact is False else "."
-        )
+        inexact = isinstance(minimum.algorithm, Algorithm) and minimum.algorithm.exact is False
+        return f"{stopped}Give more max_rounds" + (", or another algorithm: this one is not exact." if inexact else ".")
 
-    def plan(self) -> Plan:
-        """What to fit and how, from the parameters, checked."""
+    def fit_options(self) -> FitOptions:
+        """The parameters, checked."""
         me = type(self).__name__
         finite(me, "alpha", getattr(self, "alpha", 0.0))
         tol = finite(me, "tol", self.tol)
@@ -187,77 +291,78 @@ class FederatedModel(BaseEstimator):
                 f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
                 "counts the same, as if pooled) or 'equal' (every site counts the same)."
             )
-        for name in TRUTHS:
+        for name in BOOLEANS:
             if hasattr(self, name):
                 check_bool(getattr(self, name), f"{me}: {name}")
         progress = progress_bar(me, quiet=0.0) if self.verbose else None
         price = finite(me, "seconds_per_round", self.seconds_per_round)
-        search = Search(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
-        return Plan(
+        search = SearchOptions(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
+        return FitOptions(
             self.family(), search, bool(self.fit_intercept), bool(self.standardize), self.site_weights == "equal"
         )
 
-    def tabulated(self, X: Any, y: Any, sites: Any, sample_weight: Any) -> Table:
-        """What was given, checked: nothing is computed before this has passed."""
-        self.plan()
+    def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
+        """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
+        self.fit_options()
         if isinstance(sites, str):
+            frame: Any = X
             if sites not in getattr(X, "columns", ()):
                 raise InputError(
                     f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
                     "or one site per row."
                 )
-            check_column_names("X", X.columns)
-            X, sites = X.drop(columns=sites), X[sites]
+            check_column_names("X", frame.columns)
+            X, sites = frame.drop(columns=sites), frame[sites]
         check_table(type(self).__name__, X, y, sites, sample_weight)
         labels = column_labels(X)
         if labels is not None:
             self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
+        given: Any = (X, y)  # scikit-learn's annotations say str
         X, y = validate_data(
-            checked, X, y, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+            checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
             dtype=np.float64,
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
-        return tabulated(type(self).__name__, X, self._checked_labels(y), sites, sample_weight, columns)
+        return make_table(type(self).__name__, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
-    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+    def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
         return y
 
-    def _publish(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
         for name in [name for name in vars(self) if name.endswith("_")]:  # of an earlier fit
             delattr(self, name)
         prepared, minimum = fitted.prepared, fitted.minimum
-        self.coef_, self.intercept_ = prepared.published(minimum.x)
-        if prepared.gathered.labels.classes is not None:
-            self.classes_ = prepared.gathered.labels.classes
-        self.n_features_in_ = prepared.gathered.width
-        if prepared.gathered.columns is not None:
-            self.feature_names_in_ = np.array(prepared.gathered.columns, dtype=object)
+        summary = prepared.summary
+        self.coef_, self.intercept_ = prepared.coef_and_intercept(minimum.x)
+        if summary.labels.classes is not None:
+            self.classes_ = summary.labels.classes
+        self.n_features_in_ = summary.width
+        if summary.columns is not None:
+            self.feature_names_in_ = np.array(summary.columns, dtype=object)
         self.communication_ = cost
         self.n_rounds_ = self.n_iter_ = cost.rounds
-        self.trace_ = _with_everything(minimum.trace, cost)
-        if events := getattr(
-            federation, "events", None
-        ):  # of a network: messages repeated, memories lost and made again
+        self.trace_ = _with_all_costs(minimum.trace, cost)
+        if events := getattr(federation, "events", None):  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["events"] = list(events)
         self.certificate_ = fitted.certificate
         self.algorithm_ = minimum.algorithm
         self.site_names_ = np.array(federation.names)
-        self.one_outcome_ = prepared.gathered.labels.one_column
+        self.one_outcome_ = summary.labels.one_column
         if self.verbose:
             reached = "reached" if minimum.converged else "NOT reached"
-            told = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
-            sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {told}\n")
+            sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
+            sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
 
     # --- prediction ---
 
     def score_federation(self, federation: Federation) -> float:
-        """What `score` would give on the rows of all sites together, which stay where they are: R^2, in two messages.
+        """R^2 of the model on the rows of all sites together, which stay where they are. Two messages.
 
-        Only where sums over rows are enough: one outcome, predicted by a line. Other scores look at every row; the mean loss
-        on rows that sites hold out is `cf.compare_local_federated`.
+        Only where sums over rows are enough: one outcome with a linear prediction. Other scores need the prediction of every
+        row; `cf.compare_local_federated` gives the mean loss on rows that the sites hold out.
         """
         check_is_fitted(self)
         if np.ndim(self.coef_) != 1 or not self.scored_by_squares:
@@ -267,59 +372,62 @@ class FederatedModel(BaseEstimator):
             )
         names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
-        return run_program(federation, scoring(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
+        return run_program(federation, r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
-    def linear_predictor(self, X: Any) -> np.ndarray:
-        """Predictions z of shape (rows, outputs)."""
+    def linear_predictor(self, X: Features) -> np.ndarray:
+        """The linear predictor z = X w + b, of shape (rows, outputs)."""
         check_is_fitted(self)
-        X = self._without_sites(X)
-        check_features(type(self).__name__, X)
-        check_same_columns(type(self).__name__, X, self._names_at_fit(), np.shape(self.coef_)[-1])
-        X = validate_data(self, X, reset=False, accept_sparse="csr", dtype=np.float64)
-        z = X @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_)
-        return np.asarray(z)
+        rows = self._without_sites(X)
+        check_features(type(self).__name__, rows)
+        check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
+        rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+        return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""
         return getattr(self, "feature_names_in_", getattr(self, "column_labels_", None))
 
-    def _check_scored(self, X: Any, y: Any, sample_weight: Any) -> None:
+    def _check_same_rows(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights) -> None:
         """Refuse labels and weights to score with whose index is not that of X."""
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
 
-    def _without_sites(self, X: Any) -> Any:
-        column = getattr(self, "site_column_", None)
-        return X.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+    def _without_sites(self, X: Features) -> Any:
+        column, frame = getattr(self, "site_column_", None), X
+        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X  # pyright: ignore[reportAttributeAccessIssue]  # a DataFrame
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
 
 
-def _with_everything(trace: Trace, cost: Communication) -> Trace:
-    """The trace of a fit, with set-up and certificates counted before its first row: its last row is the whole."""
+def _with_all_costs(trace: Trace, cost: Communication) -> Trace:
+    """The trace of a fit, with set-up and certificate counted before its first row: its last row has the whole cost."""
     spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
     return trace.after(**{name: total - trace[name][-1] for name, total in spent.items()})
 
 
-def finite(me: str, name: str, value: Any) -> float:
+# --- checks of parameters ---
+
+
+def finite(me: str, name: str, value: object) -> float:
     """A parameter, if it is a finite number >= 0."""
-    if not is_number(value) or not 0 <= float(value) < np.inf:
+    if not is_number(value) or not 0 <= float(value) < np.inf:  # pyright: ignore[reportArgumentType]  # a number
         raise InputError(f"{me}({name}={value!r}): {name} must be a finite number >= 0.")
-    return float(value)
+    return float(value)  # pyright: ignore[reportArgumentType]  # a number
 
 
-def checked_ratio(me: str, l1_ratio: Any) -> float:
+def check_l1_ratio(me: str, l1_ratio: object) -> float:
     """l1_ratio, if it is between 0 and 1."""
-    if finite(me, "l1_ratio", l1_ratio) > 1:
+    ratio = finite(me, "l1_ratio", l1_ratio)
+    if ratio > 1:
         raise InputError(f"{me}(l1_ratio={l1_ratio}): l1_ratio must be between 0 and 1.")
-    return float(l1_ratio)
+    return ratio
 
 
 ALWAYS = "there is nothing to set"
-# name: what to give instead; {alpha} is "alphas" for an estimator that chooses among several
+# What to give instead of parameters of scikit-learn; {alpha} is "alphas" for an estimator that chooses among several
 INSTEAD = {
     "C": "{alpha} = 1 / (C * n) with n rows in all: alpha is the weight of the penalty beside the mean loss",
     "Cs": "{alpha} = 1 / (C * n) with n rows in all: alpha is the weight of the penalty beside the mean loss",
@@ -359,7 +467,7 @@ INSTEAD |= dict.fromkeys(
 
 
 def check_known(estimator: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Refuse the first name that is not known."""
+    """Refuse a parameter that the estimator does not have, and say what to give instead."""
     for name in given:
         if name in known:
             continue
@@ -374,7 +482,7 @@ def check_known(estimator: str, given: Iterable[str], known: Collection[str]) ->
         raise UnknownArgument(f"{estimator} has no parameter {name!r}. {hint}")
 
 
-def check_nothing_third(estimator: str, given: tuple[Any, ...]) -> None:
+def check_no_third(estimator: str, given: tuple[object, ...]) -> None:
     """Refuse fit(X, y, z): to scikit-learn z is the rows' weights, and here it might be their sites."""
     if given:
         raise UnknownArgument(

@@ -1,24 +1,26 @@
-"""Regressors with one outcome. n is the number of rows of all sites together, w the coefficients, b the intercept.
-
-With `site_weights="equal"` the mean over rows is instead the mean over sites of each site's own mean. Each model comes with
-a given alpha here, and with one chosen by cross-validation in `cross_validation`.
-"""
+"""Regressors with one outcome. n is the number of rows of all sites together, w the coefficients, b the intercept."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
+from sklearn.utils import Tags
 
-from compfed.data.columns import as_floats
+from compfed._utils.text import join_names, shorten
+from compfed._utils.validation import check_numbers, check_unmasked, is_int
+from compfed.data.columns import as_floats, as_row_labels
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, checked_ratio, estimator, first
-from compfed.estimators.programs.fit import Family, Labels, elastic_net
+from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
+from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
+from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Huber, Poisson, Squared
-from compfed.regularisers import NonNegative, SumOf
+from compfed.regularisers import GroupL2, NonNegative, SumOf
 
 
 class Regressor(RegressorMixin, FederatedModel):
@@ -26,13 +28,13 @@ class Regressor(RegressorMixin, FederatedModel):
 
     scored_by_squares = True
 
-    def predict(self, X: Any) -> np.ndarray:
-        """X w + b."""
+    def predict(self, X: Features) -> np.ndarray:
+        """Predict X w + b."""
         return self.linear_predictor(X)[:, 0]
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """R^2, the share of the variance explained; 1 is perfect, 0 is the mean."""
-        self._check_scored(X, y, sample_weight)
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+        """R^2, the share of the variance explained: 1 is perfect, 0 is the mean."""
+        self._check_same_rows(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))
 
 
@@ -40,22 +42,58 @@ class Regressor(RegressorMixin, FederatedModel):
 
 
 @dataclass(frozen=True)
-class LeastSquares(Family):
-    l1_ratio: float
+class LeastSquares(ElasticNetFamily):
+    """Least squares with an elastic net, and coefficients >= 0 if they must be positive."""
+
     positive: bool
 
     def loss(self, labels):
         return Squared()
 
     def penalty(self, alpha, scale, outputs):
-        penalty = elastic_net(alpha, self.l1_ratio, scale, outputs)
+        penalty = super().penalty(alpha, scale, outputs)
         return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 @estimator
-class LassoModel(Regressor):
-    """The lasso, whatever its alpha."""
+class FederatedLasso(Regressor):
+    """Lasso over sites, with the coefficients of the pooled table.
 
+    Minimises over w and b::
+
+        1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * ||w||_1
+
+    This is the objective of sklearn.linear_model.Lasso. Rows stay at their sites: each site adds its row count, column
+    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty, on scikit-learn's scale.
+    positive : bool, default=False
+        Whether coefficients must be >= 0.
+
+    See Also
+    --------
+    FederatedLassoCV : chooses alpha by cross-validation.
+    FederatedElasticNet : adds a ridge, which makes the minimiser unique.
+    regularisation_path : the coefficients at many values of alpha.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X, hospital = rng.standard_normal((60, 5)), rng.choice(["north", "south", "west"], 60)
+    >>> y = 3 * X[:, 0] - 2 * X[:, 3] + 5
+    >>> model = cf.FederatedLasso(alpha=0.1).fit(X, y, sites=hospital)
+    >>> model.coef_.round(2)
+    array([ 2.88,  0.  ,  0.  , -1.92,  0.  ])
+    >>> model.certificate_.holds, model.n_rounds_
+    (True, 4)
+    """
+
+    alpha: float = first(default=1.0)
     positive: bool = False
 
     def family(self) -> Family:
@@ -63,109 +101,269 @@ class LassoModel(Regressor):
 
 
 @estimator
-class FederatedLasso(LassoModel):
-    """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha ||w||_1, as sklearn.linear_model.Lasso has it, over sites.
+class FederatedElasticNet(Regressor):
+    """Elastic net over sites, with the coefficients of the pooled table.
 
-    - `positive`: coefficients >= 0.
-    - `standardize`: penalise the coefficients of standardised features (pooled mean and standard deviation, from
-      two aggregated sums); `coef_` is on the original scale either way.
-    - `site_weights`: "rows" for the objective of the pooled table, "equal" if every site is to count the same.
-    - `algorithm`: "auto", the name of a method (`compfed list algorithms`) or one with steps of your own; `tau` local
-      steps per round. Steps come from the data. "auto" takes the method whose rounds and bytes are expected to cost the
-      least, at `seconds_per_round` for a message beside its bytes; `trace_.provenance["choice"]` says why.
-    - `verbose`: tell on the error stream how far it has come: a bar on a terminal, plain lines elsewhere.
-    - `tol`: rounds end when the gradient mapping is this share of the gradient without features; `max_rounds` at most.
+    Minimises over w and b::
 
-    After `fit`: `coef_`, `intercept_`, `certificate_`, `n_rounds_` (all messages a network would have carried, set-up
-    included), `communication_` (their bytes, by question), `trace_`, `algorithm_`, `site_names_`.
+        1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
 
-    >>> import numpy as np
-    >>> rng = np.random.default_rng(0)
-    >>> X, hospital = rng.standard_normal((60, 5)), rng.choice(["north", "south", "west"], 60)
-    >>> y = 3 * X[:, 0] - 2 * X[:, 3] + 5
-    >>> FederatedLasso(alpha=0.1).fit(X, y, sites=hospital).coef_.round(2)
-    array([ 2.88,  0.  ,  0.  , -1.92,  0.  ])
+    This is the objective of sklearn.linear_model.ElasticNet. Rows stay at their sites: each site adds its row count, column
+    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty, on scikit-learn's scale.
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty: 1 is the lasso, 0 ridge regression.
+    positive : bool, default=False
+        Whether coefficients must be >= 0.
+
+    See Also
+    --------
+    FederatedElasticNetCV : chooses alpha by cross-validation.
+    FederatedLasso : the l1 norm alone.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedElasticNet(alpha=0.5).fit(table.X, table.y, sites=table.sites)
+    >>> model.certificate_.holds, int((model.coef_ != 0).sum())
+    (True, 9)
     """
 
     alpha: float = first(default=1.0)
-
-
-@estimator
-class ElasticNetModel(Regressor):
-    """The elastic net, whatever its alpha."""
-
     l1_ratio: float = 0.5
     positive: bool = False
 
     def family(self) -> Family:
-        return LeastSquares(checked_ratio(type(self).__name__, self.l1_ratio), self.positive)
+        return LeastSquares(check_l1_ratio(type(self).__name__, self.l1_ratio), self.positive)
 
 
-@estimator
-class FederatedElasticNet(ElasticNetModel):
-    """min_{w, b} 1/(2n) ||y - X w - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
-
-    The objective of sklearn.linear_model.ElasticNet; parameters as in FederatedLasso.
-    """
-
-    alpha: float = first(default=1.0)
-
-
-# --- robust ---
+# --- groups of features ---
 
 
 @dataclass(frozen=True)
-class Robust(Family):
+class Grouped(Family):
+    """Least squares with a penalty on the norm of each group of coefficients."""
+
+    groups: Any  # as the user gave them
+    group_weights: npt.ArrayLike | None
+    names: tuple[str, ...] = ()
+
+    def with_columns(self, names):
+        self._check_numbers(list(names or ()))
+        return replace(self, names=names or ())
+
+    def _check_numbers(self, names: list[str]) -> None:
+        """Refuse the number of a feature that is the name of another one: columns may be called 0, 1, 2."""
+        index: Any = getattr(self.groups, "index", None)
+        if hasattr(index, "tolist"):  # a Series of pandas
+            pairs = list(enumerate(index.tolist()))
+        elif isinstance(self.groups, (list, tuple, np.ndarray)) and np.ndim(np.asarray(self.groups, object)):
+            listed = [group for group in self.groups if isinstance(group, (list, tuple, np.ndarray))]
+            pairs = [(entry, entry) for group in listed for entry in group]
+        else:
+            return
+        for place, entry in pairs:
+            if is_int(entry) and str(entry) in names and names.index(str(entry)) != place:
+                raise InputError(
+                    f"groups names feature {entry}, which may be the column called {entry} (number "
+                    f"{names.index(str(entry))}) or column number {entry}. Give X.rename(columns=str) and names as text, "
+                    f"'{entry}', to match by name; give X.to_numpy() to match by place."
+                )
+
+    def loss(self, labels):
+        return Squared()
+
+    def members(self, width: int) -> np.ndarray:
+        """The number of each feature's group."""
+        if self.groups is None:
+            return np.arange(width)
+        labels = self._listed()
+        if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
+            names = list(self.names)
+            listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
+            if not all(map(is_int, listed)) or sorted(listed) != list(range(width)):
+                raise InputError(
+                    f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}"
+                    + (f" or by name: {', '.join(names)}." if names else ".")
+                )
+            where = np.empty(width, int)
+            where[listed] = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
+            return where
+        if len(labels) != width:
+            raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
+        labels = as_row_labels("groups: a label for every feature is needed, or lists of features", labels)
+        return np.unique(labels, return_inverse=True)[1]
+
+    def _listed(self) -> list[Any]:
+        """`groups` as a list, if it has an order that says which feature is meant."""
+        given, names = self.groups, list(self.names)
+        if isinstance(given, Mapping):
+            raise InputError(
+                f"groups={shorten(repr(given), 80)} may say the group of each feature, or the features of each group. Give "
+                "[groups[name] for name in X.columns] for the first, list(groups.values()) for the second."
+            )
+        index: Any = getattr(given, "index", None)
+        series = hasattr(index, "tolist")
+        if series and index.tolist() not in (names, list(range(len(given)))):  # a Series of pandas
+            raise InputError(
+                f"groups is a Series with the index {join_names([repr(i) for i in index])}, which is not that of the columns in "
+                "their order. Give groups[X.columns].tolist() to match by name, groups.tolist() to match by place."
+            )
+        check_unmasked(given, "groups")
+        kinds = (list, tuple, np.ndarray)
+        if not (isinstance(given, kinds) and np.ndim(np.asarray(given, object))) and not series:
+            raise InputError(
+                f"groups={shorten(repr(given), 80)} must be a list: one label per feature, or lists of features."
+            )
+        listed = list(given)
+        if len({isinstance(entry, kinds) for entry in listed}) > 1:
+            raise InputError(
+                f"groups={shorten(repr(given), 80)} has both lists and single entries. Give one label per feature, or a list "
+                "of features for every group, groups of one included: [['a'], ['b', 'c']]."
+            )
+        return listed
+
+    def column_scale(self, scale, standardize):
+        # the norm of a group treats its members alike, so a group has one scale
+        member = self.members(scale.size)
+        if standardize:
+            return scale
+        return np.sqrt(np.bincount(member, scale**2) / np.bincount(member))[member]
+
+    def penalty(self, alpha, scale, outputs):
+        member = self.members(scale.size)
+        sizes = np.bincount(member)
+        weights = np.sqrt(sizes) if self.group_weights is None else check_numbers(self.group_weights, "group_weights")
+        if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
+            raise InputError(
+                f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."
+            )
+        first_of = np.unique(member, return_index=True)[1]
+        groups: Any = member
+        return GroupL2(lam=alpha, groups=groups, weights=weights / scale[first_of])
+
+
+@estimator
+class FederatedGroupLasso(Regressor):
+    """Group lasso over sites: the coefficients of a group are all zero or all used.
+
+    Minimises over w and b::
+
+        1 / (2 n) * sum_rows (y - x @ w - b)**2 + alpha * sum_groups weight_g * ||w_g||
+
+    w_g are the coefficients of group g. Rows stay at their sites: each site adds its row count, column moments, gradients and
+    a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty.
+    groups : list or array, optional
+        One label per feature (equal labels form a group), or a list of lists of feature positions or of column names. Without
+        it every feature is a group, which is the lasso.
+    group_weights : array of shape (n_groups,), optional
+        Weight of each group, in the order of the sorted labels; the square root of its size unless given.
+
+    See Also
+    --------
+    FederatedGroupLassoCV : chooses alpha by cross-validation.
+    FederatedLasso : single coefficients instead of groups.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> groups = [[0, 1], [2, 3], [4, 5, 6, 7, 8, 9]]
+    >>> model = cf.FederatedGroupLasso(alpha=1, groups=groups).fit(table.X, table.y, sites=table.sites)
+    >>> model.coef_ != 0
+    array([False, False,  True,  True, False, False, False, False, False,
+           False])
+    """
+
+    alpha: float = first(default=1.0)
+    groups: Iterable[object] | None = None
+    group_weights: npt.ArrayLike | None = None
+
+    def family(self) -> Family:
+        return Grouped(self.groups, self.group_weights)
+
+
+# --- robust regression ---
+
+
+@dataclass(frozen=True)
+class Robust(ElasticNetFamily):
+    """The Huber loss with an elastic net."""
+
     delta: float
-    l1_ratio: float
 
     def loss(self, labels):
         return Huber(delta=self.delta)
 
-    def penalty(self, alpha, scale, outputs):
-        return elastic_net(alpha, self.l1_ratio, scale, outputs)
-
     def null_intercept(self, labels):
-        return None  # the point between two forces: has no formula
+        return None  # it has no formula
 
 
 @estimator
-class HuberModel(Regressor):
-    """Robust regression, whatever its alpha."""
+class FederatedHuber(Regressor):
+    """Huber regression over sites: least squares that outliers cannot dominate.
 
+    Minimises over w and b::
+
+        1 / n * sum_rows h(y - x @ w - b) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
+        h(r) = r**2 / 2 where |r| <= delta,   delta * |r| - delta**2 / 2 elsewhere
+
+    A row further than `delta` from its prediction has a constant influence. sklearn's HuberRegressor estimates that unit
+    together with w; here it is given. Rows stay at their sites: each site adds its row count, column moments, gradients and a
+    block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=0.01
+        Weight of the penalty beside the mean loss.
+    delta : float, default=1.35
+        Residual at which the loss becomes linear, in the units of y.
+    l1_ratio : float, default=1.0
+        Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
+
+    See Also
+    --------
+    FederatedHuberCV : chooses alpha by cross-validation.
+    FederatedLasso : squared errors.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedHuber(alpha=1.0, delta=50).fit(table.X, table.y, sites=table.sites)
+    >>> model.certificate_.holds
+    True
+    """
+
+    alpha: float = first(default=0.01)
     delta: float = 1.35
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Robust(self.delta, checked_ratio(type(self).__name__, self.l1_ratio))
-
-
-@estimator
-class FederatedHuber(HuberModel):
-    """min_{w, b} 1/n sum_l h(y_l - x_l^T w - b) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over sites.
-
-    h(r) = r^2/2 for |r| <= delta, delta |r| - delta^2/2 beyond: rows further than `delta` (in the units of y) from their
-    prediction pull with constant force. sklearn's HuberRegressor estimates that unit together with w; here it is given.
-    Other parameters as in FederatedLasso.
-    """
-
-    alpha: float = first(default=0.01)
+        return Robust(check_l1_ratio(type(self).__name__, self.l1_ratio), self.delta)
 
 
 # --- counts ---
 
 
 @dataclass(frozen=True)
-class Counts(Family):
-    l1_ratio: float
+class Counts(ElasticNetFamily):
+    """The Poisson loss with an elastic net."""
 
     def loss(self, labels):
         if labels.mean is not None and not labels.mean.any():
             raise InputError("FederatedPoissonRegressor: all labels are zero; y must be >= 0 and not all zero.")
         return Poisson()
-
-    def penalty(self, alpha, scale, outputs):
-        return elastic_net(alpha, self.l1_ratio, scale, outputs)
 
     def null_intercept(self, labels: Labels) -> np.ndarray:
         assert labels.mean is not None
@@ -173,17 +371,48 @@ class Counts(Family):
 
 
 @estimator
-class PoissonModel(Regressor):
-    """Regression of counts, whatever its alpha."""
+class FederatedPoissonRegressor(Regressor):
+    """Poisson regression of counts over sites, with the coefficients of the pooled table.
 
+    Minimises over w and b, with z = x @ w + b::
+
+        1 / n * sum_rows (exp(z) - y * z) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
+
+    With l1_ratio = 0 this is the objective of sklearn.linear_model.PoissonRegressor. Rows stay at their sites: each site adds
+    its row count, column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty, on scikit-learn's scale.
+    l1_ratio : float, default=0.0
+        Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
+
+    See Also
+    --------
+    FederatedPoissonRegressorCV : chooses alpha by cross-validation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((90, 3))
+    >>> y = rng.poisson(np.exp(0.5 * X[:, 0] + 1))
+    >>> model = cf.FederatedPoissonRegressor(alpha=0.1).fit(X, y, sites=np.arange(90) % 3)
+    >>> model.coef_.round(2)
+    array([ 0.41,  0.06, -0.05])
+    """
+
+    alpha: float = first(default=1.0)
     l1_ratio: float = 0.0
 
     scored_by_squares = False
 
     def family(self) -> Family:
-        return Counts(checked_ratio(type(self).__name__, self.l1_ratio))
+        return Counts(check_l1_ratio(type(self).__name__, self.l1_ratio))
 
-    def _checked_labels(self, y: np.ndarray) -> np.ndarray:
+    def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")
         if (y < 0).any() or not y.any():
             raise InputError(
@@ -192,31 +421,20 @@ class PoissonModel(Regressor):
             )
         return y
 
-    def predict(self, X: Any) -> np.ndarray:
-        """exp(X w + b): the expected count."""
+    def predict(self, X: Features) -> np.ndarray:
+        """Predict the expected count, exp(X w + b)."""
         return np.exp(self.linear_predictor(X)[:, 0])
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """D^2, the share of the deviance explained; 1 is perfect, 0 is the mean. Of labels that are all the same: 0, or 1."""
-        self._check_scored(X, y, sample_weight)
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+        """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
+        self._check_same_rows(X, y, sample_weight)
         predicted = self.predict(X)
         try:
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
-        except ZeroDivisionError:  # no deviance to explain: as r2_score has it
+        except ZeroDivisionError:  # labels that are all the same have no deviance to explain: 1 or 0, as in r2_score
             return float(mean_poisson_deviance(y, predicted, sample_weight=sample_weight) == 0)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
-
-
-@estimator
-class FederatedPoissonRegressor(PoissonModel):
-    """min_{w, b} 1/n sum_l (exp(z_l) - y_l z_l) + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), z = X w + b.
-
-    With l1_ratio = 0, the default, the objective of sklearn.linear_model.PoissonRegressor. Other parameters as in
-    FederatedLasso.
-    """
-
-    alpha: float = first(default=1.0)

@@ -1,4 +1,4 @@
-"""The table that `fit` was given, checked and cut into sites: the data's side of a fit in one process."""
+"""The table that `fit` was given, checked and cut into sites in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
+import numpy.typing as npt
+from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
@@ -29,24 +30,29 @@ from compfed.simulation.federation import Simulated
 from compfed.splits import Masks, RowSubset
 
 
-class _NotSaid:
+class Unspecified:
+    """The type of `UNSPECIFIED`, the default of `sites`: unlike None, it leads to a `OneSiteWarning`."""
+
     def __repr__(self) -> str:
-        return "not said"
+        return "unspecified"
 
 
-NOT_SAID = _NotSaid()  # `sites` of a call that does not speak of them; None says that there is one
+UNSPECIFIED = Unspecified()
+Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
+SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
+RowWeights = npt.ArrayLike | None  # of the rows
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows with their labels, weights and sites; rows of weight 0 are no rows."""
+    """Rows with their labels, weights and sites. Rows of weight 0 belong to no site."""
 
-    X: Any  # an array, or a large csr matrix
+    X: np.ndarray | Any  # an array, or a large csr matrix
     y: np.ndarray
     weights: np.ndarray | None
     names: tuple[str, ...]
-    rows: tuple[np.ndarray, ...]  # where each site's rows are in what was given
-    length: int  # rows of what was given, those of weight 0 included
+    rows: tuple[np.ndarray, ...]  # positions of each site's rows in X
+    length: int  # rows of X, those of weight 0 included
     columns: tuple[str, ...] | None
     __repr__ = shapes_shown
 
@@ -59,14 +65,14 @@ class Table:
         return site
 
     def federation(self, splits: Sequence[Masks] = ()) -> Simulated:
-        """The sites, which know of the given splits what concerns their own rows."""
+        """The sites, each with its own rows of the splits."""
         place = np.zeros(self.length, int)
         place[np.concatenate(self.rows)] = np.concatenate([np.arange(len(r)) for r in self.rows])
         sites = []
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             sites.append(
                 Site(
-                    self.X[as_slice(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
+                    self.X[as_slice(rows)],  # contiguous rows are not copied: the sites live no longer than a fit
                     self.y[rows],
                     name=name,
                     index=i,
@@ -80,9 +86,9 @@ class Table:
         return Simulated(sites)
 
 
-def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
-    """After a fit that was not told of sites: it took all rows for those of one."""
-    if sites is NOT_SAID:
+def warn_of_one_site(name: str, sites: object, stacklevel: int = 3) -> None:
+    """Warn after a fit without `sites`, which took all rows for those of one site."""
+    if sites is UNSPECIFIED:
         warnings.warn(
             f"{name}: no sites were given, so all rows were fitted as those of one site, and messages and bytes are those of "
             "one. Give sites=..., the site of every row or the name of a column of X; sites=None says that one is meant.",
@@ -91,8 +97,8 @@ def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
         )
 
 
-def check_features(name: str, X: Any) -> None:
-    """Refuse rows that would be read as something else; what is left to refuse, scikit-learn refuses."""
+def check_features(name: str, X: Features) -> None:
+    """Refuse features that would be read as something else; scikit-learn refuses the rest."""
     check_unmasked(X, f"{name}: X")
     if is_dataframe(X):
         check_dataframe(X, f"{name}: X")
@@ -101,15 +107,14 @@ def check_features(name: str, X: Any) -> None:
     _check_real(name, "X", X)
 
 
-def column_labels(X: Any) -> tuple[Any, ...] | None:
-    """The names of a DataFrame's columns where they are not all words: scikit-learn takes no note of those."""
-    if not is_dataframe(X) or all(isinstance(name, str) for name in X.columns):
-        return None
-    return tuple(X.columns)
+def column_labels(X: object) -> tuple[Any, ...] | None:
+    """The names of a DataFrame's columns where they are not all text: scikit-learn ignores those."""
+    columns = getattr(X, "columns", ()) if is_dataframe(X) else ()
+    return None if all(isinstance(name, str) for name in columns) else tuple(columns)
 
 
-def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: int) -> None:
-    """Refuse a DataFrame whose columns have other names than at fit, or another order; words are scikit-learn's to check.
+def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width: int) -> None:
+    """Refuse a DataFrame whose columns have other names than at fit, or another order; scikit-learn checks names that are text.
 
     `fitted` are the names at fit; None for a fit to an array, whose columns are known by their numbers.
     """
@@ -121,7 +126,7 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
     found: list[Any] = [str(label) for label in given] if by_word else list(given)
     if found == known or (
         (fitted is None or by_word) and set(found) != set(known)
-    ):  # names that say nothing of the fit
+    ):  # names unrelated to those of the fit
         return
     at = next(j for j, (a, b) in enumerate(zip(found, known, strict=True)) if a != b)
     place = {label: j for j, label in enumerate(found)}
@@ -132,8 +137,8 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
     )
 
 
-def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
-    """The same of a table with labels, sites and weights."""
+def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
+    """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X)
     check_unmasked(y, f"{name}: y")
     if issparse(y):
@@ -144,36 +149,43 @@ def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> No
             f"{name}: y holds dates or times, which are no numbers. Give numbers, such as days since the first."
         )
     if sample_weight is not None:
-        numbers_or_truths(sample_weight, f"{name}: sample_weight")
+        _check_weights(sample_weight, f"{name}: sample_weight")
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
         check_same_index(given[first], table, what, first)
 
 
-def _kind(values: Any) -> str:
+def _kind(values: object) -> str:
     return getattr(getattr(values, "dtype", None), "kind", "f")
 
 
-def _check_real(name: str, what: str, values: Any) -> None:
+def _check_real(name: str, what: str, values: object) -> None:
     if _kind(values) == "c":  # scikit-learn would say the same, and show the values
         raise InputError(f"{name}: Complex data not supported: {what} has complex numbers. Give {what}.real, say.")
 
 
-def numbers_or_truths(values: Any, what: str) -> None:
-    """Refuse weights that are words, dates or behind a mask."""
+def _check_weights(values: npt.ArrayLike, what: str) -> None:
+    """Refuse weights that are text, dates or masked."""
     check_unmasked(values, what)
-    if np.asarray(values).dtype.kind not in "biufOc":  # the rest is scikit-learn's to refuse
+    if np.asarray(values).dtype.kind not in "biufOc":  # scikit-learn refuses the rest
         as_floats(np.asarray(values, object), what)
         raise InputError(f"{what} must be numbers, not text or dates.")
 
 
-def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
+def make_table(
+    name: str,
+    X: Any,
+    y: np.ndarray,
+    sites: object,
+    sample_weight: RowWeights,
+    columns: Sequence[object] | None,
+) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
-    one = sites is None or sites is NOT_SAID
+    one = sites is None or sites is UNSPECIFIED
     need = f"{name}: sites must be the site of every row"
     where = np.zeros(length, int) if one else as_site_labels(need, sites)
     if len(where) != length:
@@ -197,10 +209,10 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
     )
 
 
-def fold_column(table: Table, sites: Sequence[Any], subsets: Sequence[RowSubset]) -> np.ndarray:
-    """The number of the split that holds each row of the table out; -1 for a row that none does."""
+def fold_of_rows(table: Table, sites: Sequence[Any], splits: Sequence[RowSubset]) -> np.ndarray:
+    """The number of the split that tests with each row of the table; -1 for a row that none does."""
     fold = np.full(table.length, -1)
-    for number, subset in enumerate(subsets):
+    for number, split in enumerate(splits):
         for rows, site in zip(table.rows, sites, strict=True):
-            fold[rows[subset.mask(site)]] = number
+            fold[rows[split.mask(site)]] = number
     return fold

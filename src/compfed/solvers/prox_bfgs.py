@@ -1,11 +1,11 @@
-r"""ProximalBFGS: quasi-Newton steps at the server; on the wire it is proximal gradient, and one number more.
+r"""ProximalBFGS: quasi-Newton steps at the server. Its messages are those of proximal gradient, and the value of f.
 
 The server asks for the value and the gradient of f at a trial point. It remembers the last pairs
 
     s = difference of two points,   y = difference of the gradients of f there
 
-from every evaluation, refused trials included, and makes of them the matrix B of limited-memory BFGS, a diagonal and a
-few vectors, so that no d x d array exists. Then, as in ProximalNewton,
+from every evaluation, rejected trials included. The matrix B of limited-memory BFGS is made of these pairs: a diagonal and
+a few vectors, so that no d x d array exists. Then, as in ProximalNewton,
 
     u = argmin <grad f(x), u - x> + (u - x)^T B (u - x) / 2 + g(u),   trial = x + t (u - x)
 
@@ -16,11 +16,12 @@ empirical risk minimization with nonsmooth regularization", KDD 2018: L-BFGS wit
 several machines. Other relatives: Nocedal, Wright, "Numerical Optimization", Springer 2006, section 7.2 (limited memory,
 unrolled); Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite functions", SIAM J. Optimization 2014
 (proximal quasi-Newton). Deviations: the step is computed at the server, from the sum of the gradients, and not shared out
-over the machines; the diagonal that the updates start from; pairs from refused trials.
+over the machines; the diagonal that the updates start from; pairs from rejected trials.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -42,7 +43,7 @@ class Point(NamedTuple):
 
 class State(NamedTuple):
     at: Point
-    S: np.ndarray  # (memory, d), the newest pair last; zero where there is none yet
+    S: np.ndarray  # (memory, d), the newest pair last; zeros stand for missing pairs
     Y: np.ndarray
     trial: np.ndarray
     t: float
@@ -51,7 +52,7 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class ProximalBFGS:
-    """`eta`: length of the first step; `memory`: pairs that are remembered."""
+    """Proximal L-BFGS steps; `eta` is the length of the first step, `memory` the number of pairs."""
 
     citation: ClassVar[Citation] = Citation(
         authors="Lee, Lim, Wright",
@@ -60,29 +61,35 @@ class ProximalBFGS:
         where="KDD",
         ours=True,
     )
-    kept: ClassVar[tuple[str, ...]] = ("S", "Y")  # fields of the state that stay true when only g changes
-    needs_hessian: ClassVar[bool] = False
-
     eta: float
     memory: int = 30
 
     @classmethod
     def from_bounds(cls, bounds: Bounds) -> ProximalBFGS:
+        """The first step has length 1 / L."""
         return cls(eta=1.0 / bounds.L)
 
-    def init(self, x0: np.ndarray, known: Evaluation | None = None) -> State:
+    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+        """The state before the first trial, which is x0; with the pairs that another search kept."""
         none = np.zeros((self.memory, x0.size))
-        return State(Point(x0, OUTSIDE_DOMAIN, np.zeros_like(x0)), S=none, Y=none, trial=x0, t=1.0, D=0.0)
+        pairs = kept or {"S": none, "Y": none}
+        return State(Point(x0, OUTSIDE_DOMAIN, np.zeros_like(x0)), S=pairs["S"], Y=pairs["Y"], trial=x0, t=1.0, D=0.0)
+
+    def kept(self, s: State) -> dict[str, np.ndarray]:
+        """The part of the state that does not depend on g: the pairs."""
+        return {"S": s.S, "Y": s.Y}
 
     def trial(self, s: State) -> Trial:
+        """Where to evaluate f next."""
         return Trial(s.trial, None)
 
     def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
+        """Accept or reject the trial, remember its pair, and propose the next one."""
         new = Point(s.trial, at_trial.value + penalty_value(g, s.trial), at_trial.gradient)
         accepted = sufficient_decrease(new.F, s.at.F, s.t * s.D)
         S, Y = with_pair(s.S, s.Y, new, s.at)
         at, t = (new, 1.0) if accepted else (s.at, s.t / 2)
-        if t < 1e-6:  # the pairs mislead: begin anew
+        if t < 1e-6:  # the pairs mislead: forget them
             S, Y = np.zeros_like(S), np.zeros_like(Y)
         u = bfgs_step(g, at.x, at.gradient, S, Y, 1.0 / self.eta)
         D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
@@ -90,7 +97,7 @@ class ProximalBFGS:
 
 
 def with_pair(S: np.ndarray, Y: np.ndarray, new: Point, old: Point) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs with one more, if its points are apart and f curves upwards between them, both to more than rounding."""
+    """The pairs and the new one, unless its points are equal or f is flat between them, to rounding."""
     s, y = new.x - old.x, new.gradient - old.gradient
     norm = np.linalg.norm
     if s @ y > 1e-14 * norm(s) * norm(y) and norm(s) > 1e-12 * norm(old.x):

@@ -1,14 +1,14 @@
-r"""ProximalNewton: exact second-order steps on a working set of coordinates. One evaluation per site and message.
+r"""ProximalNewton: exact second-order steps on a working set of coordinates. One evaluation per message.
 
-The server asks for the value, the gradient, and rows and columns W of the Hessian of f at a trial point. It accepts the
-trial or not, and proposes the next one:
+The server asks for the value, the gradient, and rows and columns W of the Hessian of f at a trial point. It accepts or
+rejects the trial, and proposes the next one:
 
     u = argmin <grad f(x), u - x> + (u - x)^T H (u - x) / 2 + g(u),   u = x outside W
     trial = x + t (u - x),   t = 1 after an acceptance, halved while F(trial) > F(x) + t D / 10^4
-    D = <grad f(x), u - x> + g(u) - g(x)   (how much lower a linear model hopes to be)
+    D = <grad f(x), u - x> + g(u) - g(x)   (the decrease that a linear model of f predicts)
 
-W holds every coordinate at no kink of g, then those nearest to leaving theirs; everything where g couples all
-coordinates. Iterates do not depend on how rows are split over sites.
+W holds every coordinate that is not at a kink of g, then those nearest to leaving their kink; all coordinates where g couples
+them. Iterates do not depend on how rows are split over sites.
 
 Reference: ours in this form. Relatives: Lee, Sun, Saunders, "Proximal Newton-type methods for minimizing composite
 functions", SIAM J. Optimization 2014 (one machine); FedNL, Safaryan, Islamov, Qian, Richtarik, ICML 2022 (federated, no
@@ -17,6 +17,7 @@ prox); the working sets of glmnet, celer and skglm (one machine). Deviations: fe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -50,41 +51,46 @@ class Point(NamedTuple):
 class State(NamedTuple):
     at: Point
     trial: np.ndarray
-    W: np.ndarray  # coordinates to ask about at the trial
+    W: np.ndarray  # coordinates of the Hessian to ask for at the trial
     t: float
     D: float
 
 
 @dataclass(frozen=True)
 class ProximalNewton:
-    """`width`: least number of coordinates in the working set, all of a model that has no more; 512 unless given."""
+    """Proximal Newton steps on a working set of at least `width` coordinates (512 unless given)."""
 
     citation: ClassVar[Citation] = Citation(
         "Lee, Sun, Saunders", 2014, "Proximal Newton-type methods for minimizing composite functions", "SIAM J. Optimization",
         ours=True,
     )  # fmt: skip
-    kept: ClassVar[tuple[str, ...]] = ()  # fields of the state that stay true when only g changes
-    needs_hessian: ClassVar[bool] = True
-
     width: int | None = None
 
     @classmethod
     def from_bounds(cls, bounds: Bounds) -> ProximalNewton:
+        """The solver has no step size."""
         return cls()
 
-    def init(self, x0: np.ndarray, known: Evaluation | None = None) -> State:
+    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+        """The state before the first trial, which is x0; `at` is f at x0 where it is known."""
         w = min(self.width or WIDTH, x0.size)
-        W = np.arange(w if w == x0.size else 0, dtype=np.int32)  # of fewer, W waits for the gradient at the start
-        if known is not None and known.H is not None and known.W is not None:
-            W = known.W
+        W = np.arange(w if w == x0.size else 0, dtype=np.int32)  # a narrower W waits for the gradient at the start
+        if at is not None and at.H is not None and at.W is not None:
+            W = at.W
         return State(
             Point(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), np.zeros((len(W), len(W))), W), trial=x0, W=W, t=1.0, D=0.0
         )
 
+    def kept(self, s: State) -> dict[str, np.ndarray]:
+        """The part of the state that does not depend on g: none."""
+        return {}
+
     def trial(self, s: State) -> Trial:
+        """Where to evaluate f next, and the coordinates of the Hessian to ask for."""
         return Trial(s.trial, s.W)
 
     def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
+        """Accept or reject the trial, and propose the next one."""
         H = np.zeros((len(s.W), len(s.W))) if at_trial.H is None else at_trial.H
         new = Point(s.trial, at_trial.value + penalty_value(g, s.trial), at_trial.gradient, H, s.W)
         accepted = sufficient_decrease(new.F, s.at.F, s.t * s.D)
@@ -98,4 +104,5 @@ class ProximalNewton:
         return State(at, trial, next_working_set(g, trial, gradient, self.width or WIDTH), t, D)
 
     def with_width(self, width: int) -> ProximalNewton:
+        """The solver with this width, unless one was given."""
         return self if self.width is not None else replace(self, width=width)

@@ -1,38 +1,47 @@
-"""The parameters of a search for the minimiser, its start, and its result."""
+"""The search for a minimiser: its options, its start, the certificate that lets it stop, and its result."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from compfed._utils.text import shorten
-from compfed.algorithms import Algorithm
+from compfed.algorithms import Algorithm, find
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.server.evaluation import Evaluation
 from compfed.federation.spec import FederatedProblem
 from compfed.monitor import Progress
-from compfed.solvers.certificate import Certificate
-from compfed.solvers.second_order import ProximalBFGS, ProximalNewton, Reached, SecondOrder
+from compfed.problem_spec import check_lipschitz
+from compfed.solvers.prox_bfgs import ProximalBFGS
+from compfed.solvers.prox_newton import ProximalNewton
 from compfed.trace import Trace
 
-FIRST_ORDER = "first-order"  # the better of the first-order methods
+SecondOrder = ProximalNewton | ProximalBFGS
+SOLVERS: dict[str, type[SecondOrder]] = {"ProximalNewton": ProximalNewton, "ProximalBFGS": ProximalBFGS}
+Method = type[Algorithm] | type[SecondOrder]
+
+FIRST_ORDER = "first-order"  # the faster one of the first-order methods
+OUT_OF_REACH = (
+    "rounding hides what is left: columns or labels are far larger than they vary, or columns nearly the same. Subtract "
+    "what they have in common, leave one of them out, or ask for less with a larger tol"
+)
 
 
 @dataclass(frozen=True)
-class Search:
-    """How to look for a minimum: until the gradient mapping is at most `tol` times a scale."""
+class SearchOptions:
+    """The method of a search, and when it stops: at a gradient mapping of at most `tol` times the scale of its start."""
 
-    algorithm: str | type[Algorithm] | type[SecondOrder] | Algorithm | SecondOrder = "auto"
+    algorithm: str | Method | Algorithm | SecondOrder = "auto"
     tau: int = 5
     tol: float = 1e-12
     max_rounds: int = 20_000
     seed: int = 0
     progress: Progress | None = None
-    seconds_per_round: float = 1.0  # what a message costs, beside its bytes
+    seconds_per_round: float = 1.0  # cost of a message beside its bytes
 
     def __post_init__(self) -> None:
         if not isinstance(self.algorithm, (str, type, Algorithm, ProximalNewton, ProximalBFGS)):
@@ -40,6 +49,18 @@ class Search:
                 "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
                 f"{shorten(repr(self.algorithm), 80)}."
             )
+
+
+def find_method(asked: str | Method) -> Method:
+    """The class of a name, or the class itself: a second-order solver, or a local-update algorithm."""
+    plain = asked.lower().replace("-", "").replace("_", "") if isinstance(asked, str) else ""
+    for name, solver in SOLVERS.items():
+        if asked is solver or plain == name.lower():
+            return solver
+    cls = find(asked) if isinstance(asked, str) else asked
+    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
+        raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {cls!r}.")
+    return cls
 
 
 @dataclass(frozen=True)
@@ -51,14 +72,132 @@ class Start:
     L_max: float  # a bound on max_i L_i
     scale: float
     at: Evaluation | None = None  # f at x
-    kept: dict[str, np.ndarray] | None = None  # from a search with another g: what is true of f whatever g is
+    kept: dict[str, np.ndarray] | None = None  # from a search with another g: the solver's state that depends on f only
     refused: str = ""  # why a site gave no Hessian
-    upper_bound: bool = False  # are the L_i bounds that are too large for steps?
+    upper_bound: bool = False  # are L and L_max bounds that are too large for steps?
+
+    def bounds(self, spec: FederatedProblem, tau: int) -> Bounds:
+        """The bounds that a rule for step sizes may use."""
+        return Bounds(self.L, self.L_max, float(spec.loss.ridge), tau, spec.d)
+
+    def certificate_step(self, spec: FederatedProblem) -> float:
+        """1 / sum_i p_i L_i, the step of the gradient mapping that certifies a model; refuses L that allow no step."""
+        return 1.0 / check_lipschitz(self.L, spec.regulariser)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a model can be from the minimiser, from numbers at the model alone.
+
+    The gradient mapping of a model x is::
+
+        G(x) = L * (x - prox_{g / L}(x - grad f(x) / L)),    L = sum_i p_i L_i
+
+    It is zero exactly at a minimiser of f + g.
+
+    Attributes
+    ----------
+    gradient_mapping : float
+        The norm of G(x).
+    scale : float
+        What that norm is compared with: the norm of grad f at the start (for an estimator, at the null model).
+    tol : float
+        The tolerance that was asked for.
+    duality_gap : float or None
+        An upper bound on F(x) - F(x*), rounding included; None where no dual point is known.
+    minimiser_exists : bool
+        False where the objective falls for ever as the model grows.
+    unique : bool or None
+        Whether x* is the only minimiser; None where that is not known.
+    rounding : float
+        An estimate of how much of the gradient mapping rounding can hide.
+
+    Examples
+    --------
+    >>> certificate = Certificate(gradient_mapping=2e-13, scale=0.5, tol=1e-12)
+    >>> certificate.relative, certificate.holds
+    (4e-13, True)
+    """
+
+    gradient_mapping: float
+    scale: float
+    tol: float
+    duality_gap: float | None = None
+    minimiser_exists: bool = True
+    unique: bool | None = None
+    rounding: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """The gradient mapping as a share of `scale`."""
+        if not (np.isfinite(self.gradient_mapping) and np.isfinite(self.scale)):
+            return float("nan")
+        return self.gradient_mapping / self.scale if self.scale > 0 else self.gradient_mapping
+
+    @property
+    def holds(self) -> bool:
+        """Whether the gradient mapping is at most tol * scale, a minimiser exists, and rounding hides no more than that."""
+        return self.relative <= self.tol and self.minimiser_exists and self.within_reach
+
+    @property
+    def within_reach(self) -> bool:
+        """Whether rounding errors are below tol * scale, so that the tolerance can be met at all."""
+        return bool(self.rounding <= self.tol * self.scale)
+
+
+def rounding_error(spec: FederatedProblem, x: np.ndarray, L: float, terms: float) -> float:
+    """An estimate of the rounding error in a gradient mapping.
+
+    The prediction of each row has an error of u L ||x||, of random sign; the sum of the gradient's terms has an error of u
+    times their size. u is the rounding of one number.
+    """
+    unit, rows = 0.5 * float(np.finfo(float).eps), float(np.sum(spec.sizes))
+    return unit * (float(L) * float(np.linalg.norm(x)) / float(np.sqrt(max(rows, 1.0))) + terms)
+
+
+def rounding_level(x: np.ndarray, L: float, terms: float) -> float:
+    """100 eps (L ||x|| + size of the gradient's terms): a gradient mapping below this is zero to rounding.
+
+    The terms count before they cancel: at the minimiser the rounding errors in them are all that is left.
+    """
+    return 100 * float(np.finfo(x.dtype).eps * (L * np.linalg.norm(x) + terms))
 
 
 @dataclass(frozen=True)
 class FederatedSolution:
-    """What `solve_federated` found; np.asarray(minimum) is x."""
+    """The minimiser that `solve_federated` found, and how it was found. ``np.asarray(solution)`` is x.
+
+    Attributes
+    ----------
+    x : ndarray of shape (d,)
+        The model.
+    certificate : Certificate
+        How far x can be from the minimiser.
+    converged : bool
+        Whether the certificate holds, or the gradient mapping is zero to rounding.
+    rounds : int
+        Messages to each site, without those before the search (bounds, and f at the start).
+    algorithm : Algorithm, ProximalNewton or ProximalBFGS
+        The method, with the steps it ended with.
+    trace : Trace
+        One row per evaluation; ``trace.provenance["choice"]`` says why "auto" chose the method.
+    notes : list of str
+        Steps that were halved, refusals of sites, and why a search stopped early.
+    at : Evaluation or None
+        f and its gradient at x.
+    kept : dict or None
+        State of a second-order solver from which a search with another penalty can start.
+    communication : Communication or None
+        Messages and bytes of the whole search.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> solution = cf.solve_federated(cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.01), sites))
+    >>> type(solution.algorithm).__name__, solution.converged
+    ('ProximalNewton', True)
+    """
 
     x: np.ndarray
     certificate: Certificate
@@ -66,15 +205,10 @@ class FederatedSolution:
     rounds: int
     algorithm: Algorithm | SecondOrder
     trace: Trace
-    notes: list[str] = field(default_factory=list)  # steps that were halved, and why a search ended
-    at: Evaluation | None = None  # f at x
-    reached: Reached | None = None  # of a second-order search: where another one may start
+    notes: list[str] = field(default_factory=list)
+    at: Evaluation | None = None
+    kept: dict[str, np.ndarray] | None = None
     communication: Communication | None = None
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
-
-
-def bounds_of(spec: FederatedProblem, search: Search, start: Start) -> Bounds:
-    """The bounds that a rule for step sizes may use."""
-    return Bounds(start.L, start.L_max, float(spec.loss.ridge), search.tau, spec.d)

@@ -1,14 +1,14 @@
 """The search of the second-order solvers: trial after trial, each one evaluation of f over the sites.
 
-ProximalNewton and ProximalBFGS only evaluate f where they propose a trial. Here they run over any federation: nothing is
-compiled, the working set is as wide as the model needs, and the certificate of a point comes with its evaluation.
+ProximalNewton and ProximalBFGS propose trial points. This server program evaluates them over any federation, in NumPy. The
+working set is as wide as the model needs, and the evaluation of a point brings its certificate.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,124 +22,115 @@ from compfed.losses import Logistic, Softmax
 from compfed.losses.base import ignore_overflow
 from compfed.problem_spec import optimality_at
 from compfed.regularisers.coordinate_form import with_cached_form
-from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.search import (
+    OUT_OF_REACH,
+    Certificate,
+    FederatedSolution,
+    SearchOptions,
+    SecondOrder,
+    Start,
+    rounding_error,
+    rounding_level,
+)
 from compfed.trace import Trace
 
-SecondOrder = ProximalNewton | ProximalBFGS
-SOLVERS: dict[str, type[SecondOrder]] = {"ProximalNewton": ProximalNewton, "ProximalBFGS": ProximalBFGS}
-
-PATIENCE = 40  # evaluations that bring nothing, before a search is called stuck
+PATIENCE = 40  # evaluations without progress, before a search stops
 NO_MINIMISER = (
-    "the loss is all but zero and the coefficients still grow: the labels can be told apart without error, and without a "
+    "the loss is all but zero and the coefficients still grow: the classes are perfectly separable, and without a "
     "penalty there is no best model. Give a larger alpha"
 )
 STILL_GROWS = (
     "the gradient is as small as asked for and the coefficients still grow: a column, or a sum of some, tells one class from the "
     "others or has no counts but zero, and without a penalty there is no best model. Give a larger alpha"
 )
-GROWING = 1e-3  # steps this long, relative to the model, where the certificate holds: there is no minimiser
-SECOND_LOOKS = 2  # steps more, where they are long: near a minimiser they would be short at once
+LONG_STEP = 1e-3  # of the model's norm: where the certificate holds and steps are longer, there may be no minimiser
+LONG_STEPS = 2  # long steps that are tried before the search says so: near a minimiser they would be short at once
 
 
-@dataclass(frozen=True)
-class Reached:
-    """Where a search ended."""
+def solve_by_trials(
+    spec: FederatedProblem, search: SearchOptions, solver: SecondOrder, start: Start
+) -> Program[FederatedSolution]:
+    """Evaluate trial after trial until the gradient mapping is at most tol * scale, or nothing gets better.
 
-    at: Evaluation
-    kept: dict[str, np.ndarray]  # of the solver's state, what is true of f whatever g is
-    mapping: float
-    good: bool  # does the certificate hold, or is it at the level of rounding?
-    messages: int
-    trace: Trace
-    notes: list[str] = field(default_factory=list)
-
-
-def search_trials(
-    spec: FederatedProblem,
-    solver: SecondOrder,
-    start: Evaluation | np.ndarray,
-    *,
-    tol: float,
-    step: float,
-    max_rounds: int,
-    kept: dict[str, np.ndarray] | None = None,
-) -> Program[Reached]:
-    """Evaluate trial after trial until the gradient mapping is at most `tol`, or nothing gets better.
-
-    `start` is a point, or an evaluation that is known already; `kept` is from a search with another g.
+    A start with an evaluation `at` is not evaluated again. Every evaluation counts as a round.
     """
-    described = spec.describe()
-    spec = spec.with_regulariser(with_cached_form(spec.regulariser, spec.d))
-    g, at = spec.regulariser, start if isinstance(start, Evaluation) else None
-    x0 = np.asarray(start if at is None else at.x, float)
-    state: Any = solver.init(x0, at)._replace(**(kept or {}))
-    log, norm = _Log(spec, solver, described), np.inf
-    if at is not None:
-        norm = log.add(at, step)
-        if norm <= tol:
-            return log.reached(state, True, "")
+    method: Any = solver  # each solver has its own type of state
+    history = _History(spec, search, solver, start)
+    spec, at = history.spec, start.at
+    x0 = np.asarray(start.x if at is None else at.x, float)
+    state = method.init(x0, at, start.kept)
+    if at is not None and history.add(at) <= history.tol:
+        return history.solution(method.kept(state), Stop(True))
     while True:
-        trial = solver.trial(state)
+        trial = method.trial(state)
         if at is None or not _covers(at, trial.W):
             request = evaluate_request(spec, trial)
             ((summed,),) = yield [request]
             at = evaluation(spec, trial, summed)
-            log.message(request.queries[0], summed)
+            history.count_message(request.queries[0], summed)
             del summed  # it may be large, and the next one comes while this program waits
-            norm = log.add(at, step)
-        end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
-        if end is not None:
-            return log.reached(state, *end)
-        state = ignore_overflow(solver.update)(g, state, at)
-        if norm <= tol:
-            log.best, log.norm = at, norm  # whatever rounding makes of objectives whose terms cancel
-            end = log.reason_to_accept(state.trial - at.x, 1.0 / step)
-            if end is not None:
-                return log.reached(state, *end)
+            history.add(at)
+        converged = history.last_norm <= history.tol
+        stop = None if converged else history.stop_without_convergence()
+        if stop is None:
+            state = ignore_overflow(method.update)(spec.regulariser, state, at)
+            stop = history.stop_at_convergence(at, method.trial(state).x - at.x) if converged else None
+        if stop is not None:
+            return history.solution(method.kept(state), stop)
         at = None
 
 
 def _covers(at: Evaluation, W: np.ndarray | None) -> bool:
-    """Is everything known that a solver asks for?"""
+    """Whether an evaluation has the Hessian on W."""
     return W is None or not len(W) or (at.H is not None and at.W is not None and np.array_equal(at.W, W))
 
 
-class _Log:
-    """Every evaluation of a search, and the best of them."""
+class Stop(NamedTuple):
+    """The end of a search: whether it converged, and a note for a person where it did not."""
 
-    def __init__(self, spec: FederatedProblem, solver: SecondOrder, described: dict[str, Any]):
-        self.spec, self.solver, self.described, self.began = spec, solver, described, time.perf_counter()
+    converged: bool
+    note: str = ""
+
+
+class _History:
+    """The evaluations of a search, the best of them, and the decision to stop."""
+
+    def __init__(self, spec: FederatedProblem, search: SearchOptions, solver: SecondOrder, start: Start):
+        self.spec = spec.with_regulariser(with_cached_form(spec.regulariser, spec.d))
+        self.search, self.solver, self.scale = search, solver, start.scale
+        self.tol = search.tol * start.scale
+        self.step = start.certificate_step(spec)
+        self.notes = [start.refused] if start.refused else []
+        self.described, self.began = spec.describe(), time.perf_counter()
         self.cached: set[str] = set()
-        payload(spec.objective, self.cached)  # which travels once, before the search
-        self.messages = self.idle = self.long = 0
+        payload(spec.objective, self.cached)  # the objective travels once, before the search
+        self.messages = 0
         self.up = self.down = 0.0  # bytes
         self.rows: list[dict[str, float]] = []
         self.best: Evaluation | None = None
-        self.objective = self.norm = np.inf  # of the best
-        self.mark = np.inf  # the norm when something was last gained
-        self.closest, self.slow = np.inf, 0  # the norm when it last fell by a tenth, and evaluations since
+        self.objective = self.norm = self.last_norm = np.inf  # of the best, the best and the last evaluation
+        self.idle, self.idle_norm = 0, np.inf  # evaluations without progress, and the norm at the last progress
+        self.slow, self.slow_norm = 0, np.inf  # evaluations since the norm last fell by a tenth, and that norm
+        self.long_steps = 0
 
-    def message(self, query: Query, summed: object) -> None:
+    def count_message(self, query: Query, summed: object) -> None:
         self.messages += 1
         self.down += payload(query, self.cached)
         self.up += payload(summed, set())
 
     @ignore_overflow
-    def add(self, seen: Evaluation, step: float) -> float:
-        """Note an evaluation; the norm of its gradient mapping."""
-        x, g = seen.x, self.spec.regulariser
-        point = optimality_at(g, x, seen.value, seen.gradient, step)
+    def add(self, at: Evaluation) -> float:
+        """Record an evaluation; return the norm of its gradient mapping."""
+        point = optimality_at(self.spec.regulariser, at.x, at.value, at.gradient, self.step)
         objective, norm = point.objective, point.norm
         self.rows.append(
             {
                 "round": self.messages,
                 "objective": objective,
                 "gradient_mapping": norm,
-                "nonzeros": int(np.count_nonzero(x)),
-                "vectors_up": self.up / 8 / x.size,
-                "vectors_down": self.down / 8 / x.size,
+                "nonzeros": int(np.count_nonzero(at.x)),
+                "vectors_up": self.up / 8 / at.x.size,
+                "vectors_down": self.down / 8 / at.x.size,
                 "bytes_up": self.up,
                 "bytes_down": self.down,
                 "gradients": self.messages,
@@ -152,79 +143,88 @@ class _Log:
         rounding = 8 * np.finfo(float).eps * abs(objective)
         lower = objective < self.objective - rounding
         if lower or (objective <= self.objective + rounding and norm < self.norm) or self.best is None:
-            self.best, self.objective, self.norm = seen, objective, norm
-        gained = lower or norm < 0.9 * self.mark
-        self.idle, self.mark = (0, min(norm, self.mark)) if gained else (self.idle + 1, self.mark)
-        closer = norm < 0.9 * self.closest
-        self.closest, self.slow = (norm, 0) if closer else (self.closest, self.slow + 1)
+            self.best, self.objective, self.norm = at, objective, norm
+        progress = lower or norm < 0.9 * self.idle_norm
+        self.idle, self.idle_norm = (0, min(norm, self.idle_norm)) if progress else (self.idle + 1, self.idle_norm)
+        closer = norm < 0.9 * self.slow_norm
+        self.slow, self.slow_norm = (0, norm) if closer else (self.slow + 1, self.slow_norm)
+        self.last_norm = norm
         return norm
 
-    def reason_to_end(self, max_rounds: int, L: float, tol: float) -> tuple[bool, str] | None:
-        """(is it good enough, why) if the search should end although the tolerance is not reached."""
+    def stop_without_convergence(self) -> Stop | None:
+        """Why the search should stop although the tolerance is not reached; None to go on."""
         assert self.best is not None
-        finer = hidden(self.best.x, L, self.best.terms, float(np.sum(self.spec.sizes))) > tol
-        rounding = rounding_level(self.best.x, L, self.best.terms)
+        x, L, terms = self.best.x, 1.0 / self.step, self.best.terms
+        too_fine = rounding_error(self.spec, x, L, terms) > self.tol
+        rounding = rounding_level(x, L, terms)
         if self.idle > 3 and self.norm <= rounding:
-            if self.told_apart:
-                return False, NO_MINIMISER
-            return (False, OUT_OF_REACH) if finer and self.rows[0]["gradient_mapping"] > rounding else (True, "")
-        if self.slow > PATIENCE and finer:  # what is asked for is finer than the numbers are: it could go on for ever
-            return False, OUT_OF_REACH
-        if self.messages >= max_rounds:
-            return False, f"stopped at max_rounds={max_rounds}"
-        return (False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None
+            if self.separates_classes:
+                return Stop(False, NO_MINIMISER)
+            moved = self.rows[0]["gradient_mapping"] > rounding
+            return Stop(False, OUT_OF_REACH) if too_fine and moved else Stop(True)
+        if self.slow > PATIENCE and too_fine:  # the tolerance is below the rounding errors: it could go on for ever
+            return Stop(False, OUT_OF_REACH)
+        if self.messages >= self.search.max_rounds:
+            return Stop(False, f"stopped at max_rounds={self.search.max_rounds}")
+        return Stop(False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None
 
-    def reason_to_accept(self, step: np.ndarray, L: float) -> tuple[bool, str] | None:
-        """A point whose certificate holds is good, unless the model still grows; None to try one more step.
+    def stop_at_convergence(self, at: Evaluation, step: np.ndarray) -> Stop | None:
+        """Stop at a point whose certificate holds, unless the model still grows; None to try one more step.
 
-        Where there is no minimiser a Newton step takes the gradient down by a factor, and is as long as the one before.
-        A step along which rounding hides the gradient says nothing.
+        Where there is no minimiser a Newton step takes the gradient down by a factor, and is as long as the one before. A
+        step along which rounding hides the gradient proves nothing.
         """
-        assert self.best is not None
-        x, at, length = self.best.x, self.best, float(np.linalg.norm(step))
-        if self.told_apart:
-            return False, NO_MINIMISER
-        if getattr(self.spec.loss, "attained", False) or not length > GROWING * np.linalg.norm(x):
-            return True, ""
-        if self.gone:
-            return False, NO_MINIMISER
-        if abs(at.gradient @ step) <= 3 * length * hidden(x, L, at.terms, float(np.sum(self.spec.sizes))):
-            return True, ""
-        self.long += 1
-        return (False, STILL_GROWS) if self.long > SECOND_LOOKS else None
+        self.best, self.norm = at, self.last_norm  # whatever rounding makes of objectives whose terms cancel
+        length = float(np.linalg.norm(step))
+        if self.separates_classes:
+            return Stop(False, NO_MINIMISER)
+        if getattr(self.spec.loss, "attained", False) or not length > LONG_STEP * np.linalg.norm(at.x):
+            return Stop(True)
+        if self.loss_vanished:
+            return Stop(False, NO_MINIMISER)
+        if abs(at.gradient @ step) <= 3 * length * rounding_error(self.spec, at.x, 1.0 / self.step, at.terms):
+            return Stop(True)
+        self.long_steps += 1
+        return Stop(False, STILL_GROWS) if self.long_steps > LONG_STEPS else None
 
     @property
-    def gone(self) -> bool:
-        """Is the loss all but zero, for a loss that is zero nowhere?"""
+    def loss_vanished(self) -> bool:
+        """Whether the loss is all but zero, for a loss that is zero nowhere."""
         assert self.best is not None
         below = self.best.value <= 1e-6 * self.rows[0]["objective"]
         return below and not getattr(self.spec.loss, "attained", False)
 
     @property
-    def told_apart(self) -> bool:
-        """Does the value itself say that no row is on the wrong side, and nothing hold the model back?
+    def separates_classes(self) -> bool:
+        """Whether the value proves that every row is classified correctly, and there is no penalty.
 
-        A row on the wrong side, or between two classes, has a logistic loss of log 2 at least.
+        A row in the wrong class, or between two classes, has a logistic loss of at least log 2.
         """
         assert self.best is not None
         of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
         free = self.objective == self.best.value and isinstance(self.spec.loss, (Logistic, Softmax))
-        return self.gone and free and self.best.value < np.log(2) * of_a_row
+        return self.loss_vanished and free and self.best.value < np.log(2) * of_a_row
 
-    def reached(self, state: Any, good: bool, why: str) -> Reached:
+    def solution(self, kept: Mapping[str, np.ndarray], stop: Stop) -> FederatedSolution:
+        """The best model, with its certificate and its trace."""
         assert self.best is not None
-        names = self.rows[0]
-        columns = {name: np.array([row[name] for row in self.rows]) for name in names}
+        at, columns = self.best, {name: np.array([row[name] for row in self.rows]) for name in self.rows[0]}
         provenance = {
-            "engine": "queries", "algorithm": solver_record(self.solver), "problem": self.described,
-            "rounds": self.messages, "batch_size": None, "participants": self.spec.n, "record_every": 1, "seed": None,
-            "x_star": None, "dtype": "float64", "device": "cpu", "versions": dict(versions()),
+            "engine": "queries", "algorithm": {"name": type(self.solver).__name__} | vars(self.solver),
+            "problem": self.described, "rounds": self.messages, "batch_size": None, "participants": self.spec.n,
+            "record_every": 1, "seed": None, "x_star": None, "dtype": "float64", "device": "cpu",
+            "versions": dict(versions()),
         }  # fmt: skip
-        kept = {name: getattr(state, name) for name in self.solver.kept}
-        trace = Trace(columns, self.best.x, provenance)
-        return Reached(self.best, kept, self.norm, good, self.messages, trace, [why] if why else [])
-
-
-def solver_record(solver: SecondOrder) -> dict[str, Any]:
-    """The name and parameters of a solver, for provenance."""
-    return {"name": type(solver).__name__} | vars(solver)
+        certificate = Certificate(
+            self.norm,
+            self.scale,
+            self.search.tol,
+            minimiser_exists=stop.note not in (NO_MINIMISER, STILL_GROWS),
+            rounding=rounding_error(self.spec, at.x, 1.0 / self.step, at.terms),
+        )
+        if self.search.progress is not None:
+            self.search.progress(self.messages, self.messages)
+        return FederatedSolution(
+            at.x, certificate, stop.converged, self.messages, self.solver, Trace(columns, at.x, provenance),
+            [*self.notes, *([stop.note] if stop.note else [])], at, dict(kept),
+        )  # fmt: skip

@@ -32,11 +32,11 @@ from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.sampling import Scheme
 from compfed.simulation import grid
+from compfed.simulation.plain import spec_of
 from compfed.simulation.run_spec import checked_sampling
 from compfed.solve import solve_federated, solve_pooled
-from compfed.solvers import method_choice
-from compfed.solvers.method_choice import Method, named
-from compfed.solvers.second_order import SOLVERS, SecondOrder
+from compfed.solvers import auto
+from compfed.solvers.search import SOLVERS, Method, SecondOrder, find_method
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     if methods is None:
         smooth = isinstance(problem.regulariser, Zero)
         found: list[Method] = [cls for cls in alg.known().values() if smooth or cls.composite is not False]
-        allowed = {candidate.method for candidate in method_choice.candidates(problem, alg.FISTA)}
+        allowed = {candidate.method for candidate in auto.candidates(spec_of(problem), alg.FISTA)}
         return found + [solver for solver in SOLVERS.values() if solver in allowed]
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
-    found = [named(m) if isinstance(m, str) else m for m in methods]
+    found = [find_method(m) if isinstance(m, str) else m for m in methods]
     for cls in found:
         if not is_solver(cls) and not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
             raise InputError(f"methods: {cls!r} is no algorithm; give names, or classes with a rule for their steps.")

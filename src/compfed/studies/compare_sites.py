@@ -25,21 +25,21 @@ from compfed._utils.files import check_writable, whole_file, write_text
 from compfed._utils.text import join_names, number_table, shorten
 from compfed._utils.validation import check_int
 from compfed.data import Sites
+from compfed.data.splits import names_rows
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.programs.fit import Fitted, Plan, fitting
-from compfed.estimators.table import speaks_of_rows
+from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
 from compfed.federation.server.sums import HeldOutSum
 from compfed.federation.site.in_process import InProcess
-from compfed.federation.spec import Holdout
 from compfed.losses import Poisson
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write
 from compfed.simulation.federation import Simulated
+from compfed.splits import Holdout
 from compfed.studies.pooled_fit import fit_pooled
 
 if TYPE_CHECKING:
@@ -243,11 +243,11 @@ def compare_local_federated(
             "pooled=True needs the rows in this process. Leave it out to compare over a network: without it no row leaves "
             "its site."
         )
-    by_class = estimator.plan().family.of_classes
+    by_class = estimator.fit_options().family.classifies
     kept, out = (Holdout(test_size, seed, by_class, held_out) for held_out in (False, True))
     alphas = _alphas(estimator, federation, kept)
     model = with_alpha(estimator, alphas[-1])
-    (fitted, local), cost = run_program(federation, _fit_all(federation, model.plan(), alphas, kept))
+    (fitted, local), cost = run_program(federation, _fit_all(federation, model.fit_options(), alphas, kept))
     models, notes = _models(federation.names, fitted, local)
     pooled_by = ""
     if pooled and isinstance(federation, InProcess):
@@ -265,7 +265,7 @@ def compare_local_federated(
         models=tuple(model.label for model in models),
         scores={measure: values for measure, (values, _) in scores.items()},
         own={measure: own for measure, (_, own) in scores.items()},
-        rows=np.column_stack([fitted.prepared.gathered.totals, rows]),
+        rows=np.column_stack([fitted.prepared.summary.totals, rows]),
         status=tuple(model.status for model in models),
         pooled_by=pooled_by,
         estimator=" ".join(repr(estimator).split()),
@@ -281,7 +281,7 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
             f"compare_local_federated needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got "
             f"{type(estimator).__name__}."
         )
-    if speaks_of_rows(getattr(estimator, "cv", 5)):
+    if names_rows(getattr(estimator, "cv", 5)):
         raise InputError(
             f"{type(estimator).__name__}: its cv names the rows of one table, and a comparison fits to several parts of "
             "it. Give a number of folds, 'leave-one-site-out' or a splitter."
@@ -361,24 +361,24 @@ Local = Fitted | str  # the fit of a site alone, or why there is none
 
 
 def _fit_all(
-    federation: Federation, plan: Plan, alphas: Sequence[float | str], kept: Holdout
+    federation: Federation, options: FitOptions, alphas: Sequence[float | str], kept: Holdout
 ) -> Program[tuple[Fitted, list[Local]]]:
     """The federated fit and those of the sites alone, in the same messages."""
     n = len(federation.names)
-    programs: list[Program[Local]] = [_fit(federation, plan, alphas[-1], kept)]
-    programs += [for_site(i, n, _fit(_alone(federation, i), plan, alphas[i], kept)) for i in range(n)]
+    programs: list[Program[Local]] = [_fit(federation, options, alphas[-1], kept)]
+    programs += [for_site(i, n, _fit(_alone(federation, i), options, alphas[i], kept)) for i in range(n)]
     fitted, *local = yield from gather(programs)
     if isinstance(fitted, str):
         raise InputError(fitted)
     return fitted, local
 
 
-def _fit(federation: Federation, plan: Plan, alpha: float | str, kept: Holdout) -> Program[Local]:
+def _fit(federation: Federation, options: FitOptions, alpha: float | str, kept: Holdout) -> Program[Local]:
     """A fit to the rows that are kept; a reason where it cannot be made, as with rows of a single class."""
     if isinstance(alpha, str):
         return alpha
     try:
-        return (yield from fitting(federation, plan, alpha, kept))
+        return (yield from fit(federation, options, alpha, kept))
     except InputError as problem:
         return str(problem)
 
@@ -393,8 +393,8 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
     fits = [*((f"local: {name}", fit) for name, fit in zip(names, local, strict=True)), (FEDERATED, fitted)]
     *each, federated = (_model(label, fit, fitted) for label, fit in fits)
     notes = [note for label, fit in fits for note in _notes(label, fit)]
-    gathered = fitted.prepared.gathered
-    weights = np.ones(len(each)) if fitted.prepared.plan.equal_sites else gathered.totals
+    gathered = fitted.prepared.summary
+    weights = np.ones(len(each)) if fitted.prepared.options.equal_sites else gathered.totals
     usable = [i for i, model in enumerate(each) if model.has_classes_of(federated)]
     average = _Model(AVERAGE, None, None, status="no local model")
     if usable:
@@ -409,8 +409,8 @@ def _model(label: str, fit: Local, federated: Fitted) -> _Model:
     """The published coefficients of a fit."""
     if isinstance(fit, str):
         return _Model(label, None, None, status="cannot be fitted")
-    classes, all_classes = (f.prepared.gathered.labels.classes for f in (fit, federated))
-    coef, intercept = fit.prepared.published(fit.minimum.x)
+    classes, all_classes = (f.prepared.summary.labels.classes for f in (fit, federated))
+    coef, intercept = fit.prepared.coef_and_intercept(fit.minimum.x)
     status = ""
     if classes is not None and all_classes is not None and len(classes) < len(all_classes):
         status = f"{len(classes)} of {len(all_classes)} classes"
@@ -430,7 +430,7 @@ def _notes(label: str, fit: Local) -> Iterator[str]:
 
 def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
     """The fields of `SiteComparison` about coefficients; the last model is the reference."""
-    gathered, reference = fitted.prepared.gathered, models[-1]
+    gathered, reference = fitted.prepared.summary, models[-1]
     assert reference.coef is not None
     outputs, width = reference.coef.shape
     columns = gathered.columns if names is None else names

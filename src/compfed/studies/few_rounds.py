@@ -36,10 +36,10 @@ from compfed.report.figures import Line, Panel, check_matplotlib, draw_rows
 from compfed.simulation import simulate
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
-from compfed.solvers.auto import starting
-from compfed.solvers.method_choice import Method
-from compfed.solvers.search import Search
-from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
+from compfed.solvers.auto import evaluate_start
+from compfed.solvers.prox_bfgs import ProximalBFGS
+from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.search import Method, SearchOptions
 from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, solver_trace
 from compfed.studies.paper.experiments import paper_problem
 from compfed.trace import Trace
@@ -96,7 +96,9 @@ def problems(quick: bool = False) -> dict[str, Problem]:
 
 def algorithm_trace(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """Rounds with default steps until the last accuracy is reached, after the first message of `solve_federated`."""
-    _, first = run_program(InProcess(problem.sites), starting(spec_of(problem), Search(method), problem.start))
+    _, first = run_program(
+        InProcess(problem.sites), evaluate_start(spec_of(problem), SearchOptions(method), problem.start)
+    )
     algorithm, trace = default_steps(method, problem), None
     while trace is None or (trace["optimality"].min() > ACCURACIES[-1] and trace["round"][-1] < rounds - 1):
         done = 0 if trace is None else int(trace["round"][-1])

@@ -21,8 +21,7 @@ from compfed.losses import Squared
 from compfed.monitor import Cost, cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
-from compfed.solvers.method_choice import Method
-from compfed.solvers.second_order import SOLVERS
+from compfed.solvers.search import SOLVERS, Method
 
 TAU = 5
 HEADER = (

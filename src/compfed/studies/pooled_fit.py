@@ -23,7 +23,7 @@ from compfed.estimators import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.programs.fit import prepared_of
+from compfed.estimators.programs.fit import describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.spec import RowSubset
@@ -61,10 +61,10 @@ Route = tuple[str, Callable[..., Answer]]  # name, and a function of the estimat
 
 def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubset | None = None) -> PooledFit:
     """Fit an estimator with a given alpha to the rows of all sites together, or to a subset of them."""
-    prepared, _ = run_program(federation, prepared_of(federation, estimator.plan(), subset))
+    prepared, _ = run_program(federation, describe_and_prepare(federation, estimator.fit_options(), subset))
     alpha = float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # a field of every such estimator
     problem = Simulated(federation.sites).problem(prepared.at(alpha))
-    rows, centre, scale = _pooled_rows(estimator, federation, subset, prepared.gathered.labels.classes)
+    rows, centre, scale = _pooled_rows(estimator, federation, subset, prepared.summary.labels.classes)
     failed = []
     for name, route in _routes(estimator, rows):
         with warnings.catch_warnings():
@@ -82,7 +82,7 @@ def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubs
         why = f"{' and '.join(failed)} did not converge" if failed else "scikit-learn has no model with this objective"
         name = f"compfed.solve_pooled, centralised ({why})"
         coef, intercept = prepared.scaling.coefficients(solve_pooled(problem).x)
-    coef, intercept = prepared.plan.family.published(coef + 0.0, intercept)
+    coef, intercept = prepared.options.family.coef_and_intercept(coef + 0.0, intercept)
     return PooledFit(np.atleast_2d(coef), np.atleast_1d(intercept), name)
 
 

@@ -1,17 +1,17 @@
-"""A bound on F(x) - F(x*) that needs no x*: the duality gap of a linear model with an l1 or elastic-net penalty.
+"""The certificates of a fit beside its gradient mapping: a duality gap, and whether the minimiser is unique.
+
+The duality gap bounds F(x) - F(x*) without x*, for a linear model with an l1 or elastic-net penalty:
 
     min_x sum_l p_l loss(a_l^T x, y_l) + g(x)  =  max_theta - sum_l p_l loss*(theta_l, y_l) - g*(-A^T (p theta))
 
-theta is the slope of the loss at x, shifted so that the free intercept is optimal and stretched into the domain of g*.
-A slope at the end of the domain of loss* would be shifted out of it: a little of the slopes of the null model, which are
-far from the end and need no shift, keeps it inside. The gradient at x is A^T (p theta), so the server knows shift, mixture
-and stretch; one more question gives the sum of the conjugates there.
+theta_l is the derivative of the loss of row l at x, shifted so that the free intercept is optimal and scaled into the domain
+of g*. The shift can move a derivative at the end of the domain of loss* out of it. So theta is mixed with a little of the
+derivatives at the null model, which are far from the end and need no shift. The gradient at x is A^T (p theta): the server
+knows shift, mixture and scale, and one more query gives the sum of the conjugates there.
 
-Is the minimiser the only one? Decided at the server from what the last message of a second-order search brought.
-
-Let x minimise f + g, v = grad f(x), and H d = 0 for the Hessian H of f at x. Along d the loss is a line of slope <v, d>, so
-that x + s d minimises too, for small s > 0, exactly if g falls by as much as that line rises. Coefficient by coefficient this
-leaves to d
+Uniqueness is decided at the server, from the last Hessian of a second-order search. Let x minimise f + g, v = grad f(x), and
+H d = 0 for the Hessian H of f at x. Along d the loss is a line of slope <v, d>, so that x + s d minimises too, for small
+s > 0, exactly if g falls by as much as that line rises. Coefficient by coefficient this leaves to d
 
     a number of any sign where x_j is not zero and has no ridge: l1 |x_j| is a line there;
     a number of the sign of -v_j where x_j is zero and at its kink, |v_j| = l1_j (or at a bound, likewise);
@@ -41,12 +41,12 @@ from compfed.solvers.search import FederatedSolution, Start
 def duality_gap(
     spec: FederatedProblem, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None = None
 ) -> Program[float | None]:
-    """F(x) minus a dual value, and what rounding may hide: F(x) - F(x*) is at most this. None where no dual point is at hand.
+    """An upper bound on F(x) - F(x*): F(x) minus a dual value, and rounding. None where no dual point is known.
 
     `null` is the model without features, and f there.
     """
-    g: Any = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
-    loss: Any = spec.loss
+    g = spec.regulariser.g if isinstance(spec.regulariser, OnBlock) else spec.regulariser
+    loss: Any = spec.loss  # two of the losses have a conjugate
     if not isinstance(g, ElasticNet) or not hasattr(loss, "conjugate") or minimum.at is None:
         return None
     gradient = minimum.at.gradient
@@ -58,7 +58,7 @@ def duality_gap(
         v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
-    if (l1[hard] == 0).any():  # of zero alone: stretching finds no other dual point than zero
+    if (l1[hard] == 0).any():  # g* is finite at zero alone: scaling finds no other dual point
         return None
     excess = np.abs(v[hard]) > l1[hard]
     stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
@@ -73,79 +73,83 @@ def duality_gap(
     return float(gap) if np.isfinite(gap) else None
 
 
-KINK = 1e-8  # a zero whose slope is this near to its kink, relative to that, is at it
+KINK = 1e-8  # a zero coefficient is at its kink if the gradient is this near to it, relative to its size
 FLAT = 20 * np.finfo(float).eps  # times their number: eigenvalues of H, relative to the largest, that are zero
 
 
-def exchangeable(spec: FederatedProblem, minimum: FederatedSolution) -> np.ndarray | None:
-    """Positions of coefficients that another minimiser has otherwise; empty if there is no other, None if not known.
+def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) -> np.ndarray | None:
+    """Positions of coefficients that differ in another minimiser; empty if there is no other, None if not known.
 
-    Not known: where the search did not arrive or asked for no curvature, where a coefficient at its kink was outside the
-    working set, for penalties without a form, and for the softmax, whose classes share a free constant anyhow.
+    It is not known where the search did not converge or has no Hessian, where a coefficient at its kink was outside the
+    working set, for penalties without a coordinate form, and for the softmax, whose classes share a free constant.
     """
     form = coordinate_form(spec.regulariser, spec.d)
-    at = None if minimum.reached is None else minimum.reached.at
+    at = minimum.at
     if form is None or at is None or at.H is None or at.W is None or isinstance(spec.loss, Softmax):
         return None
     if not minimum.converged or _mixed(form):
         return None
-    ways = _ways(form, minimum.x, at.gradient, 10 * minimum.certificate.gradient_mapping)
+    directions = _flat_directions(form, minimum.x, at.gradient, 10 * minimum.certificate.gradient_mapping)
     W = np.asarray(at.W)
     place = np.full(spec.d, -1)
     place[W] = np.arange(len(W))
-    known = [way for way in ways if (place[way.members] >= 0).all()]
+    known = [one for one in directions if (place[one.members] >= 0).all()]
     B = np.zeros((len(W), len(known)))
-    for k, way in enumerate(known):
-        B[place[way.members], k] = way.entries
-    d = _admitted(_null_space(B.T @ at.H @ B), np.array([way.one_sided for way in known], bool))
+    for k, one in enumerate(known):
+        B[place[one.members], k] = one.entries
+    d = _feasible(_null_space(B.T @ at.H @ B), np.array([one.one_sided for one in known], bool))
     if d is None:
-        return np.empty(0, int) if len(known) == len(ways) else None
+        return np.empty(0, int) if len(known) == len(directions) else None
     moved = np.linalg.norm(B @ d, axis=1)
     return np.sort(W[moved > 1e-6 * moved.max()])
 
 
-class Way(NamedTuple):
-    """A direction in which g may fall as fast as f rises: some coefficients, and by how much each."""
+class FlatDirection(NamedTuple):
+    """A direction in which g may fall as fast as f rises: some coefficients, and their entries."""
 
     members: np.ndarray
     entries: np.ndarray
-    one_sided: bool  # in this sense only, not in the opposite one
+    one_sided: bool  # the opposite direction is not flat
 
 
 def _mixed(form: CoordinateForm) -> bool:
-    """Groups whose members have an l1 of their own as well."""
+    """Whether members of a group have an l1 penalty of their own as well."""
     return bool((np.broadcast_to(form.l1, form.group.shape)[form.group >= 0] != 0).any())
 
 
-def _ways(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -> list[Way]:
+def _flat_directions(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -> list[FlatDirection]:
+    """The directions of the module's docstring, one for each coefficient or group that has one."""
     l1, l2, kink, lower, upper = (np.broadcast_to(a, x.shape) for a in form[:5])
     u, slack = x - kink, KINK * (l1 + np.abs(v)) + rounding
     single = (form.group < 0) & (l2 == 0)
     up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
     down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
-    ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
+    found = [
+        FlatDirection(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j])
+        for j in np.flatnonzero(up | down)
+    ]
     pulls, order = np.atleast_1d(form.group_weight), np.argsort(form.group, kind="stable")
     cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
     inside = form.group >= 0
-    size, slope, curved = (
+    size, gradient, curved = (
         np.bincount(form.group[inside], a[inside], minlength=len(pulls)) for a in (np.abs(u), np.abs(v), l2)
-    )  # sums, which are zero where all is, and not below the norms: few of many groups are looked at more closely
+    )  # sums are cheap and not below the norms: only few of many groups need their norm
     for k in np.flatnonzero(
-        (curved == 0) & ((pulls <= rounding) | (size > 0) | (slope >= (1 - KINK) * pulls - rounding))
+        (curved == 0) & ((pulls <= rounding) | (size > 0) | (gradient >= (1 - KINK) * pulls - rounding))
     ):
         pull, members = pulls[k], order[cuts[k] : cuts[k + 1]]
-        steep = np.linalg.norm(v[members])
-        if pull <= rounding:  # none that could be told from zero
-            ways += [Way(np.array([j]), np.ones(1), False) for j in members]
+        norm = np.linalg.norm(v[members])
+        if pull <= rounding:  # zero to rounding
+            found += [FlatDirection(np.array([j]), np.ones(1), False) for j in members]
         elif size[k] > 0:
-            ways.append(Way(members, u[members] / np.linalg.norm(u[members]), False))
-        elif steep > 0 and steep >= (1 - KINK) * pull - rounding:
-            ways.append(Way(members, -v[members] / steep, True))
-    return ways
+            found.append(FlatDirection(members, u[members] / np.linalg.norm(u[members]), False))
+        elif norm > 0 and norm >= (1 - KINK) * pull - rounding:
+            found.append(FlatDirection(members, -v[members] / norm, True))
+    return found
 
 
 def _null_space(H: np.ndarray) -> np.ndarray:
-    """Columns that H, brought to a diagonal of ones, takes to zero."""
+    """A basis of the null space of H, decided after scaling its diagonal to ones."""
     if not H.size:
         return H
     size = np.sqrt(np.maximum(np.diag(H), 0.0))
@@ -154,15 +158,15 @@ def _null_space(H: np.ndarray) -> np.ndarray:
     return vectors[:, values <= FLAT * len(values) * max(values.max(), 0.0)] / unit[:, None]
 
 
-def _admitted(null: np.ndarray, one_sided: np.ndarray) -> np.ndarray | None:
-    """Columns of null vectors that are >= 0 where they must be; None if there is none but zero."""
+def _feasible(null: np.ndarray, one_sided: np.ndarray) -> np.ndarray | None:
+    """Columns of null vectors that are >= 0 in the one-sided entries; None if there is none but zero."""
     if not null.size:
         return None
     bound = null[one_sided] / np.linalg.norm(null, axis=1).max()
     if not len(bound):
         return null
     _, values, rows = np.linalg.svd(bound)
-    still = rows[np.count_nonzero(values > 1e-9) :]  # combinations that do not move what may move one way only
+    still = rows[np.count_nonzero(values > 1e-9) :]  # combinations that are zero in the one-sided entries
     if len(still):
         return null @ still.T
     found = linprog(-bound.sum(axis=0), A_ub=-bound, b_ub=np.zeros(len(bound)), bounds=(-1.0, 1.0))

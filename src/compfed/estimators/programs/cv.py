@@ -1,27 +1,27 @@
-"""Choosing alpha by cross-validation, at the server. All folds and the path over all rows are one conversation.
+"""The choice of alpha by cross-validation, at the server: all folds and the path over all rows share their messages.
 
-Each message carries the questions of all fits that are under way.
+The server says which rows a fold has: every site splits its own rows, or one whole site is left out. The sites find the rows
+(`splits.RowSubset`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import (
+    FitOptions,
     Fitted,
-    Gathered,
-    Plan,
-    Prepared,
-    certified,
-    gathering,
-    preparing,
+    PooledSummary,
+    PreparedProblem,
+    certify,
+    describe_sites,
+    prepare,
 )
-from compfed.estimators.programs.path import AlphaGrid, following
+from compfed.estimators.programs.path import AlphaGrid, solve_path
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.monitor import Progress
@@ -31,7 +31,7 @@ from compfed.splits import RowSubset, cv_splits, training_rows
 
 @dataclass(frozen=True)
 class Selection:
-    """What a cross-validation found."""
+    """The result of a cross-validation."""
 
     alphas: np.ndarray
     losses: np.ndarray  # (alphas, splits)
@@ -40,7 +40,7 @@ class Selection:
     within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
     path: Sequence[FederatedSolution]
     paths: Sequence[Sequence[FederatedSolution]]  # of the splits
-    subsets: Sequence[RowSubset]  # held out, one per split
+    splits: Sequence[RowSubset]  # held out
     fitted: Fitted
 
     @property
@@ -48,34 +48,33 @@ class Selection:
         return [m for path in [*self.paths, self.path] for m in path]
 
 
-def selecting(
-    federation: Federation, plan: Plan, grid: AlphaGrid, cv: Any, seed: int, rule: str, listed: int
+def cross_validate(
+    federation: Federation, options: FitOptions, grid: AlphaGrid, cv: object, seed: int, rule: str, listed: int
 ) -> Program[Selection]:
-    """Fit every alpha to every split and to all rows, and choose."""
-    everything = yield from gathering(federation, plan)
-    classes = everything.labels.classes
-    rows = everything.rows.tolist()
-    subsets = cv_splits(cv, seed, rows, plan.family.of_classes, listed)
-    if rule == "one_standard_error" and len(subsets) < 2:
+    """Fit every alpha to every split and to all rows, and choose one."""
+    everything = yield from describe_sites(federation, options)
+    classes, rows = everything.labels.classes, everything.rows.tolist()
+    splits = cv_splits(cv, seed, rows, options.family.classifies, listed)
+    if rule == "one_standard_error" and len(splits) < 2:
         raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
-    gathered = yield from gather([gathering(federation, plan, training_rows(subset)) for subset in subsets])
+    summaries = yield from gather([describe_sites(federation, options, training_rows(split)) for split in splits])
     if classes is not None:
-        _check_classes(grid.name, federation.names, gathered, rows, classes)
-    prepared, *folds = yield from gather([preparing(federation, plan, g, classes) for g in [everything, *gathered]])
-    alphas = grid.values(prepared)
-    prepared, *folds = _with_one_bar(plan.search.progress, [prepared, *folds])
-    talks: list[Program[Any]] = [following(federation, prepared, alphas)]
-    talks += [_held_out(federation, fold, subset, alphas) for fold, subset in zip(folds, subsets, strict=True)]
-    path, *judged = yield from gather(talks)
-    losses = np.column_stack([loss for _, loss in judged])
+        _check_classes(grid.name, federation.names, summaries, rows, classes)
+    prepared = yield from gather([prepare(federation, options, s, classes) for s in [everything, *summaries]])
+    alphas = grid.values(prepared[0])
+    prepared = _share_progress(options.search.progress, prepared)
+    subsets = [None, *splits]  # all rows, then the folds
+    searches = [_path_and_losses(federation, p, s, alphas) for p, s in zip(prepared, subsets, strict=True)]
+    (path, _), *found = yield from gather(searches)
+    losses = np.column_stack([loss for _, loss in found])
     best, within = best_and_within_error(losses)
     chosen = best if rule == "best" or within is None else within
-    fitted = yield from certified(prepared, float(alphas[chosen]), path[chosen])
-    return Selection(alphas, losses, chosen, best, within, path, [found for found, _ in judged], subsets, fitted)
+    fitted = yield from certify(prepared[0], float(alphas[chosen]), path[chosen])
+    return Selection(alphas, losses, chosen, best, within, path, [p for p, _ in found], splits, fitted)
 
 
-def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[Prepared]:
-    """The paths, which report to one bar how many alphas of all of them are done."""
+def _share_progress(progress: Progress | None, paths: Sequence[PreparedProblem]) -> list[PreparedProblem]:
+    """The problems, which report to one bar how many alphas of all of them are done."""
     if progress is None:
         return list(paths)
     done = [0] * len(paths)
@@ -88,26 +87,28 @@ def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[
         return show
 
     return [
-        replace(path, plan=replace(path.plan, search=replace(path.plan.search, progress=bar(k))))
+        replace(path, options=replace(path.options, search=replace(path.options.search, progress=bar(k))))
         for k, path in enumerate(paths)
     ]
 
 
-def _held_out(
-    federation: Federation, prepared: Prepared, subset: RowSubset, alphas: np.ndarray
+def _path_and_losses(
+    federation: Federation, prepared: PreparedProblem, split: RowSubset | None, alphas: np.ndarray
 ) -> Program[tuple[list[FederatedSolution], np.ndarray]]:
-    """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
-    path = yield from following(federation, prepared, alphas)
+    """The models of the training rows, one per alpha, and their mean losses on the test rows of the split, if any."""
+    path = yield from solve_path(federation, prepared, alphas)
+    if split is None:
+        return path, np.empty(0)
     models = np.array([m.x for m in path])
-    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, subset, models),), models=len(models))]
+    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, split, models),), models=len(models))]
     if not held_out.sites:
         raise InputError("a fold holds out every row, or none; give other folds.")
-    equal = prepared.plan.equal_sites
+    equal = prepared.options.equal_sites
     return path, held_out.means / held_out.sites if equal else held_out.loss / held_out.weight
 
 
 def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
-    """Of losses (alphas, splits): the least on average, and the first within one standard error of it."""
+    """Positions in losses (alphas, splits): the least on average, and the first within one standard error of it."""
     mean = losses.mean(axis=1)
     best, splits = int(mean.argmin()), losses.shape[1]
     if splits < 2:
@@ -117,12 +118,12 @@ def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
 
 
 def _check_classes(
-    name: str, sites: Sequence[str], gathered: Sequence[Gathered], rows: Sequence[int], classes: np.ndarray
+    name: str, sites: Sequence[str], summaries: Sequence[PooledSummary], rows: Sequence[int], classes: np.ndarray
 ) -> None:
-    """A class that no training row has would be given no chance, and its held-out rows an infinite loss."""
-    for split in gathered:
-        learnt = split.labels.classes
-        absent = classes if learnt is None else np.setdiff1d(classes, learnt)
+    """Refuse a split that trains without one of the classes: its held-out rows would have an infinite loss."""
+    for split in summaries:
+        found = split.labels.classes
+        absent = classes if found is None else np.setdiff1d(classes, found)
         if absent.size:
             out = [site for site, here, m in zip(sites, split.rows, rows, strict=True) if here < m]
             raise InputError(

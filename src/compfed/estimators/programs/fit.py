@@ -1,10 +1,7 @@
-"""From a federation to a fitted model, at the server: gather what the sites say, prepare the problem, solve, publish.
+"""From a federation to a fitted model, at the server: describe the sites, prepare the problem, solve, certify.
 
-Every step is a talk (`federation.conversation`): it asks, and reads no row. `fit` and a network run the same lines.
-
-What is fitted: which loss, which penalty, which intercept without features. The rest is the same for all estimators.
-
-A family knows no rows. It is told of the labels what the sites answered, and of the columns their common scale.
+Every step is a server program (`federation.server.program`): it asks queries and reads no row. The estimators run the same
+lines over sites in this process and over a network. `r2_score` evaluates a fitted model on rows that stay at their sites.
 """
 
 from __future__ import annotations
@@ -18,37 +15,97 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
-from compfed.estimators.programs.certificate import duality_gap, exchangeable
-from compfed.federation.queries import Describe, Evaluate, Moments
+from compfed.estimators.programs.certificate import duality_gap, non_unique_coefficients
+from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.server.sums import Description
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
-from compfed.losses import Loss
+from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
-from compfed.solvers.auto import minimising, starting
-from compfed.solvers.certificate import Certificate
-from compfed.solvers.search import FederatedSolution, Search, Start
-from compfed.splits import RowSubset
+from compfed.solvers.auto import evaluate_start, solve
+from compfed.solvers.search import Certificate, FederatedSolution, SearchOptions, Start
+from compfed.splits import RowSubset, SiteFold
 
-NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
+INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
+
+
+# --- the model family ---
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to fit, and how."""
+class Labels:
+    """The labels of all sites together, as sums."""
+
+    classes: np.ndarray | None  # their names, where labels are names
+    shares: np.ndarray | None  # the weight of each class, summing to 1
+    mean: np.ndarray | None  # of numbers: one per outcome
+    one_column: bool = True  # one number per row, rather than a row of numbers
+
+
+class Family:
+    """Loss, penalty and null intercept of an estimator. Subclasses are frozen dataclasses and know no rows."""
+
+    classifies: ClassVar[bool] = False  # labels are names of classes, not numbers
+
+    def with_columns(self, names: tuple[str, ...] | None) -> Family:
+        """The family with the names of the columns, for a penalty that refers to them."""
+        return self
+
+    def loss(self, labels: Labels) -> Loss:
+        raise NotImplementedError
+
+    def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
+        """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
+        raise NotImplementedError
+
+    def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
+        """The scale of each column that the penalty allows (one per group, for a penalty of groups)."""
+        return scale
+
+    def null_intercept(self, labels: Labels) -> np.ndarray | None:
+        """The best intercepts without features; None where that takes a search."""
+        return labels.mean
+
+    def coef_and_intercept(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ from (width, outputs) and (outputs,)."""
+        return coef[:, 0], float(intercept[0])
+
+
+@dataclass(frozen=True)
+class ElasticNetFamily(Family):
+    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2)."""
+
+    l1_ratio: float
+
+    def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
+        s = np.repeat(scale, outputs)
+        return ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """The parameters of an estimator, checked."""
 
     family: Family
-    search: Search
+    search: SearchOptions
     fit_intercept: bool = True
     standardize: bool = False
     equal_sites: bool = False  # every site counts the same, rather than every row
 
+    def penalty(self, scaling: FeatureScaling, alpha: float) -> Regulariser:
+        scale = np.ones_like(scaling.scale) if self.standardize else scaling.scale
+        penalty = self.family.penalty(alpha, scale, scaling.outputs)
+        return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
+
+
+# --- describe the sites ---
+
 
 @dataclass(frozen=True)
-class Gathered:
-    """The sites' sums about their rows: all rows, or a subset of them."""
+class PooledSummary:
+    """Row counts, labels and column moments of the sites: of all rows, or of a subset of them."""
 
     subset: RowSubset | None
     rows: np.ndarray  # of each site
@@ -60,55 +117,21 @@ class Gathered:
     moments: Moments.Reply
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
-
-    plan: Plan
-    spec: FederatedProblem
-    scaling: FeatureScaling
-    null: Start
-    gathered: Gathered
-
-    def at(self, alpha: float) -> FederatedProblem:
-        """The problem with a penalty."""
-        return self.spec.with_regulariser(self.regulariser(alpha))
-
-    def regulariser(self, alpha: float) -> Regulariser:
-        return _penalty(self.plan, self.scaling, alpha)
-
-    @property
-    def null_gradient(self) -> np.ndarray:
-        assert self.null.at is not None
-        return self.null.at.gradient
-
-    def published(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """coef_ and intercept_ of a flat model."""
-        return self.plan.family.published(*self.scaling.coefficients(x))
-
-
-def _penalty(plan: Plan, scaling: FeatureScaling, alpha: float) -> Regulariser:
-    scale = np.ones_like(scaling.scale) if plan.standardize else scaling.scale
-    penalty = plan.family.penalty(alpha, scale, scaling.outputs)
-    return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
-
-
-# --- gather ---
-
-
-def gathering(federation: Federation, plan: Plan, subset: RowSubset | None = None) -> Program[Gathered]:
+def describe_sites(
+    federation: Federation, options: FitOptions, subset: RowSubset | None = None
+) -> Program[PooledSummary]:
     """One message: rows, columns and labels of the sites, and the moments of their columns."""
-    counted = np.ones(len(federation.names)) if plan.equal_sites else None  # each site once, or each row
+    counted = np.ones(len(federation.names)) if options.equal_sites else None  # each site once, or each row
     (sites,), (moments,) = yield [
-        Request((Describe(plan.family.of_classes, subset),)),
+        Request((Describe(options.family.classifies, subset),)),
         Request((Moments(subset),), weights=counted, counts=False),
     ]
     _check_columns(federation.names, sites)
-    if plan.family.of_classes:
+    if options.family.classifies:
         _check_kinds(federation.names, sites)
-    weights = site_weights(sites.weights, plan.equal_sites)
-    labels = _labels(sites, plan)
-    return Gathered(subset, sites.rows, sites.weights, weights, labels, sites.columns[0], sites.widths[0], moments)
+    weights = site_weights(sites.weights, options.equal_sites)
+    labels = _labels(sites, options)
+    return PooledSummary(subset, sites.rows, sites.weights, weights, labels, sites.columns[0], sites.widths[0], moments)
 
 
 def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
@@ -120,7 +143,7 @@ def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
 
 
 def _check_columns(names: Sequence[str], sites: Description) -> None:
-    """All sites must have the same columns."""
+    """Refuse sites with different columns."""
     for name, width, columns in zip(names, sites.widths, sites.columns, strict=True):
         if width != sites.widths[0] or columns != sites.columns[0]:
             apart = _columns_apart(names[0], sites.columns[0], sites.widths[0], name, columns, width)
@@ -133,7 +156,7 @@ def _check_columns(names: Sequence[str], sites: Description) -> None:
 def _columns_apart(
     one: str, first: tuple[str, ...] | None, first_width: int, other: str, columns: tuple[str, ...] | None, width: int
 ) -> str:
-    """Where the columns of two sites differ, by name."""
+    """Say where the columns of two sites differ."""
     if first is None or columns is None:
         return f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
     missing = [c for c in first if c not in columns]
@@ -150,7 +173,7 @@ def _columns_apart(
 
 
 def _check_kinds(names: Sequence[str], sites: Description) -> None:
-    """Classes are words at every site, or numbers at every site: as words, 1 and "1.0" would be two classes."""
+    """Refuse classes that are words at one site and numbers at another: as words, 1 and "1.0" would be two classes."""
     words = [kind in "UO" for kind in sites.label_kinds]
     if any(words) and not all(words):
         one, other = names[words.index(True)], names[words.index(False)]
@@ -159,62 +182,80 @@ def _check_kinds(names: Sequence[str], sites: Description) -> None:
         )
 
 
-def _labels(sites: Description, plan: Plan) -> Labels:
-    counted = (sites.weights > 0).sum() if plan.equal_sites else sites.weights.sum()
-    if plan.family.of_classes:
+def _labels(sites: Description, options: FitOptions) -> Labels:
+    counted = (sites.weights > 0).sum() if options.equal_sites else sites.weights.sum()
+    if options.family.classifies:
         check_distinct_names("labels are the classes of rows", sites.classes)
-        shares = sites.class_shares if plan.equal_sites else sites.class_weights
+        shares = sites.class_shares if options.equal_sites else sites.class_weights
         return Labels(sites.classes, shares / counted, None)
     if len(set(sites.label_shapes)) > 1:
         shapes = sorted(set(sites.label_shapes))
         raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
-    total = sites.label_means if plan.equal_sites else sites.label_sum
+    total = sites.label_means if options.equal_sites else sites.label_sum
     assert total is not None, "labels are numbers of one shape"
     return Labels(None, None, np.atleast_1d(total / counted), one_column=np.ndim(total) == 0)
 
 
-# --- prepare ---
+# --- prepare the problem ---
 
 
-def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: np.ndarray | None) -> Program[Prepared]:
-    """The smooth part of the problem in well-conditioned coordinates. `classes` are those of all rows."""
-    plan = replace(plan, family=plan.family.with_columns(gathered.columns))
-    family, labels = plan.family, replace(gathered.labels, classes=classes)
+@dataclass(frozen=True)
+class PreparedProblem:
+    """The smooth part of a problem on scaled features, and its null model: no feature, the best intercept."""
+
+    options: FitOptions
+    spec: FederatedProblem
+    scaling: FeatureScaling
+    null: Start
+    summary: PooledSummary
+
+    def at(self, alpha: float) -> FederatedProblem:
+        """The problem with a penalty."""
+        return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
+
+    def coef_and_intercept(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of a flat model."""
+        return self.options.family.coef_and_intercept(*self.scaling.coefficients(x))
+
+
+def prepare(
+    federation: Federation, options: FitOptions, summary: PooledSummary, classes: np.ndarray | None
+) -> Program[PreparedProblem]:
+    """Scale the features so that the problem is well conditioned, and evaluate the null model.
+
+    `classes` are those of all rows, where the summary is of a subset.
+    """
+    options = replace(options, family=options.family.with_columns(summary.columns))
+    family, labels = options.family, replace(summary.labels, classes=classes)
     loss = family.loss(labels)
     outputs = loss.size(1)
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
-    centre, scale = _scaling(plan, gathered)
-    scaling = FeatureScaling(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
-    objective = ObjectiveSpec(loss, scaling, classes, gathered.subset)
+    centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
+    scale = family.column_scale(spread(summary.moments, centre), options.standardize)
+    scaling = FeatureScaling(centre, scale, options.fit_intercept, outputs)
     spec = FederatedProblem(
-        objective=objective,
+        objective=ObjectiveSpec(loss, scaling, classes, summary.subset),
         regulariser=Zero(),
-        weights=gathered.weights,
+        weights=summary.weights,
         names=federation.names,
         numbers=tuple(range(len(federation.names))),
-        sizes=np.maximum(gathered.rows, 1),
-        width=gathered.width + int(plan.fit_intercept),
+        sizes=np.maximum(summary.rows, 1),
+        width=summary.width + int(options.fit_intercept),
     )
     null = np.zeros(spec.d)
-    if plan.fit_intercept:
+    if options.fit_intercept:
         best = family.null_intercept(labels)
-        null[scaling.penalised :] = (yield from _searched_intercept(spec, labels)) if best is None else best
-    start = yield from starting(spec.with_regulariser(_penalty(plan, scaling, 1.0)), plan.search, null)
-    return Prepared(plan, spec, scaling, start, gathered)
+        null[scaling.penalised :] = (yield from _search_intercept(spec, labels)) if best is None else best
+    start = yield from evaluate_start(spec.with_regulariser(options.penalty(scaling, 1.0)), options.search, null)
+    return PreparedProblem(options, spec, scaling, start, summary)
 
 
-def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
-    """(centre, scale) of every column; without an intercept columns are not centred."""
-    centre = pooled_mean(gathered.moments) if plan.fit_intercept else np.zeros(gathered.width)
-    return centre, spread(gathered.moments, centre)
+def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
+    """The intercept that minimises f without features: the zero of its derivative, which grows with the intercept.
 
-
-def _searched_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
-    """The intercept that minimises f without features: where its slope, which grows with it, is zero.
-
-    A message asks for the slope at many points: around the mean label at first, then between the two where it changes
-    sign, with the zero of the line between them. Slopes that are pieces of lines are done once both are on one piece.
+    A message asks for the derivative at many points: around the mean label at first, then between the two where it changes
+    sign, with the zero of the line between them. A piecewise linear derivative is done once both are on one piece.
     """
     assert labels.mean is not None
     nothing = np.empty(0)
@@ -222,117 +263,103 @@ def _searched_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.nd
     mean = float(labels.mean[0])
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
-    for _ in range(NULL_SEARCH):
+    for _ in range(INTERCEPT_MESSAGES):
         ((summed,),) = yield [Request((Evaluate(objective, points[:, None]),), weights=spec.weights)]
-        slopes, terms = summed.gradient[:, -1], summed.terms
-        nearest = int(np.abs(slopes).argmin())
+        derivatives, terms = summed.gradient[:, -1], summed.terms
+        nearest = int(np.abs(derivatives).argmin())
         best = points[[nearest]]
-        if np.abs(slopes[nearest]) <= 1e-15 * terms[nearest] or slopes[0] > 0 or slopes[-1] < 0:
+        if np.abs(derivatives[nearest]) <= 1e-15 * terms[nearest] or derivatives[0] > 0 or derivatives[-1] < 0:
             break
-        i = int(np.flatnonzero(slopes > 0)[0])
+        i = int(np.flatnonzero(derivatives > 0)[0])
         low, high = points[i - 1], points[i]
-        zero = low - slopes[i - 1] * (high - low) / (slopes[i] - slopes[i - 1])
+        zero = low - derivatives[i - 1] * (high - low) / (derivatives[i] - derivatives[i - 1])
         points = np.unique([*np.linspace(low, high, 18), zero])
         if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
             break
     return best
 
 
-# --- solve ---
+# --- fit ---
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model on the original scale, and how it was reached."""
+    """A minimiser with its certificates."""
 
-    prepared: Prepared
+    prepared: PreparedProblem
     minimum: FederatedSolution
     gap: float | None
-    others: np.ndarray | None  # coefficients that another minimiser has otherwise; None if not known
+    others: np.ndarray | None  # positions of coefficients that differ in another minimiser; None if not known
 
     @property
     def certificate(self) -> Certificate:
-        """Of the model as it is published, with what is lost on the way from the coordinates it was worked out in."""
+        """The certificate of the published model, with the rounding of the change back to the original scale."""
         found, prepared = self.minimum.certificate, self.prepared
         coef, intercept = prepared.scaling.coefficients(self.minimum.x)
-        sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
-        curved = prepared.spec.loss.curvature
-        steep = prepared.null.L if curved is None else float(curved)
-        lost = 0.5 * float(np.finfo(float).eps) * steep * safe_norm(sizes)
+        sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of the terms of a prediction
+        curvature = prepared.spec.loss.curvature
+        L = prepared.null.L if curvature is None else float(curvature)
+        lost = 0.5 * float(np.finfo(float).eps) * L * safe_norm(sizes)
         unique = None if self.others is None else not self.others.size
         return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
 
     @property
     def undecided(self) -> list[str]:
-        """Names of the columns whose coefficients are one choice of many, and of the intercept."""
+        """Names of the columns, or the intercept, whose coefficients differ in another minimiser."""
         if self.others is None:
             return []
-        scaling, columns = self.prepared.scaling, self.prepared.gathered.columns
+        scaling, columns = self.prepared.scaling, self.prepared.summary.columns
         features = np.unique(self.others[self.others < scaling.penalised] // scaling.outputs)
         named = [f"column {j}" if columns is None else repr(columns[j]) for j in features.tolist()]
         return named + ["the intercept"] * bool((self.others >= scaling.penalised).any())
 
 
-def prepared_of(federation: Federation, plan: Plan, subset: RowSubset | None = None) -> Program[Prepared]:
-    """Gather and prepare, with all rows or with some."""
-    gathered = yield from gathering(federation, plan, subset)
-    return (yield from preparing(federation, plan, gathered, gathered.labels.classes))
+def describe_and_prepare(
+    federation: Federation, options: FitOptions, subset: RowSubset | None = None
+) -> Program[PreparedProblem]:
+    """Describe the sites and prepare the problem of all rows, or of a subset."""
+    summary = yield from describe_sites(federation, options, subset)
+    return (yield from prepare(federation, options, summary, summary.labels.classes))
 
 
-def fitting(federation: Federation, plan: Plan, alpha: float, subset: RowSubset | None = None) -> Program[Fitted]:
-    """The whole of a fit, to all rows or to some."""
-    prepared = yield from prepared_of(federation, plan, subset)
-    minimum = yield from minimising(federation, prepared.at(alpha), plan.search, prepared.null)
-    return (yield from certified(prepared, alpha, minimum))
+def fit(federation: Federation, options: FitOptions, alpha: float, subset: RowSubset | None = None) -> Program[Fitted]:
+    """A fit with a given alpha, to all rows or to a subset."""
+    prepared = yield from describe_and_prepare(federation, options, subset)
+    minimum = yield from solve(federation, prepared.at(alpha), options.search, prepared.null)
+    return (yield from certify(prepared, alpha, minimum))
 
 
-def certified(prepared: Prepared, alpha: float, minimum: FederatedSolution) -> Program[Fitted]:
-    """The minimum with its duality gap, where one is known."""
+def certify(prepared: PreparedProblem, alpha: float, minimum: FederatedSolution) -> Program[Fitted]:
+    """The minimiser with its duality gap, where one is known, and whether it is unique."""
     spec = prepared.at(alpha)
     gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
-    return Fitted(prepared, minimum, gap, exchangeable(spec, minimum))
+    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum))
 
 
-@dataclass(frozen=True)
-class Labels:
-    """The labels of all sites together, as sums."""
+# --- score ---
 
-    classes: np.ndarray | None  # their names, where labels are names
-    shares: np.ndarray | None  # the weight of each class, summing to 1
-    mean: np.ndarray | None  # of numbers: one per outcome
-    one_column: bool = True  # was there one number per row, not a row of numbers?
+ALL_ROWS = SiteFold(-1, held_out=False)  # every site but one that does not exist
 
 
-class Family:
-    """Subclasses are frozen dataclasses; `of_classes` says that labels are names, not numbers."""
-
-    of_classes: ClassVar[bool] = False
-
-    def with_columns(self, names: tuple[str, ...] | None) -> Family:
-        """The same, told how the columns are called."""
-        return self
-
-    def loss(self, labels: Labels) -> Loss:
-        raise NotImplementedError
-
-    def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
-        """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
-        raise NotImplementedError
-
-    def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
-        """The scale of each column that the penalty can live with (one per group, for a penalty of groups)."""
-        return scale
-
-    def null_intercept(self, labels: Labels) -> np.ndarray | None:
-        """The best intercepts without features; None where that takes a search."""
-        return labels.mean
-
-    def published(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """coef_ and intercept_ from (width, outputs) and (outputs,)."""
-        return coef[:, 0], float(intercept[0])
-
-
-def elastic_net(alpha: float, l1_ratio: float, scale: np.ndarray, outputs: int) -> ElasticNet:
-    """alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2) as a penalty of u = scale * w."""
-    s = np.repeat(scale, outputs)
-    return ElasticNet(l1=alpha * l1_ratio / s, l2=alpha * (1.0 - l1_ratio) / s**2)
+def r2_score(
+    federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None
+) -> Program[float]:
+    """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites. Two messages."""
+    ((sites,),) = yield [Request((Describe(),))]
+    for name, width, names, shape in zip(
+        federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True
+    ):
+        if width != coef.size or (columns is not None and names not in (None, columns)):
+            raise InputError(
+                f"site {name!r} has other columns than those the model was fitted with; nothing was scored."
+            )
+        if shape:
+            raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
+    mean = float(sites.label_sum / sites.weights.sum())
+    scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
+    models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
+    ((held_out,),) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
+    residual, total = held_out.loss
+    if total == 0.0:  # all labels are the same: as sklearn.metrics.r2_score has it
+        return 1.0 if residual == 0.0 else 0.0
+    return float(1.0 - residual / total)

@@ -78,9 +78,9 @@ def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, n
 def weighted_sum(weights: np.ndarray | None, values: Sequence) -> np.ndarray:
     """sum_i weights_i values_i, one after the other. Counts are added as they are."""
     counted = weights is None or np.asarray(values[0]).dtype.kind in "biu"
-    first, *rest = values if counted else (w * v for w, v in zip(weights, values, strict=True))
-    result = np.array(first)
-    for value in rest:
+    terms = iter(values if counted else (w * v for w, v in zip(weights, values, strict=True)))
+    result = np.array(next(terms))
+    for value in terms:  # one at a time: a Hessian may be large
         result += value
     return result
 
@@ -126,6 +126,7 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
     """As pairs of doubles; without weights each site counts as much as its rows weigh. A site without rows counts nothing."""
     rows = np.array([reply.weight for reply in replies])
     w = rows if weights is None else np.where(rows > 0, weights, 0.0)
+    w = np.ldexp(w, -int(np.frexp(w.max())[1]))  # only ratios of weights count, and the product of large ones overflows
 
     def summed(high: Sequence[np.ndarray], low: Sequence[np.ndarray]) -> Pair:
         result = np.zeros_like(high[0]), np.zeros_like(high[0])

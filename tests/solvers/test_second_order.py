@@ -13,16 +13,17 @@ from problems import logistic, quadratic_oracle, quadratics
 from sklearn.linear_model import Lasso
 
 import compfed as cf
-from compfed.algorithms import ProximalBFGS, ProximalNewton, default_steps
+from compfed.algorithms.default_steps import lipschitz_bounds
 from compfed.data import bundled
-from compfed.federation import InProcess, ValueAndGradient, run_program
+from compfed.federation import Evaluate, InProcess, ask, run_program
+from compfed.federation.server.evaluation import evaluate_request, evaluation
 from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
-from compfed.solvers.auto import minimising, starting
-from compfed.solvers.search import Search
-from compfed.solvers.second_order import Reached, asking
+from compfed.solvers.auto import evaluate_start, solve
+from compfed.solvers.search import SOLVERS, FederatedSolution, ProximalBFGS, ProximalNewton, SearchOptions, Start
+from compfed.solvers.second_order import solve_by_trials
 
 SMOOTH = quadratics(g=Zero())
 D = SMOOTH.d
@@ -34,15 +35,27 @@ def normal_equations() -> np.ndarray:
     return np.linalg.solve(H.mean(axis=0), b.mean(axis=0))
 
 
-# --- ProximalNewton: what it is where it is simple ---
+def accepted(problem: cf.Problem, solver: Any, evaluations: int, x0: Any = None) -> list[np.ndarray]:
+    """The accepted model after each evaluation of a trial over the sites; the first trial is x0."""
+    spec, sites = spec_of(problem), InProcess(problem.sites)
+    state, models = solver.init(np.zeros(problem.d) if x0 is None else x0), []
+    for _ in range(evaluations):
+        trial = solver.trial(state)
+        (summed,) = ask(sites, *evaluate_request(spec, trial).queries, weights=spec.weights)
+        state = solver.update(problem.regulariser, state, evaluation(spec, trial, summed))
+        models.append(state.at.x)
+    return models
+
+
+# --- ProximalNewton: special cases that are known ---
 
 
 def test_one_step_solves_the_normal_equations(normal_equations):
-    """The first round looks at the start, the second at the minimiser of the model, which is f itself."""
+    """The first evaluation is at the start, the second at the minimiser of the quadratic model, which is f itself."""
     start = np.linspace(-2.0, 3.0, D)
-    one, two = (cf.simulate(SMOOTH, ProximalNewton(), rounds, x0=start) for rounds in (1, 2))
-    np.testing.assert_array_equal(one.x, start)
-    np.testing.assert_allclose(two.x, normal_equations, rtol=0, atol=1e-12)
+    one, two = accepted(SMOOTH, ProximalNewton(), 2, start)
+    np.testing.assert_array_equal(one, start)
+    np.testing.assert_allclose(two, normal_equations, rtol=0, atol=1e-12)
 
 
 def newton(problem: cf.Problem, x: np.ndarray, rounds: int) -> tuple[list[np.ndarray], int]:
@@ -78,9 +91,8 @@ def test_without_a_penalty_it_is_the_method_of_newton():
     expected, halvings = newton(problem, start, 20)
     assert halvings >= 2
     assert np.linalg.norm(expected[-1] - expected[-2]) < 1e-10 * np.linalg.norm(expected[-1])
-    for rounds in (1, 2, 3, 4, 6, 10, 15, 20):
-        x = cf.simulate(problem, ProximalNewton(), rounds, x0=start).x
-        np.testing.assert_allclose(x, expected[rounds - 1], rtol=0, atol=1e-9 * np.abs(start).max())
+    found = accepted(problem, ProximalNewton(), 20, start)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9 * np.abs(start).max())
 
 
 @pytest.mark.thorough  # skglm compiles for ten seconds; test_wide.py compares with it in the short run too
@@ -133,66 +145,76 @@ def test_iterates_do_not_depend_on_the_split(method):
     st.booleans(),
 )
 def test_no_step_goes_uphill(seed, lam, ridge, size, separable):
-    """Whatever the labels: where two classes can be told apart and nothing is penalised, F falls without a minimum."""
+    """Whatever the labels: where two classes are separable and nothing is penalised, F falls without a minimum."""
     rng = np.random.default_rng(seed)
     A = size * rng.standard_normal((2, 6, 3))
     y = np.sign(A @ rng.standard_normal(3)) if separable else rng.choice([-1.0, 1.0], (2, 6))
     problem = cf.Problem(Logistic(ridge=ridge), L1(lam), cf.data.from_arrays(list(A), list(y)))
-    F = cf.simulate(problem, ProximalNewton(), 25, x0=3.0 * rng.standard_normal(3))["objective"]
+    models = accepted(problem, ProximalNewton(), 25, 3.0 * rng.standard_normal(3))
+    F = np.array([problem.objective(x) for x in models])
     assert np.isfinite(F).all()
     assert (np.diff(F) <= 1e-13 * np.abs(F[:-1])).all()
     if lam == 0 and ridge == 0 and separable and size <= 1:  # far out there is no curvature left to follow
         assert F[-1] < 1e-3
 
 
-@pytest.mark.parametrize(
-    "run",
-    [
-        lambda problem, method: cf.solve_federated(problem, method).x,
-        lambda problem, method: cf.simulate(problem, method, 200).x,
-    ],
-    ids=["by questions", "compiled"],
-)
-def test_a_working_set_narrower_than_the_support_arrives_too(run):
+def test_a_working_set_narrower_than_the_support_converges_too():
     problem = quadratics(g=L1(0.1))
     star = cf.solve_pooled(problem).x
     assert np.count_nonzero(star) > 4
-    x = run(problem, ProximalNewton(width=3))
+    x = cf.solve_federated(problem, ProximalNewton(width=3)).x
     np.testing.assert_allclose(x, star, rtol=0, atol=1e-9)
     np.testing.assert_array_equal(x == 0, star == 0)
 
 
-def test_a_group_is_never_cut_inside_a_program():
-    """Where g has groups or couples everything, the working set is everything."""
-    groups = quadratics(g=GroupL2(0.8, (0, 0, 0, 1, 1, 2, 2, 2)))
-    assert ProximalNewton(width=3).bind(groups, groups.n).width == D
-    assert ProximalNewton(width=3).bind(SMOOTH, SMOOTH.n).width == 3
-    np.testing.assert_allclose(cf.simulate(groups, ProximalNewton(width=3), 4).x, cf.solve_pooled(groups).x, atol=1e-10)
+class Listening(InProcess):
+    """Records the evaluations that it is asked for."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+        self.queries: list[Evaluate] = []
+
+    def send(self, messages):
+        self.queries += [query for query in messages[0] if isinstance(query, Evaluate)]
+        return super().send(messages)
+
+
+def test_a_group_is_never_cut():
+    """The working set holds all members of a group, or none."""
+    member = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+    problem = quadratics(g=GroupL2(0.8, tuple(member.tolist())))
+    federation = Listening(problem.sites)
+    found = cf.solve_federated(problem, ProximalNewton(width=3), federation=federation)
+    np.testing.assert_allclose(found.x, cf.solve_pooled(problem).x, atol=1e-9)
+    asked = [query.coords for query in federation.queries if query.coords is not None]
+    assert asked
+    for W in asked:
+        groups = np.unique(member[W])
+        np.testing.assert_array_equal(np.sort(W), np.flatnonzero(np.isin(member, groups)))
 
 
 def test_bytes_by_hand():
-    """Up: a value, a gradient and a triangle; down: a point and the working set as 4-byte numbers."""
-    for method, w in ((ProximalNewton(), D), (ProximalNewton(width=3), 3)):
-        trace = cf.simulate(SMOOTH, method, 2)
-        assert trace["bytes_up"].tolist() == [8 * (1 + D + w * (w + 1) / 2) * r for r in range(3)]
-        assert trace["bytes_down"].tolist() == [(8 * D + 4 * w) * r for r in range(3)]
-        assert trace["gradients"].tolist() == [0, 1, 2]
+    """Up: a value, the size of the terms, a gradient and a triangle; down: a point and the working set as 4-byte numbers."""
+    minimum = cf.solve_federated(SMOOTH, ProximalNewton(), x0=np.ones(D), scale=1.0, tol=0.0, max_rounds=2)
+    numbers = 2 + D + D * (D + 1) // 2
+    assert minimum.trace["bytes_up"].tolist() == [8 * numbers * r for r in range(3)]
+    assert minimum.trace["bytes_down"].tolist() == [(8 * D + 4 * D) * r for r in range(3)]
+    assert minimum.trace["gradients"].tolist() == [0, 1, 2]
 
 
 # --- ProximalBFGS ---
 
 
 def test_bfgs_ends_in_the_minimiser_of_a_quadratic(normal_equations):
-    method = default_steps(ProximalBFGS, SMOOTH)
-    trace = cf.simulate(SMOOTH, method, 40)
-    np.testing.assert_allclose(trace.x, normal_equations, rtol=0, atol=1e-10)
-    assert method.memory >= D
+    solver = ProximalBFGS(eta=1 / SMOOTH.lipschitz)
+    np.testing.assert_allclose(accepted(SMOOTH, solver, 40)[-1], normal_equations, rtol=0, atol=1e-10)
+    assert solver.memory >= D
 
 
-def test_bfgs_sends_one_vector_and_one_number():
-    trace = cf.simulate(SMOOTH, default_steps(ProximalBFGS, SMOOTH), 2)
-    assert trace["vectors_up"].tolist() == trace["vectors_down"].tolist() == [0, 1, 2]
-    assert trace["bytes_up"].tolist() == [0, 8 * (D + 1), 16 * (D + 1)]
+def test_bfgs_sends_one_vector_and_two_numbers():
+    """Up: a gradient, the value of f, and the size of the gradient's terms; down: a point."""
+    trace = cf.solve_federated(SMOOTH, ProximalBFGS(eta=1 / SMOOTH.lipschitz), tol=0.0, max_rounds=2).trace
+    assert trace["bytes_up"].tolist() == [0, 8 * (D + 2), 16 * (D + 2)]
     assert trace["bytes_down"].tolist() == [0, 8 * D, 16 * D]
 
 
@@ -203,90 +225,65 @@ def test_the_first_step_of_bfgs_is_a_proximal_gradient_step():
     eta, x = 0.9 / np.linalg.eigvalsh(H)[-1], np.linspace(-1.0, 1.0, D)
     v = x - eta * (H @ x - b)
     expected = np.sign(v) * np.maximum(np.abs(v) - eta, 0.0)  # lam is 1
-    np.testing.assert_allclose(cf.simulate(problem, ProximalBFGS(eta=eta), 2, x0=x).x, expected, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(accepted(problem, ProximalBFGS(eta=eta), 2, x)[-1], expected, rtol=0, atol=1e-12)
 
 
-def searched(problem: cf.Problem, lam: float, kept: Any = None) -> Reached:
-    problem = problem.replace(regulariser=L1(lam))
-    method: Any = default_steps(ProximalBFGS, problem)
-    given = {"tol": 1e-12, "step": method.eta, "max_rounds": 500}
-    talk = asking(spec_of(problem), method, np.zeros(problem.d), kept=kept, **given)
-    return run_program(InProcess(problem.sites), talk)[0]
+def searched(problem: cf.Problem, solver: Any, tol: float, federation: Any = None, **start: Any) -> FederatedSolution:
+    """A search by trials that has to evaluate its start itself, unless `at` is given."""
+    at = {"x": np.zeros(problem.d), "L": problem.lipschitz, "L_max": problem.lipschitz, "scale": 1.0} | start
+    program = solve_by_trials(spec_of(problem), SearchOptions(tol=tol, max_rounds=500), solver, Start(**at))
+    return run_program(federation or InProcess(problem.sites), program)[0]
 
 
 def test_memory_kept_along_alphas_does_not_change_where_it_ends():
-    problem = logistic()
-    first = searched(problem, 2e-2)
+    strong, weak = (logistic().replace(regulariser=L1(lam)) for lam in (2e-2, 2e-3))
+    solver = ProximalBFGS(eta=1 / strong.lipschitz)
+    first = searched(strong, solver, 1e-12)
+    assert first.kept is not None
     assert set(first.kept) == {"S", "Y"}
     assert np.abs(first.kept["S"]).sum() > 0
-    with_memory, without = searched(problem, 2e-3, first.kept), searched(problem, 2e-3)
-    expected = cf.solve_pooled(problem.replace(regulariser=L1(2e-3))).x
+    with_memory, without = (searched(weak, solver, 1e-12, kept=kept) for kept in (first.kept, None))
+    expected = cf.solve_pooled(weak).x
     for found in (with_memory, without):
-        assert found.good
-        np.testing.assert_allclose(found.seen.x, expected, rtol=0, atol=1e-9)
-        np.testing.assert_array_equal(found.seen.x == 0, expected == 0)
-    assert with_memory.messages < without.messages
+        assert found.converged
+        np.testing.assert_allclose(found.x, expected, rtol=0, atol=1e-9)
+        np.testing.assert_array_equal(found.x == 0, expected == 0)
+    assert with_memory.rounds < without.rounds
 
 
-# --- a search by questions ---
+# --- a search by trials ---
 
 
-@pytest.mark.parametrize("method", [ProximalNewton(width=5), ProximalBFGS(eta=0.5)], ids=lambda m: type(m).__name__)
-def test_by_questions_it_is_the_compiled_method(method):
-    """The same points are evaluated and the same accepted, whether a program runs it or questions do."""
-    problem = quadratics(g=L1(0.3))
-    rounds = 6
-    compiled = cf.simulate(problem, method, rounds)
-    asked = cf.solve_federated(problem, method, max_rounds=rounds - 1, tol=0.0)  # the start is asked about beforehand
-    lowest = np.minimum.accumulate(asked.trace["objective"])
-    if isinstance(method, ProximalBFGS):  # where shapes are free, a working set may be wider
-        np.testing.assert_allclose(lowest, compiled["objective"][1:], rtol=1e-10)
-        np.testing.assert_allclose(asked.x, compiled.x, rtol=0, atol=1e-9)
-    assert lowest[-1] <= compiled["objective"][-1] * (1 + 1e-12)
-
-
-def test_a_start_that_was_asked_about_is_not_asked_about_again():
-    """With the answers at the start in hand, a quadratic takes one more message."""
+def test_a_start_that_was_evaluated_is_not_evaluated_again():
+    """With the evaluation of the start, a quadratic takes one more message."""
     spec, federation = spec_of(SMOOTH), Simulated.of(SMOOTH)
 
-    def talk():
-        start = yield from starting(spec, Search(), np.zeros(D))
-        return (yield from minimising(federation, spec, Search(), start))
+    def program():
+        start = yield from evaluate_start(spec, SearchOptions(), np.zeros(D))
+        return (yield from solve(federation, spec, SearchOptions(), start))
 
-    minimum, cost = run_program(federation, talk())
+    minimum, cost = run_program(federation, program())
     assert (minimum.rounds, cost.rounds) == (1, 2)
     assert minimum.trace["round"].tolist() == [0, 1]
 
 
-class Listening(InProcess):
-    """Writes down the points it is asked about."""
-
-    def __init__(self, sites):
-        super().__init__(sites)
-        self.points: list[np.ndarray] = []
-
-    def send(self, messages):
-        self.points += [question.x[0] for question in messages[0] if isinstance(question, ValueAndGradient)]
-        return super().send(messages)
-
-
-def test_what_was_said_of_a_wide_model_serves_the_next_penalty():
-    """A search that begins where another ended, with the curvature told there, asks nothing about that point again."""
+def test_the_evaluation_of_a_wide_model_serves_the_next_penalty():
+    """A search that begins where another ended, with the Hessian there, does not evaluate that point again."""
     problem = quadratics(d=20, g=L1(1.3))
-    method, given = ProximalNewton(width=3), {"tol": 1e-10, "step": 1.0 / problem.lipschitz, "max_rounds": 100}
-    federation = Listening(problem.sites)
-    first = run_program(federation, asking(spec_of(problem), method, np.zeros(20), **given))[0]
-    assert first.seen.W is not None
-    assert 3 <= len(first.seen.W) < 20
-    federation.points.clear()
+    solver, federation = ProximalNewton(width=3), Listening(problem.sites)
+    first = searched(problem, solver, 1e-10, federation).at
+    assert first is not None
+    assert first.W is not None
+    assert 3 <= len(first.W) < 20
+    federation.queries.clear()
     weaker = problem.replace(regulariser=L1(1.0))
-    second = run_program(federation, asking(spec_of(weaker), method, first.seen, **given))[0]
-    assert second.messages == len(federation.points) > 0
-    assert not any(np.array_equal(x, first.seen.x) for x in federation.points)
-    np.testing.assert_allclose(second.seen.x, cf.solve_pooled(weaker).x, rtol=0, atol=1e-9)
+    second = searched(weaker, solver, 1e-10, federation, x=first.x, at=first)
+    assert second.rounds == len(federation.queries) > 0
+    assert not any(np.array_equal(query.x[0], first.x) for query in federation.queries)
+    np.testing.assert_allclose(second.x, cf.solve_pooled(weaker).x, rtol=0, atol=1e-9)
 
 
-def test_questions_end_at_max_rounds_and_say_so():
+def test_a_search_stops_at_max_rounds_and_says_so():
     minimum = cf.solve_federated(logistic(), "ProximalBFGS", max_rounds=5)
     assert (minimum.rounds, minimum.converged) == (5, False)
     assert minimum.notes == ["stopped at max_rounds=5"]
@@ -371,7 +368,7 @@ def paper() -> tuple[cf.Problem, np.ndarray]:
 def test_rounds_on_the_problem_of_the_paper(paper, name, rounds):
     """Every evaluation counts, the one at the start included."""
     problem, star = paper
-    x = cf.simulate(problem, default_steps(name, problem), rounds, record_every=rounds).x
+    x = accepted(problem, SOLVERS[name].from_bounds(lipschitz_bounds(problem, 5)), rounds)[-1]
     assert np.linalg.norm(x - star) <= 1e-6 * np.linalg.norm(star)
 
 
