@@ -48,7 +48,7 @@ class LocalProx(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(z=z), c, z  # the answer, the memory, the local model
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * (mean.z - s.w))
 
     def solution(self, g, s):

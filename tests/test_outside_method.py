@@ -183,7 +183,7 @@ class Dishonest(Algorithm[Array, None, Array, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(z=f.grad(d, key)), c, d
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(s - self.eta * mean.z, self.eta)
 
     def solution(self, g, s):

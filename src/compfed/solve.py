@@ -31,8 +31,8 @@ from compfed.problem.problem import Problem
 from compfed.problem_spec import length
 from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
+from compfed.simulation.options import check_tol
 from compfed.simulation.plain import spec_of
-from compfed.simulation.simulate import checked_tol
 from compfed.solvers.auto import is_second_order, minimising, starting
 from compfed.solvers.search import FederatedSolution, Search, Start
 
@@ -74,7 +74,7 @@ def solve_federated(
         raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else nonnegative(scale, "scale")
     search = Search(
-        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
+        algorithm, whole(tau, "tau", 1), check_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
         nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
     problem = problem.astype("float64")

@@ -16,10 +16,10 @@ import compfed.algorithms as alg
 from compfed._utils.text import text_table
 from compfed.algorithms import default_steps
 from compfed.algorithms.contract import check_contract
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.data import from_arrays, synthetic
 from compfed.errors import Divergence, InputError
 from compfed.losses import Logistic, Squared
-from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, Zero
 from compfed.simulation import run_plain, simulate

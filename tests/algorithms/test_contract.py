@@ -60,7 +60,7 @@ class Plain(Algorithm[Global, ClientState, Global, Update]):
         z = g.prox(d.w - self.eta * f.grad(d.w, key), self.eta)
         return self.instead("client", f, g, d, c, z, key) or (Update(delta=z - d.w), ClientState(last=z), z)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return self.instead("server", g, s, mean) or Global(w=s.w + mean.delta, r=s.r + 1)
 
     def solution(self, g, s):
@@ -225,7 +225,7 @@ class Counts(Algorithm[Array, None, Array, Counted]):
         z = g.prox(d - self.eta * f.grad(d, key), self.eta)
         return Counted(delta=z - d, rows=jnp.ones((), d.dtype)), c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return s + mean.delta / mean.rows
 
     def solution(self, g, s):

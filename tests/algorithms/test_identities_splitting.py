@@ -22,6 +22,7 @@ from compfed._utils.precision import precision
 from compfed.algorithms import DecoupledProx, FedAvg
 from compfed.algorithms import mime as mime_file
 from compfed.algorithms.base import Algorithm
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.algorithms.fedadmm import FedADMM
 from compfed.algorithms.feddr import FedDR
 from compfed.algorithms.fedpd import FedPD
@@ -30,7 +31,6 @@ from compfed.algorithms.fedsplit import FedSplit
 from compfed.algorithms.mime import Mime
 from compfed.algorithms.mime_lite import MimeLite
 from compfed.algorithms.scaffold import Scaffold
-from compfed.monitor import cost_of_a_round
 
 # Every (method, tau) compiles once for all problems, so there are few of them.
 N, D, TAU = 5, 8, 3

@@ -38,7 +38,7 @@ class Mine(Algorithm[Array, None, Array, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d, key)), c, d
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(s - self.eta * mean.gradient, self.eta)
 
     def solution(self, g, s):
@@ -79,7 +79,7 @@ def test_every_exchange_is_checked():
         def client_update(self, f, g, d, c, key):
             return Update(gradient=jnp.sum(d)), c, d
 
-        def server_update(self, g, s, mean, share):
+        def server_update(self, g, s, mean, weight):
             return s
 
     @record

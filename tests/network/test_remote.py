@@ -44,8 +44,8 @@ from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
 from compfed.simulation import run_plain
+from compfed.simulation.options import check_options
 from compfed.simulation.plain import spec_of
-from compfed.simulation.run_spec import checked
 
 ROUNDS = 5
 VIEW = ObjectiveSpec(cf.losses.Squared())
@@ -71,7 +71,7 @@ def trajectory(federation, loop: ServerLoop, rounds: int = ROUNDS) -> np.ndarray
 
 
 def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) -> ServerLoop:
-    run = checked(
+    run = check_options(
         problem, algorithm, ROUNDS, batch_size=batch_size, participants=participants, record_every=1, seed=3, x0=None,
         x_star=None, resume=None,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from compfed._utils.records import record
 from compfed.algorithms import Algorithm, DecoupledProx
 from compfed.simulation import xla as xla_program
 from compfed.simulation.grid import side_by_side
-from compfed.simulation.run_spec import checked
+from compfed.simulation.options import check_options
 from compfed.simulation.xla import Stop, grid_rounds
 
 CLIENTS, BATCH, D = 5, 4, 8
@@ -36,7 +36,7 @@ class Noisy(Algorithm[Array, None, Array, Array]):
         z = d - 0.1 * f.full_grad(d) + 0.1 * jax.random.normal(key, d.shape, d.dtype)
         return z, c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(mean, 0.1)
 
     def solution(self, g, s):
@@ -121,7 +121,7 @@ def test_a_member_that_blows_up_leaves_the_others_and_their_draws_alone():
 def test_seeds_with_different_numbers_of_members():
     problem = logistic(samples=20)
     runs = [
-        checked(
+        check_options(
             problem, DecoupledProx(eta=eta, tau=2), 5, batch_size=BATCH, participants=None, record_every=5, seed=seed,
             x0=None, x_star=None, resume=None,
         )
@@ -137,7 +137,7 @@ def test_members_that_arrive_stop_by_themselves():
     algorithm, stop = DecoupledProx(eta=1.0, tau=2), Stop(1e-5, 1.0 / problem.lipschitz)
     problems = [problem.replace(regulariser=cf.regularisers.L1(lam)) for lam in (1e-3, 4e-2)]
     runs = [
-        checked(
+        check_options(
             p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, x_star=None,
             resume=None,
         )

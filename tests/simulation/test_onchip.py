@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from compfed.simulation.pallas.groups import for_kernels
+from compfed.simulation.pallas.one_pass import gradients
 
 import compfed as cf
 from compfed.algorithms import default_steps
 from compfed.simulation.pallas import choice, fetched_rows
-from compfed.simulation.pallas.groups import for_kernels
 from compfed.simulation.pallas.lowering import NoKernel, lowered
-from compfed.simulation.pallas.one_pass import gradients
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two

@@ -111,7 +111,7 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
         (_, z, S), _ = jax.lax.scan(step, (q, q, jnp.zeros_like(q)), steps)
         return Update(z=q - self.eta * S), c._replace(q=q, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         q = s.momentum.q
         x = q + self.eta_g * (mean.z - q)
         return Server(x=x, momentum=self.extrapolate(g, x, s.momentum))

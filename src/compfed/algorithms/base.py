@@ -14,7 +14,7 @@ How a sample S of k of the n clients stands for all is one of three schemes (`co
     "uniform"        mean = (n/k) sum_S p_i u_i                                          share = k/n           unbiased
     "self-normalised"          mean = sum_S p_i u_i / sum_S p_i                                    share = sum_S p_i     biased
 
-Under the last two share * mean = sum_S p_i u_i, on which a server that keeps sum_i p_i of something relies: such a method
+Under the last two weight * mean = sum_S p_i u_i, on which a server that keeps sum_i p_i of something relies: such a method
 cannot be run with the first. A class lists in `schemes` what its server's step is right with, its default first.
 
 For methods that need more:

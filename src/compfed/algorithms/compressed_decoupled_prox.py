@@ -106,7 +106,7 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
         m = c.m + sent.dense(len(p)) if self.feedback == "EF21" else news - sent.dense(len(p))
         return Update(news=sent), Client(c=c.c, p=p, S=S, m=m), z
 
-    def server_update(self, g, s, mean: Any, share):
+    def server_update(self, g, s, mean: Any, weight):
         q = s.q + mean.news if self.feedback == "EF21" else mean.news  # dense
         return Server(x=g.prox(s.x, self.eta_tilde) - self.eta_tilde * q, q=q)
 

@@ -75,7 +75,7 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
         (z, S), _ = jax.lax.scan(step, (d.x, jnp.zeros_like(d.x)), jax.random.split(key, self.tau))
         return Update(z=z, S=S), Client(c=c.c, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=mean.z, v=mean.S / self.tau)
 
     def finish_round(self, g, d, c):

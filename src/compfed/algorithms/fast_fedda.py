@@ -121,7 +121,7 @@ class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
         sums, _ = jax.lax.scan(step, Sums(G=d.G, W=d.W), steps)
         return sums, c, self.point(g, sums.G, sums.W, c, (d.r + 1) * self.tau - 1)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Server(G=mean.G, W=mean.W, w0=s.w0, r=s.r + 1)
 
     def solution(self, g, s):

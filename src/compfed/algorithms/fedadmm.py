@@ -62,7 +62,7 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -85,9 +85,9 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
         # xhat_i need not be remembered: it is x_i + z_i / rho, at the start too
         return Update(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z), x
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
-        return Server(xtilde=s.xtilde + share * mean.delta)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their xhat_i: sum_S p_i delta_i = weight * mean
+        return Server(xtilde=s.xtilde + weight * mean.delta)
 
     def solution(self, g, s):
         return g.prox(s.xtilde, 1.0 / self.rho)

@@ -64,7 +64,7 @@ class FedAvg(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=z - d.w), c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):

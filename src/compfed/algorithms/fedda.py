@@ -67,7 +67,7 @@ class FedDA(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.z, (jnp.arange(self.tau), jax.random.split(key, self.tau)))
         return Update(delta=z - d.z), c, g.prox(z, d.a + self.tau * self.eta)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(z=s.z + self.eta_g * mean.delta, a=s.a + self.eta_g * self.eta * self.tau)
 
     def solution(self, g, s):

@@ -63,7 +63,7 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     lam: float = positive()
@@ -90,9 +90,9 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
         # xhat_i need not be remembered: it is 2 x_i - y_i, at the start too
         return Update(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y), x
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
-        return Server(xtilde=s.xtilde + share * mean.delta)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their xhat_i: sum_S p_i delta_i = weight * mean
+        return Server(xtilde=s.xtilde + weight * mean.delta)
 
     def solution(self, g, s):
         return g.prox(s.xtilde, self.lam)

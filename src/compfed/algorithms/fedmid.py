@@ -68,7 +68,7 @@ class FedMid(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=z - d.w), c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         w = s.w + self.eta_g * mean.delta
         if self.server_prox == "none":
             return Global(w=w)

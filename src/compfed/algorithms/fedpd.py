@@ -80,7 +80,7 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
         (x, lam, x0), _ = jax.lax.scan(update, (c.x, c.lam, d.x0), keys)
         return Global(x0=x0), Client(x=x, lam=lam), x
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return mean
 
     def solution(self, g, s):

@@ -57,7 +57,7 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -81,8 +81,8 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
         dz = 2.0 * (x - d.y)
         return Update(dz=dz), Client(z=c.z + dz, x=x), x
 
-    def server_update(self, g, s, mean, share):
-        return Server(z=s.z + share * mean.dz)
+    def server_update(self, g, s, mean, weight):
+        return Server(z=s.z + weight * mean.dz)
 
     def solution(self, g, s):
         return g.prox(s.z, self.rho)

@@ -68,7 +68,7 @@ class FedProx(Algorithm[Global, None, Global, Update]):
         u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=u - d.w), c, u
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):

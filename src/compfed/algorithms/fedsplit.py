@@ -72,7 +72,7 @@ class FedSplit(Algorithm[Global, Client, Global, Update]):
         z = c.z + 2.0 * (h - d.x)
         return Update(z=z), Client(z=z, h=h), h
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=mean.z)
 
     def solution(self, g, s):

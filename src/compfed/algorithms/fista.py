@@ -88,7 +88,7 @@ class FISTA(Algorithm[Server, None, Broadcast, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d.y, key)), c, d.y
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         x = g.prox(s.y - self.eta * mean.gradient, self.eta)
         t, beta = self.momentum(s.t, s.y, s.x, x)
         return Server(x=x, y=x + beta * (x - s.x), t=t)

@@ -66,7 +66,7 @@ class MeanGradient:
     def client_update(self, f, g, d: Model, c: Client, key):
         return Gradient(gradient=f.full_grad(d.x)), Client(x=d.x), d.x
 
-    def server_update(self, g, s: Server, mean: Gradient, share):
+    def server_update(self, g, s: Server, mean: Gradient, weight):
         return s._replace(c=mean.gradient)
 
 
@@ -110,7 +110,7 @@ class Mime(Algorithm[Server, Client, Broadcast, Update]):
         y, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         return Update(delta=y - c.x), c, y
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         m = (1.0 - self.beta) * s.c + self.beta * s.m
         return Server(x=s.x + self.eta_g * mean.delta, m=m, c=s.c)
 

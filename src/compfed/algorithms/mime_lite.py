@@ -71,7 +71,7 @@ class MimeLite(Algorithm[Global, None, Global, Update]):
         y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
         return Update(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         m = (1.0 - self.beta) * mean.gradient + self.beta * s.m
         return Global(x=s.x + self.eta_g * mean.delta, m=m)
 

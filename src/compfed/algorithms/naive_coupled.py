@@ -85,7 +85,7 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
         return Update(z=z), Client(c=c.c, p=p, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

@@ -87,7 +87,7 @@ class NormalMap(Algorithm[Global, Client, Global, Update]):
         (u, N), _ = jax.lax.scan(step, (d.z, jnp.zeros_like(d.z)), jax.random.split(key, self.tau))
         return Update(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N), g.prox(u, self.gamma)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(z=s.z + self.eta_g * (mean.u - s.z))
 
     def finish_round(self, g, d, c):

@@ -49,7 +49,7 @@ class ProximalGradient(Algorithm[Global, None, Global, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d.x, key)), c, d.x
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=g.prox(s.x - self.eta * mean.gradient, self.eta))
 
     def solution(self, g, s):

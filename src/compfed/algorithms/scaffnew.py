@@ -114,7 +114,7 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
         xhat = jax.lax.fori_loop(0, self.steps.drawn(d.r), step, d.x)
         return Update(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat), xhat
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=g.prox(mean.v, self.length), r=s.r + 1)
 
     def finish_round(self, g, d, c):

@@ -19,7 +19,7 @@ carry no numbers. Deviations: weights p_i instead of 1/n; c_i = c = 0 at the sta
 Sampling: Theorem III, for equal weights, uniform draws and steps up to 1/(81 L tau eta_g); longer steps and unequal weights
 are observed. With unequal weights the mean of dy is the ratio sum_S p_i dy_i / sum_S p_i, biased on the way but not at rest,
 where all dy_i are 0; "uniform" is unbiased, with steps up to n max p_i times as long. c is right under both: its change is
-share * mean.dc = sum_S p_i dc_i.
+weight * mean.dc = sum_S p_i dc_i.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Scaffold(Algorithm[Global, Client, Global, Update]):
         c_i = f.full_grad(d.x) if self.option == "I" else c.c_i - d.c + (d.x - y) / (self.tau * self.eta)
         return Update(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i), y
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their c_i, so only the participants' share of the mean moves c
-        return Global(x=s.x + self.eta_g * mean.dy, c=s.c + share * mean.dc)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their c_i, so only the participants' weight of the mean moves c
+        return Global(x=s.x + self.eta_g * mean.dy, c=s.c + weight * mean.dc)
 
     def solution(self, g, s):
         return s.x

@@ -97,7 +97,7 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
         sent = zhat if self.upload == "model" else p - self.eta * S
         return Update(z=sent), Client(c=c.c, p=p, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

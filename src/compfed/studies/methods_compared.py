@@ -21,14 +21,14 @@ from compfed._utils.progress import Steps
 from compfed._utils.text import text_table
 from compfed._utils.validation import whole
 from compfed.algorithms import default_steps
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.errors import InputError
-from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, draw, pyplot
 from compfed.sampling import Scheme
 from compfed.simulation import grid
-from compfed.simulation.run_spec import checked_sampling
+from compfed.simulation.options import check_sampling
 from compfed.solve import solve_pooled
 from compfed.trace import Trace
 
@@ -217,7 +217,7 @@ def compare_methods(
     k = problem.n if participants is None else participants
     for method in chosen:  # refuse what cannot run, or cannot be paid for, before anything has run
         budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
-        checked_sampling(sampling, method, problem.weights, k)
+        check_sampling(sampling, method, problem.weights, k)
     x_star = solve_pooled(problem)
     steps = Steps(len(chosen), stream)
     traces = {

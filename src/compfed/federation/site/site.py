@@ -16,7 +16,7 @@ from compfed._utils.precision import precision
 from compfed._utils.text import printable, shapes_shown
 from compfed._utils.validation import check_sizes, check_weights, unmasked
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.contract import Shapes, message_shapes
+from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import digest, named, payload, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
@@ -220,7 +220,9 @@ class Site:
         """The result of a round this site took part in."""
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._recalled(run_spec, r + 1)
-            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c)
+            c = close(
+                run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c
+            )
             self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
@@ -265,7 +267,7 @@ class Site:
 
         return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, padded)
 
-    def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
+    def _shapes(self, run_spec: RunSpec) -> list[ExchangeMessages]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
 
 
