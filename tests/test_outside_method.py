@@ -18,8 +18,7 @@ from places import ROOT
 from problems import logistic, quadratics
 
 import compfed as cf
-from compfed._utils.records import count, positive, record
-from compfed.algorithms import ALGORITHMS, Algorithm, FedMid
+from compfed.algorithms import ALGORITHMS, Algorithm, FedMid, count, positive, record
 from compfed.cli import main
 from compfed.studies.method_table import entries
 

@@ -12,8 +12,7 @@ from jax import Array
 from problems import logistic
 
 import compfed as cf
-from compfed._utils.records import record
-from compfed.algorithms import Algorithm, DecoupledProx
+from compfed.algorithms import Algorithm, DecoupledProx, record
 from compfed.simulation import xla as xla_program
 from compfed.simulation.grid import side_by_side
 from compfed.simulation.options import check_options

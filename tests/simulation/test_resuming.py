@@ -11,8 +11,7 @@ import pytest
 from problems import quadratics
 
 import compfed as cf
-from compfed._utils.records import positive, record
-from compfed.algorithms import ALGORITHMS, DecoupledProx, FedADMM, FedAvg, Scaffold, default_steps
+from compfed.algorithms import ALGORITHMS, DecoupledProx, FedADMM, FedAvg, Scaffold, default_steps, positive, record
 from compfed.algorithms.fast_fedda import Constant, Linear
 from compfed.data import from_arrays
 
@@ -163,7 +162,7 @@ def test_every_method_has_said_what_its_memory_depends_on(name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name, cls in ALGORITHMS.items() if cls.exact and not cls.by_questions])
+@pytest.mark.parametrize("name", [name for name, cls in ALGORITHMS.items() if cls.exact])
 def test_the_numbers_that_may_change_do_not_move_the_limit(name):
     """Every exact method: 20 rounds with one setting, then another; the limit is the minimiser."""
     cls: Any = ALGORITHMS[name]

@@ -18,28 +18,12 @@ Deviations: the remark has no pseudo-code; everything it leaves open is as in th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array  # pre-proximal global model
-
-
-class Client(NamedTuple):
-    c: Array  # correction
-    p: Array  # post-proximal global model of the round under way
-    S: Array  # sum of the gradients of that round
-
-
-class Update(NamedTuple):
-    z: Array  # z_tau, post-proximal
+from compfed.algorithms.decoupled_prox import Client, Global, Update
 
 
 @record
@@ -83,7 +67,7 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
-        return Update(z=z), Client(c=c.c, p=p, S=S), z
+        return Update(z=z), Client(c=c.c, p=p, S=S), z  # the upload is post-proximal
 
     def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)

@@ -5,8 +5,8 @@ Tries to solve min_x sum_i p_i f_i(x) + g(x). Clients take corrected gradient st
     z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
 
 with eta~ = eta eta_g tau. Near the solution the local points do not stay at x* but drift to x* - t eta grad f(x*), so
-the error has a floor proportional to eta. Exact only if tau = 1, or if grad f(x*) = 0. The memory of the last server
-subgradient that would remove the floor is `Scaffnew(steps=Fixed(tau))`.
+the error has a floor proportional to eta. Exact only if tau = 1, or if grad f(x*) = 0. Keeping the last server
+subgradient removes the floor: `Scaffnew(steps=Fixed(tau))`.
 
     x   pre-proximal global model   p   post-proximal   c   correction, sum_i p_i c_i = 0   S   sum of tau gradients
 
@@ -19,28 +19,11 @@ evaluated by the server and again by each client.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array
-
-
-class Client(NamedTuple):
-    c: Array
-    p: Array
-    S: Array
-
-
-class Update(NamedTuple):
-    z: Array  # p - eta S, whose mean is that of z_tau since the corrections cancel
+from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
 
 
 @record
@@ -74,13 +57,8 @@ class ServerProx(Algorithm[Global, Client, Global, Update]):
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
-
-        def step(carry, key):
-            z, S = carry
-            q = f.grad(z, key)
-            return (z - self.eta * (q + c.c), S + q), None
-
-        (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
+        _, z, S = local_dual_averaging(f.grad, lambda zhat, t: zhat, p, c.c, self.eta, self.tau, key)
+        # the mean of p - eta S is that of z_tau, since the corrections cancel
         return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
     def server_update(self, g, s, mean, weight):

@@ -14,7 +14,7 @@ DecoupledProx with full gradients.
     c   drift correction of a client; sum_i p_i c_i = 0      S   sum of the client's tau corrected gradients
 
 Upload "auto" sends p - eta S with all clients, where errors in c heal, and zhat_tau ("model") when clients are sampled,
-where their corrections do not cancel in the mean; see `decoupled_prox`, also for why a sample is averaged by the ratio.
+where their corrections do not cancel in the mean; see `decoupled_prox`, also for the reason of the self-normalised mean.
 
 Reference: ours, DecoupledProx after the variance reduction of Johnson, Zhang, "Accelerating stochastic gradient descent
 using predictive variance reduction", NeurIPS 2013.
@@ -24,28 +24,12 @@ Deviations: none. There is no theory.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array
-
-
-class Client(NamedTuple):
-    c: Array
-    p: Array  # post-proximal global model of the round under way
-    S: Array  # sum of the gradients of that round
-
-
-class Update(NamedTuple):
-    z: Array  # p - eta S, or zhat_tau
+from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
 
 
 @record
@@ -85,15 +69,12 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
         p = g.prox(d.x, self.eta_tilde)
         full = f.full_grad(p)
 
-        def step(carry, t_key):
-            zhat, z, S = carry
-            t, key = t_key
-            q = f.grad(z, key) - f.grad(p, key) + full  # one key: one mini-batch, used twice
-            zhat = zhat - self.eta * (q + c.c)
-            return (zhat, g.prox(zhat, (t + 1) * self.eta), S + q), None
+        def grad(z, key):
+            return f.grad(z, key) - f.grad(p, key) + full  # one key: one mini-batch, used twice
 
-        steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (zhat, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)
+        zhat, z, S = local_dual_averaging(
+            grad, lambda zhat, t: g.prox(zhat, t * self.eta), p, c.c, self.eta, self.tau, key
+        )
         sent = zhat if self.upload == "model" else p - self.eta * S
         return Update(z=sent), Client(c=c.c, p=p, S=S), z
 
