@@ -114,7 +114,11 @@ MISTAKES: dict[str, tuple[Plain, list[str]]] = {
     ),
     "two values instead of three": (
         changed("client_update", lambda self, f, g, d, c, z, key: (Update(delta=z - d.w), c)),
-        [r"Plain\.client_update", r"returned 2 values; expected 3", r"the update u, the client state c, and the local model"],
+        [
+            r"Plain\.client_update",
+            r"returned 2 values; expected 3",
+            r"the update u, the client state c, and the local model",
+        ],
     ),
     "only the update": (
         changed("client_update", lambda self, f, g, d, c, z, key: Update(delta=z - d.w)),

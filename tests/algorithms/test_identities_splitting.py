@@ -28,8 +28,7 @@ from compfed.algorithms.feddr import FedDR
 from compfed.algorithms.fedpd import FedPD
 from compfed.algorithms.fedprox import FedProx
 from compfed.algorithms.fedsplit import FedSplit
-from compfed.algorithms.mime import Mime
-from compfed.algorithms.mime import MimeLite
+from compfed.algorithms.mime import Mime, MimeLite
 from compfed.algorithms.scaffold import Scaffold
 
 # Every (method, tau) compiles once for all problems, so there are few of them.

@@ -56,7 +56,9 @@ def test_a_missing_stage_is_named():
         def client_update(self, f, g, d, c, key):
             return Update(gradient=d), c, d
 
-    with pytest.raises(cf.InputError, match=r"NoServer defines no `server_update`: server_update\(self, g, s, mean, weight\) returns"):
+    with pytest.raises(
+        cf.InputError, match=r"NoServer defines no `server_update`: server_update\(self, g, s, mean, weight\) returns"
+    ):
         cf.simulate(PROBLEM, NoServer(), 1)
 
 
@@ -66,7 +68,9 @@ def test_a_stage_with_other_arguments_is_named_with_its_line():
         def broadcast(self, s):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
             return s
 
-    with pytest.raises(cf.InputError, match=rf"Short\.broadcast \(.*{HERE}:\d+\): TypeError.*broadcast\(self, g, s\) returns"):
+    with pytest.raises(
+        cf.InputError, match=rf"Short\.broadcast \(.*{HERE}:\d+\): TypeError.*broadcast\(self, g, s\) returns"
+    ):
         cf.simulate(PROBLEM, Short(), 1)
 
 

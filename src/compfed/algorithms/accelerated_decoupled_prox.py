@@ -64,12 +64,34 @@ class Update(NamedTuple):
 
 @record
 class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    """DecoupledProx with Nesterov momentum and restart around its rounds.
+
+        x = q - eta~ sum_i p_i S_i / tau,   p+ = prox_{eta~ g}(x),   q+ = p+ + beta (p+ - p),   eta~ = eta eta_g tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    down_vectors : {"one", "two"}, default="one"
+        Vectors of a broadcast. With "one" the clients repeat the server's momentum; with "two" it is sent.
+
+    References
+    ----------
+    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, 2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.AcceleratedDecoupledProx(eta=0.1, tau=3)
+    AcceleratedDecoupledProx(eta=0.1, eta_g=1.0, tau=3, down_vectors='one')
+    """
+
     citation = Citation(
-        authors="Zhang, Hu, Johansson",
-        year=2024,
-        title="Composite federated learning with heterogeneous data",
-        where="ICASSP",
-        ours=True,
+        "Zhang, Hu, Johansson", 2024, "Composite federated learning with heterogeneous data", "ICASSP", ours=True
     )
     composite = True
     exact = True

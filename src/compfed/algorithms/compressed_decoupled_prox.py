@@ -60,11 +60,41 @@ class Update(NamedTuple):
 
 @record
 class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    """DecoupledProx whose clients send the `keep` largest coordinates of a change.
+
+        send C(S / tau - q),   q+ = q + C(S / tau - q),   x+ = p - eta~ sum_i p_i q_i+      ("EF21")
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    keep : int
+        Coordinates that a client sends.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    feedback : {"EF21", "EF14"}, default="EF21"
+        Error feedback. "EF21" is exact in the limit; "EF14" adds what was left out last time, and keeps a
+        floor.
+
+    References
+    ----------
+    Ours, after Qiu, Ouyang, Xiong, You, Liu, Shi, "Compressed Proximal Federated Learning for Non-Convex
+    Composite Optimization on Heterogeneous Data", arXiv 2603.07654, 2026.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.CompressedDecoupledProx(eta=0.1, keep=2)
+    CompressedDecoupledProx(eta=0.1, keep=2, eta_g=1.0, tau=5, feedback='EF21')
+    """
+
     citation = Citation(
-        authors="Qiu, Ouyang, Xiong, You, Liu, Shi",
-        year=2026,
-        title="Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
-        where="arXiv 2603.07654",
+        "Qiu, Ouyang, Xiong, You, Liu, Shi",
+        2026,
+        "Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
+        "arXiv 2603.07654",
         ours=True,
     )
     composite = True

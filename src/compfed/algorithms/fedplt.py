@@ -47,11 +47,36 @@ class Update(NamedTuple):
 
 @record
 class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
+    """Peaceman-Rachford splitting with a fixed number of local gradient steps.
+
+        y = prox_{rho g}(sum_i p_i z_i),   x+ ~ prox_{rho f_i}(2 y - z),   z+ = z + 2 (x+ - y)
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + 1/rho).
+    rho : float
+        Prox parameter.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Bastianello, Liu, Johansson, "Enhancing Privacy in Federated Learning through Local Training", arXiv
+    2403.17572, 2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedPLT(eta=0.1, rho=2.0)
+    FedPLT(eta=0.1, rho=2.0, tau=5)
+    """
+
     citation = Citation(
-        authors="Bastianello, Liu, Johansson",
-        year=2024,
-        title="Enhancing Privacy in Federated Learning through Local Training",
-        where="arXiv 2403.17572",
+        "Bastianello, Liu, Johansson",
+        2024,
+        "Enhancing Privacy in Federated Learning through Local Training",
+        "arXiv 2403.17572",
     )
     composite = True
     exact = True

@@ -86,6 +86,33 @@ class MeanGradient:
 
 @record
 class Mime(Algorithm[Server, Client, Broadcast, Update]):
+    """Clients imitate a centralised method with momentum, in two exchanges a round; for smooth problems.
+
+        y+ = y - eta ((1 - beta) (G_i(y; B) - G_i(x; B) + c) + beta m),   c = sum_i p_i grad f_i(x)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    beta : float, default=0.9
+        Momentum.
+
+    References
+    ----------
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
+    Federated Learning", arXiv 2008.03606, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.Mime(eta=0.1, tau=3)
+    Mime(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
+    """
+
     citation = CITATION
     composite = False
     exact = True
@@ -143,6 +170,33 @@ class LiteUpdate(NamedTuple):
 
 @record
 class MimeLite(Algorithm[LiteState, None, LiteState, LiteUpdate]):
+    """Mime without the correction of local gradients, in one exchange a round; for smooth problems.
+
+        y+ = y - eta ((1 - beta) G_i(y; B) + beta m)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    beta : float, default=0.9
+        Momentum.
+
+    References
+    ----------
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
+    Federated Learning", arXiv 2008.03606, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.MimeLite(eta=0.1, tau=3)
+    MimeLite(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
+    """
+
     citation = CITATION
     composite = False
     exact = False

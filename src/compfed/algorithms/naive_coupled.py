@@ -28,11 +28,36 @@ from compfed.algorithms.decoupled_prox import Client, Global, Update
 
 @record
 class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
+    """Drift correction with the prox inside the local recursion; converges to the wrong point.
+
+        z+ = prox_{(t+1) eta g}(z - eta (grad f_i(z) + c)),   c+ = (p - x+) / eta~ - S / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, a remark,
+    2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.NaiveCoupled(eta=0.1, tau=3)
+    NaiveCoupled(eta=0.1, eta_g=1.0, tau=3)
+    """
+
     citation = Citation(
-        authors="Zhang, Hu, Johansson",
-        year=2024,
-        title="Composite federated learning with heterogeneous data",
-        where="ICASSP, a remark",
+        "Zhang, Hu, Johansson",
+        2024,
+        "Composite federated learning with heterogeneous data",
+        "ICASSP, a remark",
         ours=True,
     )
     composite = True

@@ -28,11 +28,36 @@ from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual
 
 @record
 class ServerProx(Algorithm[Global, Client, Global, Update]):
+    """Drift correction without a prox in the local steps: close to the minimiser, not at it.
+
+        z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Zhou, Zhong, Shi, Wen, Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient
+    Proximal Operation on Heterogeneous Data", arXiv 2504.11903, 2025.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.ServerProx(eta=0.1, tau=3)
+    ServerProx(eta=0.1, eta_g=1.0, tau=3)
+    """
+
     citation = Citation(
-        authors="Zhou, Zhong, Shi, Wen, Yu",
-        year=2025,
-        title="FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
-        where="arXiv 2504.11903",
+        "Zhou, Zhong, Shi, Wen, Yu",
+        2025,
+        "FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
+        "arXiv 2504.11903",
         ours=True,
     )
     composite = True

@@ -34,11 +34,39 @@ from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual
 
 @record
 class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
+    """DecoupledProx that is exact with mini-batches and constant steps.
+
+        q = grad f_B(z) - grad f_B(p) + grad f_i(p)      takes the place of the local gradient
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    upload : {"auto", "model"}, default="auto"
+        What a client sends: p - eta S with all clients, zhat_tau when clients are sampled; "model" for zhat_tau
+        always.
+
+    References
+    ----------
+    Ours, after Johnson, Zhang, "Accelerating stochastic gradient descent using predictive variance reduction",
+    NeurIPS, 2013.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.VarianceReducedDecoupledProx(eta=0.1, tau=3)
+    VarianceReducedDecoupledProx(eta=0.1, eta_g=1.0, tau=3, upload='auto')
+    """
+
     citation = Citation(
-        authors="Johnson, Zhang",
-        year=2013,
-        title="Accelerating stochastic gradient descent using predictive variance reduction",
-        where="NeurIPS",
+        "Johnson, Zhang",
+        2013,
+        "Accelerating stochastic gradient descent using predictive variance reduction",
+        "NeurIPS",
         ours=True,
     )
     composite = True

@@ -136,7 +136,7 @@ def test_what_has_no_kernel_says_why_and_runs(interpreted, g, method, kind, why)
 def test_without_a_gpu_there_is_no_kernel():
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype="float32")
     algorithm = cf.algorithms.DecoupledProx(eta=0.1)
-    assert choice.chosen(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
+    assert choice.choose_kernel(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_without_a_gpu_there_is_no_kernel():
 )
 def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
-    kernel, said = choice.chosen(problem, default_steps(method, problem, tau=3), batch, k)
+    kernel, said = choice.choose_kernel(problem, default_steps(method, problem, tau=3), batch, k)
     assert kernel is None
     assert why in said
 
