@@ -212,7 +212,7 @@ def test_check_reports_a_broken_contract_and_goes_no_further(monkeypatch):
     broken = type("Broken", (Dishonest,), {"__annotations__": {}})
     report = cf.testing.check(record(broken), quiet=True)
     assert [line.verdict for line in report.lines] == ["fails"]
-    assert "Broken.client: u.z is a single number" in report.lines[0].found
+    assert "Broken.client_update: u.z is a single number" in report.lines[0].found
 
 
 def test_check_reports_steps_that_diverge():
