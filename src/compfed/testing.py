@@ -115,8 +115,8 @@ def _quadratic() -> Problem:
 class _Case:
     """A method, and the problems it is run on: without a regulariser where it takes none."""
 
-    def __init__(self, method: object):
-        self.cls = method if isinstance(method, type) else type(method)
+    def __init__(self, method: type[alg.Algorithm] | alg.Algorithm):
+        self.cls: type[alg.Algorithm] = method if isinstance(method, type) else type(method)
         if not issubclass(self.cls, alg.Algorithm):
             raise InputError(f"check takes a class of algorithms, or an instance of one; got {method!r}.")
         self.name, self.given = self.cls.__name__, method

@@ -74,7 +74,7 @@ def check_options(
         resume=None if resume is None else check_resume(resume, problem, bound, x0),
         sampling=check_sampling(sampling, type(bound), problem.weights, k),
         tol=tol,
-        step=0.0 if tol is None else 1.0 / problem.lipschitz,
+        step=0.0 if tol is None or isinstance(problem, LazyProblem) else 1.0 / problem.lipschitz,
     )
 
 

@@ -110,10 +110,7 @@ def simulate_out_of_core(
     --------
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=50, samples=10, features=4)
-    >>> def load(i):
-    ...     return sites.features[i], sites.labels[i]
-    >>> lazy = cf.data.LazySites(load, [10] * 50, width=4)
-    >>> problem = cf.LazyProblem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), lazy)
+    >>> problem = cf.LazyProblem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
     >>> trace = cf.simulation.simulate_out_of_core(problem, cf.algorithms.FedDA(eta=0.5), 5, participants=10)
     >>> len(trace)
     6

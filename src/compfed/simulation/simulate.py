@@ -47,7 +47,7 @@ def simulate(
     progress: Progress | None = None,
     measure: Measure | None = None,
     storage: Storage = "float32",
-    mesh: Mesh | Sequence[jax.Device] | None = None,
+    mesh: Mesh | Sequence[object] | None = None,
 ) -> Trace:
     """Simulate communication rounds of an algorithm as one XLA program.
 

@@ -194,6 +194,7 @@ class _Clients(NamedTuple):
     def _in_kernels(self, update: ClientUpdate, states: Any, size: int) -> Any:
         """Full gradients of all clients, each client's round in one kernel. The choice of kernel ruled out random keys."""
         assert self.options.kernel is not None
+        assert isinstance(self.rows, list)
         done = []
         for bucket, c in zip(self.rows, _by_bucket(widened(states, size), self.data), strict=True):
             client = partial(_with_key, update, self.params.key)
