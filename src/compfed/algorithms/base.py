@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from compfed.problem.local_loss import LocalLoss
 
 
+PyTree = Any  # states and messages: NamedTuples, tuples or dicts of arrays
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
 C = TypeVar("C")
@@ -91,9 +92,11 @@ class BindTarget(Protocol):
 class Exchange(Protocol):
     """A broadcast, the clients' updates, and the server's step on their mean."""
 
-    def broadcast(self, g: Regulariser, s: Any) -> Any: ...
-    def client_update(self, f: LocalLoss, g: Regulariser, d: Any, c: Any, key: Array) -> tuple[Any, Any, Array]: ...
-    def server_update(self, g: Regulariser, s: Any, mean: Any, weight: Array) -> Any: ...
+    def broadcast(self, g: Regulariser, s: PyTree) -> PyTree: ...
+    def client_update(
+        self, f: LocalLoss, g: Regulariser, d: PyTree, c: PyTree, key: Array
+    ) -> tuple[PyTree, PyTree, Array]: ...
+    def server_update(self, g: Regulariser, s: PyTree, mean: PyTree, weight: Array) -> PyTree: ...
 
 
 class Algorithm(Generic[S, C, D, U]):
@@ -233,7 +236,7 @@ class Sparse(NamedTuple):
         return jnp.zeros(d, self.values.dtype).at[self.indices].set(self.values)
 
 
-def dense(message: Any, d: int) -> Any:
+def dense(message: PyTree, d: int) -> PyTree:
     """A message as it enters the mean: parts with a method `dense` are replaced by their d numbers."""
 
     def has_dense(part: object) -> bool:

@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.precision import precision
-from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.regularisers import Regulariser
 
 S = TypeVar("S")
@@ -32,10 +32,10 @@ class Message(NamedTuple):
     """A message from the server to the participants of a round."""
 
     exchange: Exchange | None  # None for the message that ends the round: participants call `finish_round`
-    broadcast: Any
+    broadcast: PyTree
 
 
-Reply = tuple[Any, Any]  # the weighted mean of the updates, the participation weight
+Reply = tuple[PyTree, Array]  # the weighted mean of the updates, the participation weight
 
 
 def run_round(
@@ -105,16 +105,16 @@ class RoundOfOne(NamedTuple):
     """One round of a federation with a single client."""
 
     exchanges: list[ExchangeMessages]
-    closing: Any  # the message that ends the round; None where the method needs none
-    server: Any
-    client: Any
+    closing: PyTree  # the message that ends the round; None where the method needs none
+    server: PyTree
+    client: PyTree
 
 
 class ExchangeMessages(NamedTuple):
     """The two messages of one exchange, or their shapes and dtypes."""
 
-    broadcast: Any
-    update: Any
+    broadcast: PyTree
+    update: PyTree
 
 
 def round_of_one_client(algorithm: Any, f: Any, g: Any, server_g: Any, x0: Array) -> RoundOfOne:
@@ -159,6 +159,6 @@ def message_shapes(algorithm: Algorithm, g: Regulariser, d: int, dtype: Any) -> 
     return _shapes[case]
 
 
-def array_bytes(messages: Iterable[Any]) -> int:
+def array_bytes(messages: Iterable[PyTree]) -> int:
     """The bytes of the arrays in some messages, or of the arrays that their shapes stand for."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(list(messages)))

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from compfed._utils.compilation import compiled
 from compfed._utils.precision import precision
 from compfed._utils.validation import a_function, whole
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, PyTree
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.lazy import LazyProblem
@@ -240,7 +240,7 @@ def _program() -> Any:
 
 
 @compiled
-def _solution(params: Parameters, server: Any) -> Array:
+def _solution(params: Parameters, server: PyTree) -> Array:
     return params.algorithm.solution(params.g, server)
 
 
@@ -276,7 +276,7 @@ class ClientStates:
         The result of `saved`, to resume from.
     """
 
-    def __init__(self, n: int, first: Any, of: np.ndarray | None = None, leaves: list[np.ndarray] | None = None):
+    def __init__(self, n: int, first: PyTree, of: np.ndarray | None = None, leaves: list[np.ndarray] | None = None):
         initial, self.structure = jax.tree.flatten(first)
         self.initial = [np.asarray(leaf) for leaf in initial] if leaves is None else [leaf[-1] for leaf in leaves]
         self.clients = np.zeros(0, np.int32) if of is None else of[:-1].astype(np.int32)
@@ -286,13 +286,13 @@ class ClientStates:
         if self.initial:
             self.place[self.clients] = np.arange(self.used)
 
-    def load(self, who: np.ndarray) -> Any:
+    def load(self, who: np.ndarray) -> PyTree:
         """The states of some clients, stacked."""
         if self.initial:
             self._add(who[self.place[who] < 0])
         return jax.tree.unflatten(self.structure, [rows[self.place[who]] for rows in self.rows])
 
-    def store(self, who: np.ndarray, states: Any) -> None:
+    def store(self, who: np.ndarray, states: PyTree) -> None:
         """Replace the states of some clients."""
         for rows, leaf in zip(self.rows, jax.tree.leaves(states), strict=True):
             rows[self.place[who]] = np.asarray(leaf)

@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.compilation import compiled
-from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.losses import Loss
 from compfed.monitor import has_converged
@@ -32,8 +32,8 @@ from compfed.simulation.pallas.choice import Kernel
 from compfed.simulation.pallas.kernels import ClientRows, OnePass, rounds_fetching_rows, rounds_of_clients
 from compfed.simulation.pallas.padding import Bucket, Flat, for_kernels, in_buckets, in_one_piece, narrowed, widened
 
-Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, Any, Any], dict[str, Array]]
-ClientUpdate = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
+Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, PyTree, PyTree], dict[str, Array]]
+ClientUpdate = Callable[[LocalLoss, PyTree, Array], tuple[PyTree, PyTree, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
 KernelRows = list[Bucket] | Flat  # the rows as a kernel reads them; an empty list without kernels
 
 
@@ -73,8 +73,8 @@ class Layout(NamedTuple):
 class Carry(NamedTuple):
     """The state of a run after r rounds."""
 
-    server: Any
-    clients: Any  # stacked, in the order of the data set
+    server: PyTree
+    clients: PyTree  # stacked, in the order of the data set
     drift: Array
     r: Array
     not_finite: Array  # the first round whose server state was not finite; 0 for none
@@ -102,7 +102,7 @@ class _Clients(NamedTuple):
     who: Array | None
     r: Array
 
-    def map(self, exchange: Exchange, d: Any, states: Any) -> tuple[Any, Any, Array]:
+    def map(self, exchange: Exchange, d: PyTree, states: PyTree) -> tuple[PyTree, PyTree, Array]:
         """Updates, new states and local models of the participants, stacked; `states` are those of all clients."""
         g, kernel = self.params.g, self.options.kernel
         size = self.params.loss.size(self.data.A.shape[1])
@@ -114,7 +114,7 @@ class _Clients(NamedTuple):
         update = lambda f, c, key: exchange.client_update(f, g, d, c, key)  # noqa: E731
         return (self._full_gradients if self.options.batch_size is None else self._mini_batches)(update, states)
 
-    def store(self, states: Any, new: Any) -> Any:
+    def store(self, states: PyTree, new: PyTree) -> PyTree:
         """The states of all clients, with the participants' new ones."""
         return new if self.who is None else jax.tree.map(lambda old, leaf: old.at[self.who].set(leaf), states, new)
 
@@ -124,13 +124,13 @@ class _Clients(NamedTuple):
     def _positions(self) -> Array:
         return jnp.arange(len(self.data.weight)) if self.who is None else self.who
 
-    def _mini_batches(self, update: ClientUpdate, states: Any) -> Any:
+    def _mini_batches(self, update: ClientUpdate, states: PyTree) -> PyTree:
         """All participants at once: rows are gathered by number, so no client's data is copied."""
         data, size = self.data, self.options.batch_size
         capacity = max(rows for _, rows in data.buckets)
         assert size is not None
 
-        def one(i: Array, c: Any) -> Any:
+        def one(i: Array, c: PyTree) -> PyTree:
             m = data.size[i].astype(jnp.int32)
             f = MiniBatch(self.params.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
             return update(f, c, self._key(data.ids[i]))
@@ -138,7 +138,7 @@ class _Clients(NamedTuple):
         who = self._positions()
         return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], states))
 
-    def _full_gradients(self, update: ClientUpdate, states: Any) -> Any:
+    def _full_gradients(self, update: ClientUpdate, states: PyTree) -> PyTree:
         """Bucket by bucket; the results of clients that do not take part are dropped at the end."""
         data, who, at_once = self.data, self.who, self.options.clients_at_once
         if who is not None and at_once is not None:
@@ -148,7 +148,7 @@ class _Clients(NamedTuple):
         in_turn = at_once == 1
         kernel = self.options.kernel
 
-        def one(client: Any) -> Any:
+        def one(client: Any) -> PyTree:
             rows, y, q, id_, c = client
             A = rows_from(data.A, rows, len(q)) if in_turn else rows
             f: LocalLoss = FullGradient(self.params.loss, A, y, q)
@@ -165,12 +165,12 @@ class _Clients(NamedTuple):
         result = _joined([visit(block) for block in blocks])
         return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
 
-    def _participants_in_turn(self, update: ClientUpdate, states: Any, who: Array) -> Any:
+    def _participants_in_turn(self, update: ClientUpdate, states: PyTree, who: Array) -> PyTree:
         """Full gradients of one participant after another: the cost does not depend on the number of other clients."""
         data = self.data
 
-        def with_rows(count: int) -> Callable[[Array, Any], Any]:
-            def active(i: Array, c: Any) -> Any:
+        def with_rows(count: int) -> Callable[[Array, PyTree], PyTree]:
+            def active(i: Array, c: PyTree) -> PyTree:
                 first = data.offset[i]
                 y, q = (jax.lax.dynamic_slice_in_dim(a, first, count) for a in (data.y, data.q))
                 f = FullGradient(self.params.loss, rows_from(data.A, first, count), y, q)
@@ -178,20 +178,20 @@ class _Clients(NamedTuple):
 
             return active
 
-        def absent(i: Array, c: Any) -> Any:  # a participant that is on another device of the mesh
+        def absent(i: Array, c: PyTree) -> PyTree:  # a participant that is on another device of the mesh
             return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_bucket[0], i, c))
 
         of_bucket = [with_rows(rows) for _, rows in data.buckets]
         ends = np.cumsum([k for k, _ in data.buckets])
 
-        def one(client: tuple[Array, Any]) -> Any:
+        def one(client: tuple[Array, PyTree]) -> PyTree:
             i, c = client
             bucket = jnp.searchsorted(ends, i, side="right")
             return jax.lax.switch(bucket, of_bucket if self.options.axis is None else [*of_bucket, absent], i, c)
 
         return jax.lax.map(one, (who, jax.tree.map(lambda leaf: leaf[who], states)))
 
-    def _in_kernels(self, update: ClientUpdate, states: Any, size: int) -> Any:
+    def _in_kernels(self, update: ClientUpdate, states: PyTree, size: int) -> PyTree:
         """Full gradients of all clients, each client's round in one kernel. The choice of kernel ruled out random keys."""
         assert self.options.kernel is not None
         assert isinstance(self.rows, list)
@@ -201,7 +201,7 @@ class _Clients(NamedTuple):
             done.append(rounds_of_clients(client, self.params.loss, *bucket, c, self.options.kernel.interpret))
         return _joined(done)
 
-    def _in_fetching_kernel(self, update: Any, states: Any, size: int) -> Any:
+    def _in_fetching_kernel(self, update: Any, states: PyTree, size: int) -> PyTree:
         """Each participant's round in one kernel, which fetches the rows of its mini-batches, or all of its rows."""
         data, who, options = self.data, self._positions(), self.options
         assert options.kernel is not None
@@ -213,17 +213,17 @@ class _Clients(NamedTuple):
         return rounds_fetching_rows(update, loss, self.rows, where, options.batch_size, c, interpret)
 
 
-def _with_key(update: Any, key: Array, f: Any, c: Any) -> Any:
+def _with_key(update: Any, key: Array, f: Any, c: PyTree) -> PyTree:
     return update(f, c, key)
 
 
-def _by_bucket(tree: Any, data: PaddedDataset) -> list[Any]:
+def _by_bucket(tree: PyTree, data: PaddedDataset) -> list[PyTree]:
     leaves, structure = jax.tree.flatten(tree)
     parts = [data.parts(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(parts: list[PyTree]) -> PyTree:
     return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if len(parts) > 1 else parts[0]
 
 
@@ -243,9 +243,9 @@ def round_of(
     a, g = params.algorithm, params.g
     size = params.loss.size(data.A.shape[1])
     here = _Clients(params, data, options, rows, sample.who, carry.r)
-    clients: Any = carry.clients
-    participants: Any = None  # their states
-    local: Any = None  # their local models
+    clients: PyTree = carry.clients
+    participants: PyTree = None  # their states
+    local: PyTree = None  # their local models
 
     def reply_to(message: Message) -> Reply | None:
         nonlocal clients, participants, local
@@ -266,7 +266,7 @@ def round_of(
     return Carry(server, clients, _drift(options, sample.p, local, recorded), carry.r + 1, not_finite)
 
 
-def _over_devices(options: ProgramOptions, value: Any) -> Any:
+def _over_devices(options: ProgramOptions, value: PyTree) -> PyTree:
     """The sum over all devices of a mesh of a sum over the clients of this one."""
     return value if options.axis is None else jax.lax.psum(value, options.axis)
 

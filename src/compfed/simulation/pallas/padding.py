@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.text import shapes_shown
+from compfed.algorithms.base import PyTree
 from compfed.problem.local_dataset import PaddedDataset
 from compfed.regularisers import GroupL2, Regulariser, SparseGroup
 from compfed.regularisers.base import like, soft
@@ -59,7 +60,7 @@ def in_one_piece(data: PaddedDataset) -> Flat:
     return Flat(jnp.pad(data.A, ((0, 0), (0, width))), data.y, data.q)
 
 
-def widened(tree: Any, d: int) -> Any:
+def widened(tree: PyTree, d: int) -> PyTree:
     """The tree with every vector of length d padded with zeros to a power of two."""
 
     def one(leaf: Any) -> Any:
@@ -70,7 +71,7 @@ def widened(tree: Any, d: int) -> Any:
     return jax.tree.map(one, tree)
 
 
-def narrowed(tree: Any, d: int) -> Any:
+def narrowed(tree: PyTree, d: int) -> PyTree:
     """The tree without the padding of `widened`."""
     return jax.tree.map(lambda leaf: leaf[..., :d] if jnp.ndim(leaf) and leaf.shape[-1] == power(d) else leaf, tree)
 
