@@ -14,15 +14,14 @@ from typing import NamedTuple
 import jax
 from jax import Array
 
-from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms import Algorithm, count, positive, record
 
 
-class Global(NamedTuple):  # what the server remembers, and what it sends
+class Global(NamedTuple):  # the server state, which is also the broadcast
     w: Array
 
 
-class Update(NamedTuple):  # what a client sends
+class Update(NamedTuple):  # the update of a client
     z: Array
 
 
@@ -36,7 +35,7 @@ class LocalProx(Algorithm[Global, None, Global, Update]):
     tau: int = count(default=5)
 
     def init(self, x0):
-        return Global(w=x0), None  # clients remember nothing
+        return Global(w=x0), None  # clients have no state
 
     def broadcast(self, g, s):
         return s
@@ -46,9 +45,9 @@ class LocalProx(Algorithm[Global, None, Global, Update]):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(z=z), c, z  # the answer, the memory, the local model
+        return Update(z=z), c, z  # the update, the client state, the local model
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * (mean.z - s.w))
 
     def solution(self, g, s):

@@ -18,8 +18,7 @@ from places import ROOT
 from problems import logistic, quadratics
 
 import compfed as cf
-from compfed._utils.records import count, positive, record
-from compfed.algorithms import ALGORITHMS, Algorithm, FedMid
+from compfed.algorithms import ALGORITHMS, Algorithm, FedMid, count, positive, record
 from compfed.cli import main
 from compfed.studies.method_table import entries
 
@@ -183,7 +182,7 @@ class Dishonest(Algorithm[Array, None, Array, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(z=f.grad(d, key)), c, d
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(s - self.eta * mean.z, self.eta)
 
     def solution(self, g, s):
@@ -213,7 +212,7 @@ def test_check_reports_a_broken_contract_and_goes_no_further(monkeypatch):
     broken = type("Broken", (Dishonest,), {"__annotations__": {}})
     report = cf.testing.check(record(broken), quiet=True)
     assert [line.verdict for line in report.lines] == ["fails"]
-    assert "Broken.client: u.z is a single number" in report.lines[0].found
+    assert "Broken.client_update: u.z is a single number" in report.lines[0].found
 
 
 def test_check_reports_steps_that_diverge():

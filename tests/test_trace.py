@@ -167,10 +167,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, np.ndarray]], Any], 
     "no rounds": (lambda head, _: head["columns"].remove("round"), r"'round' is missing"),
     "less than no rounds": (lambda head, _: head.update(rounds=-1), r"it says that -1 rounds were done"),
     "no model": (lambda _, a: a.pop("x"), r"'x' is missing"),
-    "no memory of the clients": (lambda _, a: a.pop("clients/002"), r"'clients/002' is missing"),
-    "clients of an earlier version with a gap": (
-        lambda head, a: (head.pop("leaves"), a.pop("clients/001")), r"'clients/001' is missing",
-    ),
+    "no state of the clients": (lambda _, a: a.pop("clients/002"), r"'clients/002' is missing"),
     "clients of different numbers": (
         lambda _, a: a.update({"clients/001": a["clients/001"][:3]}), r"of different numbers of clients",
     ),

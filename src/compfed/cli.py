@@ -256,7 +256,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
-    from compfed.simulation.processes import run_script
+    from compfed.simulation.sharding import run_script
 
     run_script(
         args.script, args.arguments, coordinator=args.coordinator, process_id=args.process_id, processes=args.processes,

@@ -1,19 +1,18 @@
-"""Who takes part in a round, and how the answers of a sample stand for those of all: three schemes, by name.
+"""Client sampling: who takes part in a round, and how the updates of a sample estimate the mean over all clients.
 
-k of n clients take part, S is who they are, p_i their weights and u_i their answers. The mean over all, sum_i p_i u_i,
-is estimated by
+k of n clients take part, S is the sample, p_i are the weights and u_i the updates. The mean sum_i p_i u_i is estimated by
 
-- "proportional": client i is drawn with probability pi_i = min(1, c p_i), with c such that k are drawn, and the mean is
-  sum_S (p_i / pi_i) u_i: the plain mean of the draws where nobody is certain to be drawn. Unbiased. Its weights always
-  sum to 1, so no step is longer than with all clients, and it does not matter whether u_i is a model or a change of one.
-- "uniform": any k clients are equally likely and the mean is (n/k) sum_S p_i u_i. Unbiased. Its weights sum to 1 only on
-  average: a sample of large sites takes a step up to n max p_i times as long, and u_i has to be a change.
-- "self-normalised": any k clients are equally likely and the mean is sum_S p_i u_i / sum_S p_i. Its weights sum to 1, but small sites
-  count for more than their weight: biased, unless all u_i agree where the method comes to rest.
+- "proportional": client i is drawn with inclusion probability pi_i = min(1, c p_i), with c such that k are drawn; the mean is
+  sum_S (p_i / pi_i) u_i: the plain mean of the draws where no pi_i is 1. Unbiased. Its weights always sum to 1, so no
+  step is longer than with all clients, and u_i may be a model or a change of one.
+- "uniform": all samples of k clients are equally likely, and the mean is (n/k) sum_S p_i u_i. Unbiased. Its weights sum to 1
+  only on average: a sample of large sites takes a step up to n max p_i times as long, and u_i has to be a change.
+- "self-normalised": all samples of k clients are equally likely, and the mean is sum_S p_i u_i / sum_S p_i. Its weights sum to
+  1, but small sites count for more than their weight: biased, unless all u_i agree at the limit of the method.
 
-With equal weights, and with all clients, the three are one and the same.
+With equal weights, and with all clients, the three are the same.
 
-All randomness of a run: a function of (seed, round, client), never of the order in which clients are visited.
+All randomness of a run is a function of (seed, round, client), never of the order in which clients are visited.
 """
 
 from __future__ import annotations
@@ -28,30 +27,29 @@ from jax import Array
 
 Scheme = Literal["proportional", "uniform", "self-normalised"]
 SCHEMES: tuple[Scheme, ...] = ("proportional", "uniform", "self-normalised")
-_UNIT = (
-    2**32
-)  # chances are whole multiples of 1 / _UNIT: sums of them are exact, so every engine draws the same clients
-MANY = 1024  # clients from which on a small sample is drawn without a number for each of them
+# Probabilities are whole multiples of 1 / _UNIT: their sums are exact, so every loop draws the same clients.
+_UNIT = 2**32
+MANY = 1024  # from so many clients on, a small sample is drawn without a random number for each of them
 
 
 class InclusionProbabilities(NamedTuple):
-    """The scheme "proportional" for given weights; one entry per client."""
+    """The inclusion probabilities pi_i of the scheme "proportional"; one entry per client."""
 
-    always: Any  # is in every sample
-    chance: Any  # of the others to be drawn, in units of 2^-32
-    weight: Any  # p_i / pi_i: of the answer in the mean
+    always: Any  # whether pi_i = 1
+    chance: Any  # pi_i of the others, in units of 2^-32
+    weight: Any  # p_i / pi_i: of the update in the mean
 
 
 def scheme_in_use(scheme: Scheme | None, weights: np.ndarray, k: int) -> Scheme:
-    """Where all schemes are the same one is as good as another: "self-normalised", which divides by what was drawn."""
+    """The scheme of a run: "self-normalised" where all three are the same."""
     return "self-normalised" if scheme is None or k == len(weights) or np.ptp(weights) == 0 else scheme
 
 
-def odds(weights: np.ndarray, k: int) -> InclusionProbabilities:
+def inclusion_probabilities(weights: np.ndarray, k: int) -> InclusionProbabilities:
     """pi_i = min(1, c p_i) with sum_i pi_i = k, to 2^-32."""
     p = np.asarray(weights, float)
     always = np.zeros(len(p), bool)
-    while True:  # who is certain leaves fewer draws for the others, which may make another one certain
+    while True:  # a client with pi_i = 1 leaves fewer draws for the others, which may raise another to 1
         rest, left = p[~always].sum(), k - int(always.sum())
         pi = np.where(always, 0.0, left * p / rest)
         certain = pi > 1.0 - 2.0 / _UNIT
@@ -64,11 +62,11 @@ def odds(weights: np.ndarray, k: int) -> InclusionProbabilities:
     return InclusionProbabilities(always, chance, np.where(always, p, rest / max(left, 1)))
 
 
-def drawn(given: InclusionProbabilities, order: Array, start: Array) -> Array:
-    """Is each client drawn? Systematic sampling: exactly k are, each with its own probability, in any order.
+def is_drawn(given: InclusionProbabilities, order: Array, start: Array) -> Array:
+    """Whether each client is drawn, by systematic sampling: exactly k are, each with its own probability, in any order.
 
-    The chances lie end to end in `order`; who has one of the points start, start + 1, start + 2, ... is drawn. Numbers are
-    whole and modulo 1 (2^32 units), so nothing is rounded.
+    The probabilities lie end to end in `order`; a client whose interval contains one of start, start + 1, ... is drawn.
+    Numbers are integers modulo 1 (2^32 units), so nothing is rounded.
     """
     chance = jnp.asarray(given.chance)[order]
     before = jnp.cumsum(chance, dtype=jnp.uint32) - chance
@@ -76,45 +74,45 @@ def drawn(given: InclusionProbabilities, order: Array, start: Array) -> Array:
 
 
 def few_of_many(n: int, k: int) -> bool:
-    """Are the k of n drawn by their ranks, at a cost that does not grow with n? Else every client draws a number."""
+    """Whether the k of n clients are drawn by rank, at a cost that does not grow with n."""
     return n >= MANY and 64 * k <= n
 
 
 def participants(
     scheme: Scheme, given: InclusionProbabilities | None, run: Array, r: Array | int, clients: Array, k: int
 ) -> Array:
-    """Positions of the k participants of round r in `clients`, in their order: a function of (seed, round, client)."""
+    """Positions in `clients` of the k participants of round r, rising."""
     if scheme != "proportional" and few_of_many(len(clients), k):
-        # a rank among the sorted numbers of the clients: another order of the sites draws the same ones
+        # ranks among the sorted numbers of the clients: another order of the sites draws the same clients
         return jnp.sort(jnp.argsort(clients)[participation_ranks(run, r, len(clients), k)])
-    # a new order in every round, so that no two clients always or never meet; of equal scores the smaller number is first
+    # A new order in every round, so that no two clients always or never meet. Of equal scores the smaller number is first.
     order = jnp.lexsort((clients, participation_scores(run, r, clients)))
     if scheme != "proportional":
         return jnp.sort(order[:k])
     assert given is not None
-    return jnp.nonzero(drawn(given, order, participation_start(run, r)), size=k)[0]
+    return jnp.nonzero(is_drawn(given, order, participation_start(run, r)), size=k)[0]
 
 
-def averaging(scheme: Scheme, given: InclusionProbabilities | None, p: Any, who: Any) -> tuple[Any, Any]:
-    """(weights of the participants' answers in the mean, share), p being all weights.
+def mean_weights(scheme: Scheme, given: InclusionProbabilities | None, p: Any, who: Any) -> tuple[Any, Any]:
+    """(weights of the participants' updates in the mean, participation weight); `p` has the weights of all clients.
 
-    Under "uniform" and "self-normalised", share * mean = sum_S p_i u_i.
+    Under "uniform" and "self-normalised", weight * mean = sum_S p_i u_i.
     """
-    return averaging_of(scheme, None if given is None else given.weight[who], p[who], len(p))
+    return sample_mean_weights(scheme, None if given is None else given.weight[who], p[who], len(p))
 
 
-def averaging_of(scheme: Scheme, drawn_weight: Any, mine: Any, n: int) -> tuple[Any, Any]:
-    """The same from the participants' own weights: `mine` of p, `drawn_weight` of the odds."""
+def sample_mean_weights(scheme: Scheme, drawn_weight: Any, p: Any, n: int) -> tuple[Any, Any]:
+    """`mean_weights` from the participants' own p_i, and p_i / pi_i for the scheme "proportional"."""
     if scheme == "uniform":
-        return mine * (n / len(mine)), len(mine) / n
-    share = mine.sum()
+        return p * (n / len(p)), len(p) / n
+    weight = p.sum()
     if scheme == "proportional":
         assert drawn_weight is not None
-        return drawn_weight, share
-    return mine / share, share
+        return drawn_weight, weight
+    return p / weight, weight
 
 
-# Separate streams, so that who takes part never depends on what the participants draw.
+# Separate streams, so that the sample never depends on the draws of the participants.
 _BATCHES, _PARTICIPATION, _SHARED, _START = 0, 1, 2, 3
 
 
@@ -124,12 +122,12 @@ def run_key(seed: Array | int) -> Array:
 
 
 def client_key(run: Array, r: Array | int, client: Array | int) -> Array:
-    """The key of client `client` in round r: the same in every engine."""
+    """The key of client `client` in round r."""
     return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(run, _BATCHES), r), client)
 
 
 def shared_key(run: Array, r: Array | int) -> Array:
-    """The key of what all clients draw alike in round r."""
+    """The key of a draw that all clients share in round r."""
     return jax.random.fold_in(jax.random.fold_in(run, _SHARED), r)
 
 
@@ -139,14 +137,14 @@ def participation_scores(run: Array, r: Array | int, clients: Array) -> Array:
     return jax.vmap(lambda i: jax.random.uniform(jax.random.fold_in(key, i), dtype=jnp.float32))(clients)
 
 
-@partial(jax.jit, static_argnums=(2, 3))  # one program where the rounds are no program: its loops would compile anew
+@partial(jax.jit, static_argnums=(2, 3))  # outside a program its loops would compile anew in every call
 def participation_ranks(run: Array, r: Array | int, n: int, k: int) -> Array:
-    """k of the ranks 0..n-1, which take part in round r, rising: work that does not grow with n where k is small."""
+    """The k ranks of 0..n-1 that take part in round r, rising; for small k the work does not grow with n."""
     return jnp.sort(sample_rows(jax.random.fold_in(jax.random.fold_in(run, _PARTICIPATION), r), n, n, k))
 
 
 def participation_start(run: Array, r: Array | int) -> Array:
-    """Where systematic sampling starts in round r: one of 2^32 places, uniformly."""
+    """The start of systematic sampling in round r, uniform in 0..2^32 - 1."""
     return jax.random.bits(jax.random.fold_in(jax.random.fold_in(run, _START), r), dtype=jnp.uint32)
 
 
@@ -184,11 +182,13 @@ def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Arra
 
 
 def _settled(taken: Array, earlier: Array) -> Array:
-    """The same without a loop. Draw k is the last_j of one step only, j = earlier_k, so it is taken if draw k or any draw
-    on the way j, earlier_j, ... was: twice as far on that way each time."""
+    """Which draws are taken, without a loop, by pointer doubling.
+
+    Draw k can equal last_j for one step j = earlier_k only, so it is taken if any draw on the path k, j, earlier_j, ... is.
+    """
     size = len(taken)
     step = jnp.arange(size)
-    to = jnp.where((earlier >= 0) & (earlier < step), earlier, step)  # itself: the end of the way
+    to = jnp.where((earlier >= 0) & (earlier < step), earlier, step)  # itself: the end of the path
     for _ in range(max(size - 1, 1).bit_length()):
         at = to[:, None] == step[None, :]
         taken, to = taken | (at & taken[None, :]).any(axis=1), jnp.where(at, to[None, :], 0).sum(axis=1)

@@ -28,8 +28,8 @@ from compfed.problem.problem import Problem
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
+from compfed.simulation.options import check_tol
 from compfed.simulation.plain import spec_of
-from compfed.simulation.simulate import checked_tol
 from compfed.solvers.auto import evaluate_start, is_second_order, solve
 from compfed.solvers.search import FederatedSolution, Method, SearchOptions, SecondOrder, Start
 
@@ -107,7 +107,7 @@ def solve_federated(
         raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
     given = None if scale is None else check_nonnegative(scale, "scale")
     search = SearchOptions(
-        algorithm, check_int(tau, "tau", 1), checked_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
+        algorithm, check_int(tau, "tau", 1), check_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
         check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
     problem = problem.astype("float64")

@@ -1,7 +1,7 @@
-"""Is a method what its class says it is? `check` runs it on small problems and reports line by line.
+"""`check`: run a method on small problems and compare it with the claims of its class.
 
-Two engines must agree, the limit must be the minimiser where the class claims that, sampling must work or be refused, and
-numbers must keep their precision. What nobody claims is measured and reported all the same.
+`simulate` and `run_plain` must agree, the limit must be the minimiser where the class claims that, sampling must work or be
+refused, and numbers must keep their precision. Properties without a claim are measured and reported too.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import compfed.algorithms as alg
 from compfed._utils.text import text_table
 from compfed.algorithms import default_steps
 from compfed.algorithms.contract import check_contract
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.data import from_arrays, synthetic
 from compfed.errors import Divergence, InputError
 from compfed.losses import Logistic, Squared
-from compfed.monitor import cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, Zero
 from compfed.simulation import run_plain, simulate
@@ -27,15 +27,15 @@ from compfed.solve import solve_pooled
 from compfed.trace import Trace
 
 Verdict = Literal["holds", "fails", "not claimed"]
-AGREE = 1e-10  # how far the engines may be apart, relative to the model
-REACHED = 1e-9  # ||x - x*|| / ||x*|| of a method that found the minimiser
-ROUNDS = 3000  # after which it should have
+AGREE = 1e-10  # largest relative difference between simulate and run_plain
+REACHED = 1e-9  # ||x - x*|| / ||x*|| at which the minimiser is reached
+ROUNDS = 3000  # after which it should be reached
 TAU = 3
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was looked at."""
+    """One property that was checked."""
 
     what: str
     verdict: Verdict
@@ -44,14 +44,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Checked:
-    """The whole report; printing it gives a table."""
+    """The report of `check`; printing it gives a table."""
 
     method: str
     lines: tuple[Line, ...]
 
     @property
     def ok(self) -> bool:
-        """Does everything that is claimed hold?"""
+        """Whether every claim holds."""
         return all(line.verdict != "fails" for line in self.lines)
 
     def __str__(self) -> str:
@@ -59,11 +59,24 @@ class Checked:
 
 
 def check(method: type[alg.Algorithm] | alg.Algorithm, *, quiet: bool = False) -> Checked:
-    """Run a class that has `suggested`, or an instance, against what it claims; prints the report unless `quiet`.
+    """Compare a method with the claims of its class.
 
-    A claim that fails raises nothing: `ok` is False and the line says what was found.
+    Parameters
+    ----------
+    method : class or instance of Algorithm
+        A class must have a rule for its steps (`from_bounds`).
+    quiet : bool, default=False
+        Do not print the report.
 
-    >>> check(alg.FISTA, quiet=True).ok
+    Returns
+    -------
+    Checked
+        `ok` says whether every claim holds, `lines` what was found for each. A claim that fails raises nothing.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.testing.check(cf.algorithms.FISTA, quiet=True).ok
     True
     """
     case = _Case(method)
@@ -86,13 +99,13 @@ def check(method: type[alg.Algorithm] | alg.Algorithm, *, quiet: bool = False) -
 
 
 def _logistic() -> Problem:
-    """Sites of unequal size and weight, which differ in their features and labels."""
+    """A problem whose sites differ in size, weight, features and labels."""
     sites = synthetic(clients=5, samples=[30, 6, 30, 6, 6], features=8, seed=0)
     return Problem(Logistic(ridge=0.05), L1(2e-3), sites, weights=sites.shares)
 
 
 def _quadratic() -> Problem:
-    """Every site has its own curvature and its own minimiser."""
+    """A problem whose sites differ in curvature and minimiser."""
     rng = np.random.default_rng(0)
     A = [rng.standard_normal((12, 8)) * (0.4 + rng.random(8)) for _ in range(5)]
     y = [a @ (2.0 * rng.standard_normal(8)) + rng.standard_normal(12) for a in A]
@@ -100,10 +113,10 @@ def _quadratic() -> Problem:
 
 
 class _Case:
-    """The method, and the problems it is tried on: without a regulariser where it has no place for one."""
+    """A method, and the problems it is run on: without a regulariser where it takes none."""
 
-    def __init__(self, method: Any):
-        self.cls = method if isinstance(method, type) else type(method)
+    def __init__(self, method: type[alg.Algorithm] | alg.Algorithm):
+        self.cls: type[alg.Algorithm] = method if isinstance(method, type) else type(method)
         if not issubclass(self.cls, alg.Algorithm):
             raise InputError(f"check takes a class of algorithms, or an instance of one; got {method!r}.")
         self.name, self.given = self.cls.__name__, method
@@ -118,24 +131,24 @@ class _Case:
         problem = self.problems[which].astype(options.pop("dtype", "float64"))
         return engine(problem, self.algorithm(problem), rounds, record_every=max(1, rounds // 10), **options)
 
-    def line(self, what: str, look: Callable[[], tuple[Verdict, str]]) -> Line:
+    def line(self, what: str, examine: Callable[[], tuple[Verdict, str]]) -> Line:
         try:
-            return Line(what, *look())
+            return Line(what, *examine())
         except (InputError, Divergence) as error:
             return Line(what, "fails", str(error))
 
-    # --- what is looked at ---
+    # --- the properties ---
 
     def contract(self) -> tuple[Verdict, str]:
         problem = self.problems["logistic"]
-        prepared = self.algorithm(problem).bind(problem, problem.n)
-        check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
+        bound = self.algorithm(problem).bind(problem, problem.n)
+        check_contract(bound, problem.d, problem.dtype, problem.regulariser)
         return "holds", "every stage returns what the next one needs"
 
     def engines_agree(self, **options: Any) -> tuple[Verdict, str]:
         fast, slow = (self.run(engine, "logistic", 30, seed=4, **options) for engine in (simulate, run_plain))
         apart = float(np.abs(fast.x - slow.x).max() / max(np.abs(slow.x).max(), 1e-300))
-        return ("holds" if apart <= AGREE else "fails"), f"simulate and reference are {apart:.0e} apart after 30 rounds"
+        return ("holds" if apart <= AGREE else "fails"), f"simulate and run_plain are {apart:.0e} apart after 30 rounds"
 
     def sampling(self) -> tuple[Verdict, str]:
         if self.cls.sampling != "no":
@@ -182,12 +195,12 @@ class _Case:
         trace = self.run(simulate, "logistic", 50, dtype=dtype)
         state = [] if trace.state is None else [*trace.state.server, *trace.state.clients]
         other = {a.dtype.name for a in [trace.x, *state] if np.issubdtype(a.dtype, np.floating)} - {dtype}
-        return ("fails", f"became {', '.join(sorted(other))}") if other else ("holds", f"model and memory stay {dtype}")
+        return ("fails", f"became {', '.join(sorted(other))}") if other else ("holds", f"model and states stay {dtype}")
 
     def costs(self) -> tuple[Verdict, str]:
         problem = self.problems["logistic"]
-        prepared = self.algorithm(problem).bind(problem, problem.n)
-        c = cost_of_a_round(prepared, problem.d, problem.dtype, everyone=True)
+        bound = self.algorithm(problem).bind(problem, problem.n)
+        c = cost_of_a_round(bound, problem.d, problem.dtype, everyone=True)
         return "not claimed", (
             f"{c.vectors_up:.3g} vectors up ({c.bytes_up:g} bytes), {c.vectors_down:.3g} down ({c.bytes_down:g} bytes), "
             f"{c.gradients:.3g} gradients, {c.client_proxes:.3g} proxes; {c.server_proxes:.3g} at the server"

@@ -1,4 +1,4 @@
-"""Trace: what a run measured, as named columns, with the model, its provenance and the state to go on from."""
+"""`Trace`: the record of a run as named columns, with the model, its provenance and the state to resume from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,9 +16,12 @@ from compfed._utils.text import shorten
 from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
 
+if TYPE_CHECKING:
+    import pandas
+
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
-    "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when a reference is given)",
+    "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when x_star is given)",
     "objective": "F(x) = sum_i p_i f_i(x) + g(x)",
     "gradient_mapping": "||(x - prox(x - grad f(x)/L)) L||, zero exactly at the minimiser",
     "nonzeros": "coefficients that are not exactly zero",
@@ -35,35 +38,25 @@ COLUMNS = {
     "seconds": "wall-clock time of the rounds, without compilation and without measuring",
 }
 
-# Columns that count what was spent up to a model; all others, the measures of a user's own included, describe it.
-COUNTED = frozenset(
-    {
-        "round",
-        "vectors_up",
-        "vectors_down",
-        "bytes_up",
-        "bytes_down",
-        "gradients",
-        "gradient_rows",
-        "client_proxes",
-        "server_proxes",
-        "seconds",
-    }
-)
+# Cumulative columns; all others, those of a user's own `measure` included, describe the model.
+COUNTED = frozenset({
+    "round", "vectors_up", "vectors_down", "bytes_up", "bytes_down", "gradients", "gradient_rows", "client_proxes",
+    "server_proxes", "seconds",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Members:
-    """The sites of a run, in their order: what tells whether another run has the same ones."""
+    """The sites of a run, in their order, to recognise them when a run is resumed."""
 
-    names: tuple[Any, ...] | range  # a range for those that are known by their numbers
+    names: tuple[Any, ...] | range  # a range for sites without names
     rows: np.ndarray
     weights: np.ndarray  # p_i
-    # one sum over the rows of each, NaN where nobody looked; None where the rows were elsewhere
+    # one sum over the rows of each site, NaN where they were not read; None where the rows were elsewhere
     fingerprints: np.ndarray | None = None
 
     def __getitem__(self, order: list[int]) -> Members:
-        """The same ones in another order."""
+        """The sites in another order."""
         names = tuple(self.names[i] for i in order)
         return Members(
             names,
@@ -75,22 +68,42 @@ class Members:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a run needs to go on: rounds done, and the leaves of the server's and the clients' memory."""
+    """The state to resume a run from: rounds done, and the leaves of the server's and the clients' states."""
 
     rounds: int
     server: list[np.ndarray]
     clients: list[np.ndarray]  # each with one row per site, in the order of the sites
-    members: Members | None = None  # None: nobody has said whose memory it is
+    members: Members | None = None  # None where the sites are unknown
     # Where `clients` has rows of some clients only (`simulate_out_of_core`): their numbers, and -1 for all others, in the last row.
     of: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One row per recorded round; row 0 is the start.
+    """The record of a run: one row per recorded round, row 0 the start.
 
-    `trace["optimality"]` is a NumPy array; `trace.x` is the model; `trace.provenance` says how it was made. Costs
-    (vectors, bytes, gradients and their rows, proxes) are cumulative and per client; `COLUMNS` says what each column is.
+    `trace["optimality"]` is a NumPy array. Costs (vectors, bytes, gradients and their rows, proxes) are cumulative and per client;
+    `compfed.trace.COLUMNS` describes each column.
+
+    Attributes
+    ----------
+    columns : dict from names to arrays
+        One entry per recorded round.
+    x : array of shape (d,)
+        The model.
+    provenance : dict
+        Algorithm, problem, options, device and versions of the run.
+    state : State or None
+        The state to resume from; None if the run diverged.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
+    >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> trace = cf.simulate(problem, cf.algorithms.FISTA(eta=0.5), 4, record_every=2)
+    >>> trace["round"].tolist(), trace["bytes_up"].tolist()
+    ([0, 2, 4], [0.0, 64.0, 128.0])
     """
 
     columns: dict[str, np.ndarray]
@@ -114,12 +127,12 @@ class Trace:
         return iter(self.columns)
 
     def first(self, column: str, below: float) -> int | None:
-        """The first recorded round whose `column` is at most `below`; None if there is none."""
+        """The first recorded round whose `column` is at most `below`, or None."""
         hits = np.flatnonzero(self[column] <= below)
         return int(self["round"][hits[0]]) if hits.size else None
 
     def then(self, later: Trace) -> Trace:
-        """This trace followed by one that began at its model: rounds and costs go on counting."""
+        """This trace, followed by one that started from its model; rounds and costs add up."""
         columns = {}
         for c in self:
             after = later.columns.get(c, np.full((len(later), *self[c].shape[1:]), np.nan))[1:]
@@ -127,11 +140,11 @@ class Trace:
         return Trace(columns, later.x, later.provenance, None)
 
     def after(self, **spent: float) -> Trace:
-        """This trace, with so much more spent before its first row: rounds, bytes_up, ..."""
+        """This trace, with costs added before its first row: rounds, bytes_up, ..."""
         columns = {c: values + spent.get(c, 0) for c, values in self.columns.items()}
         return Trace(columns, self.x, self.provenance, self.state)
 
-    def to_pandas(self) -> Any:
+    def to_pandas(self) -> pandas.DataFrame:
         """The columns as a pandas DataFrame, indexed by round; vectors `v` as columns `v[0]`, `v[1]`, ..."""
         try:
             import pandas
@@ -139,7 +152,7 @@ class Trace:
             raise MissingExtra("pandas", "pandas", "Trace.to_pandas()") from None
         flat = {}
         for name, values in self.columns.items():
-            for place in np.ndindex(values.shape[1:]):  # one, of a column of numbers
+            for place in np.ndindex(values.shape[1:]):  # a single place, for a column of numbers
                 flat[name + (str(list(place)) if place else "")] = values[(slice(None), *place)]
         return pandas.DataFrame(flat).set_index("round")
 
@@ -159,15 +172,15 @@ class Trace:
                 arrays["of"] = state.of
             if members is not None:
                 head["names"] = len(members.names) if isinstance(members.names, range) else list(members.names)
-                said = {"rows": members.rows, "weights": members.weights, "fingerprints": members.fingerprints}
-                arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
+                facts = {"rows": members.rows, "weights": members.weights, "fingerprints": members.fingerprints}
+                arrays |= {f"members/{name}": values for name, values in facts.items() if values is not None}
         with whole_file(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 
     @staticmethod
     def load(path: str | Path) -> Trace:
-        """Read what `save` wrote."""
+        """Read a trace that `save` wrote."""
         source = Path(path)
         source = source if source.suffix == ".npz" else source.with_name(source.name + ".npz")
         if not source.exists():
@@ -187,7 +200,7 @@ class Trace:
             if not zipfile.is_zipfile(source):
                 raise _no_trace(source) from None
             raise _damaged(source, problem) from None
-        except Exception as problem:  # whatever the readers of NumPy, zip and JSON make of bytes that were changed
+        except Exception as problem:  # damaged bytes may raise anything in the readers of NumPy, zip and JSON
             raise _damaged(source, problem) from None
 
 
@@ -204,7 +217,7 @@ def _damaged(source: Path, problem: Exception) -> InputError:
     )
 
 
-def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
+def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:
     """The trace of a file's head and arrays; raises if a part is missing or does not fit the others."""
     if not isinstance(head, dict) or not isinstance(head["provenance"], dict):
         raise ValueError("its head is no table")
@@ -218,32 +231,27 @@ def _read(head: Any, arrays: dict[str, np.ndarray]) -> Trace:
 
 
 def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
-    # files of earlier versions do not say how many leaves there are: then as many as there are numbers up to the highest
-    counts = head.get("leaves") or [
-        max((int(name.split("/")[1]) + 1 for name in arrays if name.startswith(part)), default=0)
-        for part in ("server/", "clients/")
-    ]
     server, clients = (
         [arrays[f"{part}/{i:03d}"] for i in range(count)]
-        for part, count in zip(("server", "clients"), counts, strict=True)
+        for part, count in zip(("server", "clients"), head["leaves"], strict=True)
     )
     if len({len(leaf) for leaf in clients}) > 1:
-        raise ValueError("its clients' memories are of different numbers of clients")
+        raise ValueError("its client states are of different numbers of clients")
     members = None
     if "names" in head:
-        said = [arrays[f"members/{name}"] for name in ("rows", "weights")]
+        facts = [arrays[f"members/{name}"] for name in ("rows", "weights")]
         names = range(head["names"]) if isinstance(head["names"], int) else tuple(head["names"])
-        members = Members(names, *said, fingerprints=arrays.get("members/fingerprints"))
-        if any(values.shape != (len(members.names),) for values in said):
+        members = Members(names, *facts, fingerprints=arrays.get("members/fingerprints"))
+        if any(values.shape != (len(members.names),) for values in facts):
             raise ValueError("its sites are of different numbers")
     if not is_int(head["rounds"]) or head["rounds"] < 0:
         raise ValueError(f"it says that {head['rounds']} rounds were done")
     of = arrays.get("of")
     if of is not None and any(len(leaf) != len(of) for leaf in clients):
-        raise ValueError("its clients' memories are of other clients than it says")
+        raise ValueError("its client states are of other clients than it says")
     return State(int(head["rounds"]), server, clients, members, of)
 
 
-def _plain(value: Any) -> Any:
-    """What JSON does not know, as something it does: NumPy numbers and arrays by value, the rest by name."""
+def _plain(value: object) -> object:
+    """A value in a form that JSON has: NumPy numbers and arrays by value, the rest by name."""
     return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else str(value)

@@ -16,6 +16,7 @@ from compfed._utils.precision import precision
 from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.algorithms.coupled_control_variates import CoupledControlVariates
 from compfed.algorithms.decoupled_prox import DecoupledProx
 from compfed.algorithms.fedplt import FedPLT
@@ -24,7 +25,6 @@ from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
 from compfed.algorithms.scaffnew import Fixed, Random, Scaffnew
 from compfed.algorithms.server_prox import ServerProx
-from compfed.monitor import cost_of_a_round
 from compfed.studies.ablation import AblatedProx
 
 LAM = 1.0  # of the L1 in `quadratics`

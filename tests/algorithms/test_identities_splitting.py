@@ -22,15 +22,14 @@ from compfed._utils.precision import precision
 from compfed.algorithms import DecoupledProx, FedAvg
 from compfed.algorithms import mime as mime_file
 from compfed.algorithms.base import Algorithm
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.algorithms.fedadmm import FedADMM
 from compfed.algorithms.feddr import FedDR
 from compfed.algorithms.fedpd import FedPD
 from compfed.algorithms.fedprox import FedProx
 from compfed.algorithms.fedsplit import FedSplit
-from compfed.algorithms.mime import Mime
-from compfed.algorithms.mime_lite import MimeLite
+from compfed.algorithms.mime import Mime, MimeLite
 from compfed.algorithms.scaffold import Scaffold
-from compfed.monitor import cost_of_a_round
 
 # Every (method, tau) compiles once for all problems, so there are few of them.
 N, D, TAU = 5, 8, 3
@@ -615,12 +614,12 @@ def test_local_model_after_one_step(algorithm):
     """In the first round, with one step, every method takes a plain gradient step from x0."""
     k = case(0)
     with precision(np.dtype("float64")):
-        f, g, key, share = Exact(k.H[0], k.b[0]), cf.regularisers.Zero(), jax.random.key(0), jnp.ones(())
+        f, g, key, weight = Exact(k.H[0], k.b[0]), cf.regularisers.Zero(), jax.random.key(0), jnp.ones(())
         local = jnp.asarray(k.x0)
         s, c = algorithm.init(local)
         for exchange in algorithm.exchanges:
             u, c, local = exchange.client_update(f, g, exchange.broadcast(g, s), c, key)
-            s = exchange.server_update(g, s, u, share)
+            s = exchange.server_update(g, s, u, weight)
     np.testing.assert_allclose(local, k.x0 - 0.1 * (k.H[0] @ k.x0 - k.b[0]), rtol=0, atol=1e-14)
 
 

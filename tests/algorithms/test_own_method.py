@@ -11,8 +11,7 @@ from jax import Array
 from problems import quadratics
 
 import compfed as cf
-from compfed._utils.records import positive, record
-from compfed.algorithms import ALGORITHMS, Algorithm, find, register
+from compfed.algorithms import ALGORITHMS, Algorithm, find, positive, record, register
 from compfed.studies.method_table import entries
 
 PROBLEM = quadratics(0)
@@ -38,7 +37,7 @@ class Mine(Algorithm[Array, None, Array, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d, key)), c, d
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(s - self.eta * mean.gradient, self.eta)
 
     def solution(self, g, s):
@@ -57,7 +56,9 @@ def test_a_missing_stage_is_named():
         def client_update(self, f, g, d, c, key):
             return Update(gradient=d), c, d
 
-    with pytest.raises(cf.InputError, match=r"NoServer defines no `server`: server\(self, g, s, mean, share\) returns"):
+    with pytest.raises(
+        cf.InputError, match=r"NoServer defines no `server_update`: server_update\(self, g, s, mean, weight\) returns"
+    ):
         cf.simulate(PROBLEM, NoServer(), 1)
 
 
@@ -67,7 +68,9 @@ def test_a_stage_with_other_arguments_is_named_with_its_line():
         def broadcast(self, s):  # pyright: ignore[reportIncompatibleMethodOverride]  # the mistake
             return s
 
-    with pytest.raises(cf.InputError, match=rf"Short\.down \(.*{HERE}:\d+\): TypeError.*down\(self, g, s\) returns"):
+    with pytest.raises(
+        cf.InputError, match=rf"Short\.broadcast \(.*{HERE}:\d+\): TypeError.*broadcast\(self, g, s\) returns"
+    ):
         cf.simulate(PROBLEM, Short(), 1)
 
 
@@ -79,7 +82,7 @@ def test_every_exchange_is_checked():
         def client_update(self, f, g, d, c, key):
             return Update(gradient=jnp.sum(d)), c, d
 
-        def server_update(self, g, s, mean, share):
+        def server_update(self, g, s, mean, weight):
             return s
 
     @record
@@ -88,7 +91,7 @@ def test_every_exchange_is_checked():
         def exchanges(self):
             return First(), self
 
-    with pytest.raises(cf.InputError, match=r"Twice\.client: u\.gradient is a single number"):
+    with pytest.raises(cf.InputError, match=r"Twice\.client_update: u\.gradient is a single number"):
         cf.simulate(PROBLEM, Twice(), 1)
 
 
@@ -123,7 +126,7 @@ def test_an_annotated_claim_is_refused_and_told_how():
 
 
 def test_no_rule_for_the_steps():
-    with pytest.raises(cf.InputError, match=r"no rule for the step sizes of Mine.*suggested\(cls, bounds, scale\)"):
+    with pytest.raises(cf.InputError, match=r"no rule for the step sizes of Mine.*from_bounds\(cls, bounds, scale\)"):
         cf.algorithms.default_steps(Mine, PROBLEM)
     with pytest.raises(cf.InputError, match="no rule for the step sizes of Mine"):
         cf.compare_methods(PROBLEM, [Mine], rounds=1)

@@ -44,8 +44,8 @@ from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
 from compfed.simulation import run_plain
+from compfed.simulation.options import checked
 from compfed.simulation.plain import spec_of
-from compfed.simulation.run_spec import checked
 from compfed.splits import Holdout
 
 ROUNDS = 5

@@ -11,7 +11,7 @@ from problems import logistic, quadratics
 
 import compfed as cf
 from compfed.algorithms import ALGORITHMS, Algorithm, DecoupledProx, FedAvg, FedDA, FedMid, default_steps
-from compfed.federation.server.rounds import ready
+from compfed.federation.server.rounds import bind_algorithm
 from compfed.simulation import run_plain
 
 engine = importlib.import_module("compfed.simulation.simulate")  # the package exports the function of the same name
@@ -280,9 +280,9 @@ def test_float32_with_the_paper_s_upload_is_warned_of(problems, name):
     cls: Any = ALGORITHMS[name]
     single, algorithm = problems["equal"].astype("float32"), cls(eta=0.5)
     with pytest.warns(cf.RunWarning, match=r"drifts away.*astype\('float64'\), or let every client take part"):
-        ready(algorithm, single, 2)
-    ready(algorithm, single, 5)  # with everyone there is nothing to say, and warnings are errors here
-    ready(algorithm, problems["equal"], 2)
+        bind_algorithm(algorithm, single, 2)
+    bind_algorithm(algorithm, single, 5)  # with everyone there is nothing to say, and warnings are errors here
+    bind_algorithm(algorithm, problems["equal"], 2)
 
 
 @pytest.mark.thorough

@@ -12,19 +12,18 @@ from jax import Array
 from problems import logistic
 
 import compfed as cf
-from compfed._utils.records import record
-from compfed.algorithms import Algorithm, DecoupledProx
+from compfed.algorithms import Algorithm, DecoupledProx, record
 from compfed.simulation import xla as xla_program
-from compfed.simulation.grid import side_by_side
-from compfed.simulation.run_spec import checked
-from compfed.simulation.xla import Stop, grid_rounds
+from compfed.simulation.grid import run_together
+from compfed.simulation.options import check_options
+from compfed.simulation.xla import grid_rounds
 
 CLIENTS, BATCH, D = 5, 4, 8
 
 
 @record
 class Noisy(Algorithm[Array, None, Array, Array]):
-    """Gradient steps whose answers carry noise: a method that draws whatever the run."""
+    """Gradient steps whose updates carry noise: a method that draws whatever the run."""
 
     def init(self, x0):
         return x0, None
@@ -36,7 +35,7 @@ class Noisy(Algorithm[Array, None, Array, Array]):
         z = d - 0.1 * f.full_grad(d) + 0.1 * jax.random.normal(key, d.shape, d.dtype)
         return z, c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return g.prox(mean, 0.1)
 
     def solution(self, g, s):
@@ -77,11 +76,11 @@ def test_members_of_one_seed_share_the_rows_they_draw(calls):
         assert trace.provenance["seed"] == values["seed"]
         alone = cf.simulate(problem, DecoupledProx(values["eta"], tau=2), 6, batch_size=BATCH, seed=values["seed"])
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
-    setting, data, plan, carry, records, every, varies, shape = calls[0]
+    params, data, options, carry, records, every, varies, shape = calls[0]
     assert shape == (2, 6)
     with jax.enable_x64(True):
         program = jax.make_jaxpr(grid_rounds, static_argnums=(2, 6, 7))(
-            setting, data, plan, carry, records, every, varies, shape
+            params, data, options, carry, records, every, varies, shape
         )
     sizes = gathered(program.jaxpr)
     assert 2 * CLIENTS * BATCH * D in sizes  # rows of two seeds
@@ -107,7 +106,7 @@ def test_seeds_that_nothing_draws_from_are_run_once(calls):
     assert np.abs(sent[0].x - sent[1].x).max() > 0
 
 
-def test_a_member_that_blows_up_leaves_the_others_and_their_draws_alone():
+def test_a_member_that_diverges_leaves_the_others_and_their_draws_alone():
     problem = logistic(samples=20)
     algorithms = [DecoupledProx(eta=eta, tau=2) for eta in (1.0, 1e200, 0.5)]
     good, bad, other = cf.grid(problem, algorithms, 80, batch_size=BATCH, record_every=2, seed=5)
@@ -121,30 +120,26 @@ def test_a_member_that_blows_up_leaves_the_others_and_their_draws_alone():
 def test_seeds_with_different_numbers_of_members():
     problem = logistic(samples=20)
     runs = [
-        checked(
-            problem, DecoupledProx(eta=eta, tau=2), 5, batch_size=BATCH, participants=None, record_every=5, seed=seed,
-            x0=None, x_star=None, resume=None,
+        check_options(
+            problem, DecoupledProx(eta=eta, tau=2), 5, batch_size=BATCH, record_every=5, seed=seed
         )
         for eta, seed in ((1.0, 2), (0.5, 1), (0.8, 2))
     ]  # fmt: skip
-    for run, trace in zip(runs, side_by_side(runs, [{}] * 3), strict=True):
+    for run, trace in zip(runs, run_together(runs, [{}] * 3), strict=True):
         alone = cf.simulate(problem, run.algorithm, 5, batch_size=BATCH, record_every=5, seed=run.seed)
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
 
 
-def test_members_that_arrive_stop_by_themselves():
+def test_members_that_converge_stop_by_themselves():
     problem = logistic(samples=20)
-    algorithm, stop = DecoupledProx(eta=1.0, tau=2), Stop(1e-5, 1.0 / problem.lipschitz)
+    algorithm = DecoupledProx(eta=1.0, tau=2)
     problems = [problem.replace(regulariser=cf.regularisers.L1(lam)) for lam in (1e-3, 4e-2)]
     runs = [
-        checked(
-            p, algorithm, 400, batch_size=None, participants=None, record_every=10, seed=0, x0=None, x_star=None,
-            resume=None,
-        )
+        check_options(p, algorithm, 400, record_every=10, tol=1e-5)
         for p in problems
     ]  # fmt: skip
     rounds = []
-    for p, trace in zip(problems, side_by_side(runs, [{}] * 2, stop=stop), strict=True):
+    for p, trace in zip(problems, run_together(runs, [{}] * 2), strict=True):
         alone = cf.simulate(p, algorithm, 400, record_every=10, tol=1e-5)
         assert trace["round"].tolist() == alone["round"].tolist()
         np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)

@@ -9,7 +9,7 @@ with the beta of FISTA, s+ = (1 + sqrt(1 + 4 s^2)) / 2 and beta = (s - 1) / s+, 
 <q - p+, p+ - p> > 0. Local steps start at q and are those of DecoupledProx: recursion on zhat, gradients at
 z_t = prox_{t eta g}(zhat_t), correction c+ = (q - x) / eta~ - S / tau. With tau = 1 it is FISTA with restart.
 
-    x   pre-proximal global model     p   post-proximal     q   where a round starts     s   momentum scalar
+    x   pre-proximal global model     p   post-proximal     q   start of a round         s   momentum scalar
     c   drift correction, sum_i p_i c_i = 0                 S   sum of the client's tau gradients
 
 The correction needs x and the next round needs q+. With `down_vectors` "two" both are sent; with "one" only x, and the
@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
+from compfed.algorithms.decoupled_prox import local_dual_averaging
 from compfed.algorithms.fista import Restart
 
 
@@ -48,7 +48,7 @@ class Server(NamedTuple):
 
 class Client(NamedTuple):
     c: Array
-    q: Array  # where the round under way started
+    q: Array  # start of the current round
     S: Array  # sum of the gradients of that round
     momentum: Momentum
 
@@ -64,12 +64,34 @@ class Update(NamedTuple):
 
 @record
 class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    """DecoupledProx with Nesterov momentum and restart around its rounds.
+
+        x = q - eta~ sum_i p_i S_i / tau,   p+ = prox_{eta~ g}(x),   q+ = p+ + beta (p+ - p),   eta~ = eta eta_g tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    down_vectors : {"one", "two"}, default="one"
+        Vectors of a broadcast. With "one" the clients repeat the server's momentum; with "two" it is sent.
+
+    References
+    ----------
+    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, 2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.AcceleratedDecoupledProx(eta=0.1, tau=3)
+    AcceleratedDecoupledProx(eta=0.1, eta_g=1.0, tau=3, down_vectors='one')
+    """
+
     citation = Citation(
-        authors="Zhang, Hu, Johansson",
-        year=2024,
-        title="Composite federated learning with heterogeneous data",
-        where="ICASSP",
-        ours=True,
+        "Zhang, Hu, Johansson", 2024, "Composite federated learning with heterogeneous data", "ICASSP", ours=True
     )
     composite = True
     exact = True
@@ -99,19 +121,12 @@ class AcceleratedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
 
     def client_update(self, f, g, d, c, key):
         q = c.momentum.q if d.q is None else d.q
-
-        def step(carry, t_key):
-            zhat, z, S = carry
-            t, key = t_key
-            gradient = f.grad(z, key)
-            zhat = zhat - self.eta * (gradient + c.c)
-            return (zhat, g.prox(zhat, (t + 1) * self.eta), S + gradient), None
-
-        steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (_, z, S), _ = jax.lax.scan(step, (q, q, jnp.zeros_like(q)), steps)
+        _, z, S = local_dual_averaging(
+            f.grad, lambda zhat, t: g.prox(zhat, t * self.eta), q, c.c, self.eta, self.tau, key
+        )
         return Update(z=q - self.eta * S), c._replace(q=q, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         q = s.momentum.q
         x = q + self.eta_g * (mean.z - q)
         return Server(x=x, momentum=self.extrapolate(g, x, s.momentum))

@@ -1,30 +1,28 @@
 """The contract of an algorithm: a frozen record of hyper-parameters with a few pure methods.
 
-An engine draws the participants, derives their keys, maps `client` over them, averages what they send, and stores
-what they remember; it does no mathematics. One round is
+A loop (`algorithms.round`) draws the participants, maps `client_update` over them, averages their updates and stores their
+states; it does no mathematics. One round is
 
-    d = down(g, s)                           the server sends d
-    u_i, c_i, z_i = client(f_i, g, d, c_i)   each participant works and answers u_i; z_i is its local model, to look at
-    s = server(g, s, mean, share)            mean of the u_i, weighted; share of the weights that took part
+    d = broadcast(g, s)                                   the server sends d
+    u_i, c_i, z_i = client_update(f_i, g, d, c_i, key)    each participant sends its update u_i; z_i is its local model
+    s = server_update(g, s, mean, weight)                 the weighted mean of the u_i, and the participation weight
 
-S and C are what server and client remember; D and U are what travels. With all clients mean = sum_i p_i u_i and share = 1.
-How a sample S of k of the n clients stands for all is one of three schemes (`compfed.sampling`):
+S and C are the states of server and client; D and U are the broadcast and the update. With all clients mean = sum_i p_i u_i and
+weight = 1. A sample S of k of the n clients estimates that mean in one of three ways (`compfed.sampling`):
 
-    "proportional"   mean = sum_S (p_i / pi_i) u_i, pi_i ~ p_i the chance to be drawn    share = sum_S p_i     unbiased
-    "uniform"        mean = (n/k) sum_S p_i u_i                                          share = k/n           unbiased
-    "self-normalised"          mean = sum_S p_i u_i / sum_S p_i                                    share = sum_S p_i     biased
+    "proportional"      mean = sum_S (p_i / pi_i) u_i, pi_i ~ p_i the inclusion probability    weight = sum_S p_i   unbiased
+    "uniform"           mean = (n/k) sum_S p_i u_i                                             weight = k/n         unbiased
+    "self-normalised"   mean = sum_S p_i u_i / sum_S p_i                                       weight = sum_S p_i   biased
 
-Under the last two share * mean = sum_S p_i u_i, on which a server that keeps sum_i p_i of something relies: such a method
-cannot be run with the first. A class lists in `schemes` what its server's step is right with, its default first.
+Under the last two weight * mean = sum_S p_i u_i. A server that keeps sum_i p_i of something relies on that, and cannot be run
+with the first. A class lists in `schemes` those that suit its server step, its default first.
 
 For methods that need more:
 
-- `close(g, d, c)`: a participant hears the result of its round (the message that opens the next one). With all
-  clients in every round that message is sent anyway; with sampling it is counted on its own.
-- `exchanges`: a round of several exchanges lists them, each with `down`, `client` and `server` (Mime).
-- A part of a message with a method `dense(d)` enters the mean in that form (`Sparse`). What is counted is the message.
-
-What a rule for step sizes may know of a problem: a few Lipschitz bounds, and the number of local steps.
+- `finish_round(g, d, c)`: a participant receives the result of its round, which is the broadcast that opens the next one. With
+  all clients in every round that message is sent anyway; with sampling it is counted on its own.
+- `exchanges`: a round of several exchanges lists them, each with `broadcast`, `client_update` and `server_update` (Mime).
+- A part of a message with a method `dense(d)` enters the mean in that form (`Sparse`). The message itself is counted.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ from compfed.sampling import Scheme
 
 if TYPE_CHECKING:
     from compfed.problem.local_loss import LocalLoss
-    from compfed.problem_spec import ProblemSpec
 
 
+PyTree = Any  # states and messages: NamedTuples, tuples or dicts of arrays
 Sampling = Literal["no", "observed", "proved"]
 S = TypeVar("S")
 C = TypeVar("C")
@@ -55,10 +53,9 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Citation:
-    """Where a method comes from: the paper it is the method of, or the one that ours is made after.
+    """The paper of a method, or the paper that a method of ours is derived from.
 
     `ours`: another method than the paper's. `reconstructed`: meant to be the paper's, whose pseudo-code was not at hand.
-    Both are ours after theirs, and say so.
     """
 
     authors: str  # "Zhang, Hu, Johansson"
@@ -73,42 +70,78 @@ class Citation:
         return self._theirs(f"{self.authors.split(',')[0]} {self.year or ''}".strip())
 
     def __str__(self) -> str:
-        """All of it: authors, title, where, year."""
-        said = [self.authors, f'"{self.title}"' if self.title else "", self.where, str(self.year or "")]
-        return self._theirs(", ".join(part for part in said if part))
+        """Authors, title, venue, year."""
+        parts = [self.authors, f'"{self.title}"' if self.title else "", self.where, str(self.year or "")]
+        return self._theirs(", ".join(part for part in parts if part))
 
     def _theirs(self, what: str) -> str:
         return f"ours, after {what}" if self.ours or self.reconstructed else what
 
 
-class Exchange(Protocol):
-    """One message down, the clients' work, and the server's step on the mean of their answers."""
+class BindTarget(Protocol):
+    """The facts about a problem that an algorithm may use before its first round."""
 
-    def broadcast(self, g: Regulariser, s: Any) -> Any: ...
-    def client_update(self, f: LocalLoss, g: Regulariser, d: Any, c: Any, key: Array) -> tuple[Any, Any, Array]: ...
-    def server_update(self, g: Regulariser, s: Any, mean: Any, share: Array) -> Any: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def d(self) -> int: ...
+    @property
+    def regulariser(self) -> Regulariser: ...
+
+
+class Exchange(Protocol):
+    """A broadcast, the clients' updates, and the server's step on their mean."""
+
+    def broadcast(self, g: Regulariser, s: PyTree) -> PyTree: ...
+    def client_update(
+        self, f: LocalLoss, g: Regulariser, d: PyTree, c: PyTree, key: Array
+    ) -> tuple[PyTree, PyTree, Array]: ...
+    def server_update(self, g: Regulariser, s: PyTree, mean: PyTree, weight: Array) -> PyTree: ...
 
 
 class Algorithm(Generic[S, C, D, U]):
-    """One federated method. Subclasses are records (see `compfed._utils.records`) and define the five methods below."""
+    """Base class of the methods. A subclass is a `record` and defines init, broadcast, the two updates and solution.
+
+    Attributes
+    ----------
+    citation : Citation or None
+    composite : bool or None
+        Whether it handles a non-smooth g. None, here and below, means unknown.
+    exact : bool or None
+        Whether its limit is the minimiser, with full gradients of all clients.
+    slow : bool
+        Exact, but with an error that falls only like 1/t.
+    exact_sampled : bool or None
+        Whether it is exact when some of the clients take part.
+    sampling : {"no", "observed", "proved"}
+        Whether a round may use only some of the clients, and on what evidence.
+    proof : str
+        Paper and theorem, for "proved"; the file's docstring has its assumptions.
+    schemes : tuple of str
+        Sampling schemes that suit the server step where weights differ, the default first.
+    state_depends_on : tuple of str or None
+        Fields that the states depend on; a run resumes only with the same ones. None stands for all fields.
+    scalars : tuple of str
+        Fields of U that are single numbers on purpose. Any other single number is refused, since it would broadcast.
+
+    Examples
+    --------
+    See examples/my_method.py for a skeleton to copy.
+    """
 
     citation: ClassVar[Citation | None] = None
-    # What is claimed of a method; None is "nobody has said", and the table prints it as unknown.
-    composite: ClassVar[bool | None] = None  # does it handle a non-smooth g?
-    exact: ClassVar[bool | None] = None  # with full gradients of all clients, is its limit the minimiser?
-    slow: ClassVar[bool] = False  # exact, but with an error that falls only like 1/t
-    exact_sampled: ClassVar[bool | None] = None  # is it, when some of the clients take part?
-    sampling: ClassVar[Sampling] = "no"  # may a round use only some of the clients, and who says so?
-    proof: ClassVar[str] = ""  # of "proved": paper and theorem; its assumptions stand in the docstring of the file
-    # How a sample stands for all clients where weights differ: what suits the server's step, the default first.
+    composite: ClassVar[bool | None] = None
+    exact: ClassVar[bool | None] = None
+    slow: ClassVar[bool] = False
+    exact_sampled: ClassVar[bool | None] = None
+    sampling: ClassVar[Sampling] = "no"
+    proof: ClassVar[str] = ""
     schemes: ClassVar[tuple[Scheme, ...]] = ()
-    # Fields that what is remembered depends on: a run goes on with the same ones only. None is "nobody has said": all of them.
     state_depends_on: ClassVar[tuple[str, ...] | None] = None
-    # Fields of U that are single numbers on purpose; any other single number is refused, since it would broadcast.
     scalars: ClassVar[tuple[str, ...]] = ()
 
     def init(self, x0: Array) -> tuple[S, C]:
-        """What the server and each client know before round 0.
+        """The states of the server and of each client before round 0.
 
         The method's own variable starts at x0: `solution` is x0 then, or the prox of x0 where that variable is before a prox.
         """
@@ -119,11 +152,11 @@ class Algorithm(Generic[S, C, D, U]):
         raise NotImplementedError
 
     def client_update(self, f: LocalLoss, g: Regulariser, d: D, c: C, key: Array) -> tuple[U, C, Array]:
-        """The local work of one participant: its answer, its memory, and the local model it ended with."""
+        """The local steps of one participant: its update, its new state, and its last local model."""
         raise NotImplementedError
 
-    def server_update(self, g: Regulariser, s: S, mean: U, share: Array) -> S:
-        """The server's step on the average of what the participants sent."""
+    def server_update(self, g: Regulariser, s: S, mean: U, weight: Array) -> S:
+        """The server's step on the mean of the updates."""
         raise NotImplementedError
 
     def solution(self, g: Regulariser, s: S) -> Array:
@@ -131,44 +164,44 @@ class Algorithm(Generic[S, C, D, U]):
         raise NotImplementedError
 
     def finish_round(self, g: Regulariser, d: D, c: C) -> C:
-        """A participant's last act in a round, once it has heard the result. Most algorithms need none."""
+        """The state of a participant once it has received the result of its round. Most methods leave it unchanged."""
         return c
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """What happens in a round, in this order; the last one is the algorithm itself."""
+        """The exchanges of a round, in order; the last one is the algorithm itself."""
         return (self,)
 
     def correction(self, s: S, c: C) -> Array | None:
-        """The drift correction of a client, where there is one: their weighted sum should vanish."""
+        """The drift correction c_i of a client, whose weighted mean over all clients should be zero; None without one."""
         return None
 
     def with_seed(self, seed: int) -> Self:
-        """The method as it runs with this seed; for those that draw something all clients share."""
+        """The method with the seed of the run, where it draws random numbers that all clients share."""
         return self
 
     def local_steps(self, r: Array) -> Array | None:
-        """Local steps in round r, where they are drawn anew for each round; None where all rounds cost the same."""
+        """The number of local steps in round r, where it is drawn anew for each round; None where it is fixed."""
         return None
 
     def with_local_steps(self, steps: int) -> Self:
-        """The method with so many in every round, which is how the price of a step is found."""
+        """The method with a fixed number of local steps, from which the cost of a step is counted."""
         return self
 
     def integrates_rounding(self) -> bool:
-        """Do rounding errors of every round stay in what is remembered, and add up?"""
+        """Whether rounding errors stay in the state and add up over rounds."""
         return False
 
     @classmethod
     def from_bounds(cls, b: Bounds, scale: float) -> Self:
-        """The method with steps from the bounds; `scale` multiplies the main one."""
+        """The method with steps from Lipschitz bounds; `scale` multiplies the main one."""
         raise InputError(
             f"there is no rule for the step sizes of {cls.__name__}; build it yourself: {cls.__name__}(eta=...), or "
-            f"give the class a method suggested(cls, bounds, scale)."
+            f"give the class a method from_bounds(cls, bounds, scale)."
         )
 
-    def bind(self, problem: ProblemSpec, participants: int) -> Self:
-        """The algorithm as it will run on `problem` with `participants` clients a round; refuses what cannot work."""
+    def bind(self, problem: BindTarget, participants: int) -> Self:
+        """The algorithm for `problem` with `participants` clients a round; refuses combinations that cannot work."""
         if participants < problem.n and self.sampling == "no":
             raise InputError(
                 f"{type(self).__name__} needs every client in every round; got participants={participants} of "
@@ -184,12 +217,12 @@ class Algorithm(Generic[S, C, D, U]):
 
     @classmethod
     def finishes_rounds(cls) -> bool:
-        """Does a participant need the result of its round?"""
+        """Whether a participant needs the result of its round."""
         return cls.finish_round is not Algorithm.finish_round
 
     @classmethod
     def has_default_steps(cls) -> bool:
-        """Does it say which steps suit given bounds?"""
+        """Whether it has a rule for its step sizes."""
         return cls.from_bounds.__func__ is not Algorithm.from_bounds.__func__
 
 
@@ -203,22 +236,23 @@ class Sparse(NamedTuple):
         return jnp.zeros(d, self.values.dtype).at[self.indices].set(self.values)
 
 
-def dense(message: Any, d: int) -> Any:
-    """A message as it enters the mean: parts that know a dense form of d numbers are in it."""
+def dense(message: PyTree, d: int) -> PyTree:
+    """A message as it enters the mean: parts with a method `dense` are replaced by their d numbers."""
 
-    def knows(part: Any) -> bool:
+    def has_dense(part: object) -> bool:
         return hasattr(part, "dense")
 
-    return jax.tree.map(lambda part: part.dense(d) if knows(part) else part, message, is_leaf=knows)
+    return jax.tree.map(lambda part: part.dense(d) if has_dense(part) else part, message, is_leaf=has_dense)
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """L bounds the curvature of f, L_max that of the worst f_i, mu is the ridge of every f_i.
+    """Lipschitz bounds of a problem, for the rules of step sizes.
 
-    For the methods whose local work is a gradient step corrected for drift, the length of a whole round matters as well
-    as that of a step: `corrected` is the smaller of 1/L_max and 4/(L_max tau), found stable on every problem tried.
-    Methods that solve a local proximal problem take its parameter a few times 1/L_max, and the inner step that allows.
+    L bounds the curvature of f, L_max that of every f_i, mu is the ridge of every f_i, tau the number of local steps.
+    For methods whose local steps are gradient steps corrected for drift, the length of a whole round matters as well as that
+    of a step: `corrected` is the smaller of 1/L_max and 4/(L_max tau), found stable on every problem tried. Methods that
+    solve a local proximal problem take its parameter a few times 1/L_max, and the inner step that allows.
     """
 
     L: float
@@ -229,7 +263,7 @@ class Bounds:
 
     @classmethod
     def of(cls, L: np.ndarray, weights: np.ndarray, mu: float, tau: int, d: int) -> Bounds:
-        """From the L_i of the sites: sum_i p_i L_i bounds L, and is what a server can know of it."""
+        """From the L_i of the sites: sum_i p_i L_i bounds L, and a server can know it."""
         return cls(L=float(weights @ L), L_max=float(np.max(L)), mu=mu, tau=tau, d=d)
 
     def corrected(self, scale: float) -> float:

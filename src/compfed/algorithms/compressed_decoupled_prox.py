@@ -1,9 +1,9 @@
-r"""CompressedDecoupledProx: DecoupledProx whose clients send only the `keep` largest coordinates of their news.
+r"""CompressedDecoupledProx: DecoupledProx whose clients send only the `keep` largest coordinates of their change.
 
 Solves min_x sum_i p_i f_i(x) + g(x). The local steps are those of DecoupledProx; C keeps the largest coordinates in
 absolute value. With S the sum of the client's tau gradients and eta~ = eta eta_g tau, the feedback is a choice:
 
-- "EF21": client and server remember the gradient estimate q, and the client sends how it should change,
+- "EF21": client and server keep the gradient estimate q, and the client sends its change,
 
       send C(S / tau - q),   q+ = q + C(S / tau - q),   x+ = p - eta~ sum_i p_i q_i+
 
@@ -17,7 +17,7 @@ In both, c+ = (p - x+) / eta~ - S / tau; keep = d makes both DecoupledProx.
 
 Reference: ours, after Qiu, Ouyang, Xiong, You, Liu, Shi, "Compressed Proximal Federated Learning for Non-Convex Composite
 Optimization on Heterogeneous Data", 2026, arXiv 2603.07654 (FedCEF), for error feedback on DecoupledProx; its pseudo-code was
-not at hand. The memory is that of Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
+not at hand. The estimate is that of Richtarik, Sokolov, Fatkhullin, "EF21: A New, Simpler, Theoretically Better, and Practically
 Faster Error Feedback", NeurIPS 2021; the plain error feedback that of Seide, Fu, Droppo, Li, Yu, "1-Bit Stochastic Gradient
 Descent and its Application to Data-Parallel Distributed Training of Speech DNNs", Interspeech 2014.
 Deviations: "EF14" is scaled by -1 / (eta tau), which top-k does not notice.
@@ -34,19 +34,20 @@ from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation, Sparse
+from compfed.algorithms.decoupled_prox import local_dual_averaging
 from compfed.errors import InputError
 
 
 class Server(NamedTuple):
     x: Array
-    q: Array  # what x moved along: the mean of the clients' memories, or of what they sent
+    q: Array  # the direction of x: the mean of the clients' estimates, or of their updates
 
 
 class Client(NamedTuple):
     c: Array
     p: Array
     S: Array
-    m: Array  # memory: q for "EF21", e for "EF14"
+    m: Array  # error feedback: q for "EF21", e for "EF14"
 
 
 class Broadcast(NamedTuple):
@@ -59,11 +60,41 @@ class Update(NamedTuple):
 
 @record
 class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
+    """DecoupledProx whose clients send the `keep` largest coordinates of a change.
+
+        send C(S / tau - q),   q+ = q + C(S / tau - q),   x+ = p - eta~ sum_i p_i q_i+      ("EF21")
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    keep : int
+        Coordinates that a client sends.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    feedback : {"EF21", "EF14"}, default="EF21"
+        Error feedback. "EF21" is exact in the limit; "EF14" adds what was left out last time, and keeps a
+        floor.
+
+    References
+    ----------
+    Ours, after Qiu, Ouyang, Xiong, You, Liu, Shi, "Compressed Proximal Federated Learning for Non-Convex
+    Composite Optimization on Heterogeneous Data", arXiv 2603.07654, 2026.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.CompressedDecoupledProx(eta=0.1, keep=2)
+    CompressedDecoupledProx(eta=0.1, keep=2, eta_g=1.0, tau=5, feedback='EF21')
+    """
+
     citation = Citation(
-        authors="Qiu, Ouyang, Xiong, You, Liu, Shi",
-        year=2026,
-        title="Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
-        where="arXiv 2603.07654",
+        "Qiu, Ouyang, Xiong, You, Liu, Shi",
+        2026,
+        "Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
+        "arXiv 2603.07654",
         ours=True,
     )
     composite = True
@@ -90,23 +121,16 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
-
-        def step(carry, t_key):
-            zhat, z, S = carry
-            t, key = t_key
-            q = f.grad(z, key)
-            zhat = zhat - self.eta * (q + c.c)
-            return (zhat, g.prox(zhat, (t + 1) * self.eta), S + q), None
-
-        steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (_, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)
+        _, z, S = local_dual_averaging(
+            f.grad, lambda zhat, t: g.prox(zhat, t * self.eta), p, c.c, self.eta, self.tau, key
+        )
         news = S / self.tau - c.m if self.feedback == "EF21" else S / self.tau + c.m
         _, indices = jax.lax.top_k(jnp.abs(news), self.keep)
         sent = Sparse(values=news[indices], indices=indices)
         m = c.m + sent.dense(len(p)) if self.feedback == "EF21" else news - sent.dense(len(p))
         return Update(news=sent), Client(c=c.c, p=p, S=S, m=m), z
 
-    def server_update(self, g, s, mean: Any, share):
+    def server_update(self, g, s, mean: Any, weight):
         q = s.q + mean.news if self.feedback == "EF21" else mean.news  # dense
         return Server(x=g.prox(s.x, self.eta_tilde) - self.eta_tilde * q, q=q)
 
@@ -121,7 +145,7 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
 
     @classmethod
     def from_bounds(cls, b, scale):
-        # a third of the step of DecoupledProx: the memory lags behind the gradients
+        # a third of the step of DecoupledProx: the estimate lags behind the gradients
         return cls(eta=b.corrected(scale) / 3, keep=int(np.ceil(0.05 * b.d)), tau=b.tau)
 
     def bind(self, problem, participants):

@@ -5,7 +5,7 @@ Solves min_x sum_i p_i f_i(x) + g(x). A client takes corrected proximal gradient
     z+ = prox_{eta g}(z - eta (grad f_i(z) + c)),   c = v - S / tau,   v = sum_j p_j S_j / tau
 
 and the server averages the z_tau with no further prox. The mean gradient v cannot be read off post-proximal points, so
-clients send S beside z_tau and hear v beside x. At x* with c_i = grad f(x*) - grad f_i(x*) nothing moves. The average
+clients send S beside z_tau and receive v beside x. At x* with c_i = grad f(x*) - grad f_i(x*) nothing moves. The average
 of sparse points is not sparse until the clients agree.
 
     x   global model    c   drift correction, sum_i p_i c_i = 0    S   sum of the client's tau gradients
@@ -44,11 +44,34 @@ class Update(NamedTuple):
 
 @record
 class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
+    """The prox inside the local steps, made exact by a second vector each way.
+
+        z+ = prox_{eta g}(z - eta (grad f_i(z) + c)),   c = v - S / tau,   v = sum_j p_j S_j / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
+    Federated Learning", ICML, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.CoupledControlVariates(eta=0.1)
+    CoupledControlVariates(eta=0.1, tau=5)
+    """
+
     citation = Citation(
-        authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-        year=2020,
-        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        where="ICML",
+        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+        2020,
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        "ICML",
         ours=True,
     )
     composite = True
@@ -75,7 +98,7 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
         (z, S), _ = jax.lax.scan(step, (d.x, jnp.zeros_like(d.x)), jax.random.split(key, self.tau))
         return Update(z=z, S=S), Client(c=c.c, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=mean.z, v=mean.S / self.tau)
 
     def finish_round(self, g, d, c):

@@ -1,6 +1,6 @@
-"""Default step sizes: an algorithm with steps from Lipschitz bounds, so that nobody has to tune.
+"""Default step sizes, from the Lipschitz bounds of a problem.
 
-The rule of each method is its own class method `from_bounds`; here are the bounds of a problem.
+The rule of each method is its own class method `from_bounds`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ A = TypeVar("A", bound=Algorithm)
 
 
 def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None) -> Bounds:
-    """The bounds a server would know: the L_i of the sites, or their curvature `at` a model where a loss has no bound."""
+    """The bounds a server would know: the L_i of the sites, or their curvature at a model where the loss has no bound."""
     if not hasattr(problem, "client_lipschitz"):
         subset = ", such as some clients of it: problem.subset(range(100))" if hasattr(problem, "subset") else ""
         raise InputError(f"step sizes need a compfed.Problem{subset}; got {type(problem).__name__}.")
@@ -43,13 +43,16 @@ def default_steps(
 def default_steps(
     algorithm: str | type[Algorithm], problem: Problem, tau: int = 5, scale: float = 1.0, at: ArrayLike | None = None
 ) -> Algorithm:
-    """An algorithm with step sizes that suit a problem.
+    """An algorithm with step sizes from the Lipschitz bounds of a problem.
+
+    For instance eta = min(1, 4 / tau) / max_i L_i for the drift-corrected methods; each method has its own rule.
 
     Parameters
     ----------
     algorithm : str or class
         The name of a method, such as "DecoupledProx", or its class.
     problem : Problem
+        The problem to be solved.
     tau : int, default=5
         Local steps per round.
     scale : float, default=1.0
@@ -61,6 +64,11 @@ def default_steps(
     -------
     Algorithm
         The method with its steps set, ready for `simulate`.
+
+    Raises
+    ------
+    InputError
+        The method has no rule for its steps, or the loss has no bound and `at` is missing.
 
     Examples
     --------

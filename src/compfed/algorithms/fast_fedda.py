@@ -78,11 +78,37 @@ class Sums(NamedTuple):
 
 @record
 class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
+    """Dual averaging with weighted sums of past gradients and past models.
+
+        w = prox_{(A_t/q) g}(((mu/2) W_t + gamma_t w_0 - G_t) / q),   q = (mu/2) A_t + gamma_t
+
+    Parameters
+    ----------
+    mu : float
+        Strong convexity of the f_i.
+    schedule : Constant, Linear or Quadratic
+        Weights alpha_t and gamma_t, from `compfed.algorithms.fast_fedda`.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu, "Fast Composite Optimization and Statistical Recovery in Federated Learning", ICML,
+    2022.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FastFedDA(mu=0.1, schedule=cf.algorithms.fast_fedda.Constant(2.0))
+    FastFedDA(mu=0.1, schedule=Constant(gamma=2.0), tau=5)
+    """
+
     citation = Citation(
-        authors="Bao, Crawshaw, Luo, Liu",
-        year=2022,
-        title="Fast Composite Optimization and Statistical Recovery in Federated Learning", where="ICML",
-    )  # fmt: skip
+        "Bao, Crawshaw, Luo, Liu",
+        2022,
+        "Fast Composite Optimization and Statistical Recovery in Federated Learning",
+        "ICML",
+    )
     composite = True
     exact = True
     slow = True
@@ -121,7 +147,7 @@ class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
         sums, _ = jax.lax.scan(step, Sums(G=d.G, W=d.W), steps)
         return sums, c, self.point(g, sums.G, sums.W, c, (d.r + 1) * self.tau - 1)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Server(G=mean.G, W=mean.W, w0=s.w0, r=s.r + 1)
 
     def solution(self, g, s):

@@ -51,18 +51,44 @@ class Update(NamedTuple):
 
 @record
 class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
+    """The alternating direction method of multipliers with some of the clients in each round.
+
+        x_i = argmin_u f_i(u) + <z_i, u - x> + (rho/2) ||u - x||^2,   z_i += rho (x_i - x)
+        x = prox_{g / rho}(sum_i p_i (x_i + z_i / rho))
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + rho).
+    rho : float
+        Penalty of the augmented Lagrangian.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Wang, Marella, Anderson, "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial
+    Participation", IEEE CDC, 2022.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedADMM(eta=0.1, rho=0.5)
+    FedADMM(eta=0.1, rho=0.5, tau=5)
+    """
+
     citation = Citation(
-        authors="Wang, Marella, Anderson",
-        year=2022,
-        title="FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation",
-        where="IEEE CDC",
+        "Wang, Marella, Anderson",
+        2022,
+        "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation",
+        "IEEE CDC",
         reconstructed=True,
     )
     composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -82,12 +108,12 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
 
         x, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         z = c.z + self.rho * (x - d.x)
-        # xhat_i need not be remembered: it is x_i + z_i / rho, at the start too
+        # xhat_i need not be stored: it is x_i + z_i / rho, at the start too
         return Update(delta=(x + z / self.rho) - (c.x + c.z / self.rho)), Client(x=x, z=z), x
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
-        return Server(xtilde=s.xtilde + share * mean.delta)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their xhat_i: sum_S p_i delta_i = weight * mean
+        return Server(xtilde=s.xtilde + weight * mean.delta)
 
     def solution(self, g, s):
         return g.prox(s.xtilde, 1.0 / self.rho)

@@ -6,7 +6,7 @@ Solves min_x sum_i p_i f_i(x) (smooth only). With tau > 1 and different f_i it s
 
 Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017.
 Deviations: a server step eta_g (1 in the paper); with some of the clients and unequal weights these are drawn in
-proportion to p_i, where the paper draws uniformly and takes the ratio sum_S p_i u_i / sum_S p_i: that is biased, and with
+proportion to p_i, where the paper draws uniformly and takes the self-normalised mean sum_S p_i u_i / sum_S p_i: that is biased, and with
 tau = 1 and one client a round it minimises the mean of the f_i in which all count alike. sampling="self-normalised" runs it.
 Sampling: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD", ICML 2020, Theorem I, for equal weights, uniform draws,
 gradients of bounded dissimilarity and small steps: to a neighbourhood that shrinks with the steps. Unequal weights: observed.
@@ -33,11 +33,36 @@ class Update(NamedTuple):
 
 @record
 class FedAvg(Algorithm[Global, None, Global, Update]):
+    """Local gradient steps, then an average; for smooth problems.
+
+        z+ = z - eta grad f_i(z),   w+ = w + eta_g sum_i p_i (z_i - w)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, Aguera y Arcas, "Communication-Efficient Learning of Deep Networks from
+    Decentralized Data", AISTATS, 2017.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedAvg(eta=0.1, tau=3)
+    FedAvg(eta=0.1, eta_g=1.0, tau=3)
+    """
+
     citation = Citation(
-        authors="McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
-        year=2017,
-        title="Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        where="AISTATS",
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
+        2017,
+        "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        "AISTATS",
     )
     composite = False
     exact = False
@@ -64,7 +89,7 @@ class FedAvg(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=z - d.w), c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):

@@ -35,12 +35,31 @@ class Update(NamedTuple):
 
 @record
 class FedDA(Algorithm[Global, None, Global, Update]):
-    citation = Citation(
-        authors="Yuan, Zaheer, Reddi",
-        year=2021,
-        title="Federated Composite Optimization",
-        where="ICML, Algorithm 2",
-    )
+    """Federated dual averaging with the Euclidean mirror map.
+
+        w = prox_{a g}(z),   z+ = z - eta grad f_i(w),   a the step length spent so far
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML, Algorithm 2, 2021.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedDA(eta=0.1, tau=3)
+    FedDA(eta=0.1, eta_g=1.0, tau=3)
+    """
+
+    citation = Citation("Yuan, Zaheer, Reddi", 2021, "Federated Composite Optimization", "ICML, Algorithm 2")
     composite = True
     exact = False
     sampling = "observed"
@@ -67,7 +86,7 @@ class FedDA(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.z, (jnp.arange(self.tau), jax.random.split(key, self.tau)))
         return Update(delta=z - d.z), c, g.prox(z, d.a + self.tau * self.eta)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(z=s.z + self.eta_g * mean.delta, a=s.a + self.eta_g * self.eta * self.tau)
 
     def solution(self, g, s):

@@ -53,17 +53,46 @@ class Update(NamedTuple):
 
 @record
 class FedDR(Algorithm[Server, Client, Broadcast, Update]):
+    """Randomised Douglas-Rachford splitting.
+
+        y_i += alpha (x - x_i),   x_i = prox_{lam f_i}(y_i),   x = prox_{lam g}(sum_i p_i (2 x_i - y_i))
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + 1/lam).
+    lam : float
+        Prox parameter.
+    alpha : float, default=1.0
+        Relaxation, in (0, 2).
+    tau : int, default=5
+        Local steps per round.
+    start : {"previous", "centre"}, default="previous"
+        Start of the inner steps: the previous x_i (exact), or y_i (leaves a floor).
+
+    References
+    ----------
+    Tran-Dinh, Pham, Phan, Nguyen, "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex
+    Federated Composite Optimization", NeurIPS, 2021.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedDR(eta=0.1, lam=2.0)
+    FedDR(eta=0.1, lam=2.0, alpha=1.0, tau=5, start='previous')
+    """
+
     citation = Citation(
-        authors="Tran-Dinh, Pham, Phan, Nguyen",
-        year=2021,
-        title="FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
-        where="NeurIPS",
+        "Tran-Dinh, Pham, Phan, Nguyen",
+        2021,
+        "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
+        "NeurIPS",
     )
     composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     lam: float = positive()
@@ -87,12 +116,12 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
 
         start = c.x if self.start == "previous" else y
         x, _ = jax.lax.scan(step, start, jax.random.split(key, self.tau))
-        # xhat_i need not be remembered: it is 2 x_i - y_i, at the start too
+        # xhat_i need not be stored: it is 2 x_i - y_i, at the start too
         return Update(delta=(2.0 * x - y) - (2.0 * c.x - c.y)), Client(x=x, y=y), x
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their xhat_i: sum_S p_i delta_i = share * mean
-        return Server(xtilde=s.xtilde + share * mean.delta)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their xhat_i: sum_S p_i delta_i = weight * mean
+        return Server(xtilde=s.xtilde + weight * mean.delta)
 
     def solution(self, g, s):
         return g.prox(s.xtilde, self.lam)

@@ -37,12 +37,33 @@ class Update(NamedTuple):
 
 @record
 class FedMid(Algorithm[Global, None, Global, Update]):
-    citation = Citation(
-        authors="Yuan, Zaheer, Reddi",
-        year=2021,
-        title="Federated Composite Optimization",
-        where="ICML, Algorithm 1",
-    )
+    """Federated mirror descent with the Euclidean mirror map: FedAvg with local proximal steps.
+
+        z+ = prox_{eta g}(z - eta grad f_i(z)),   w+ = prox_{eta~ g}(w + eta_g sum_i p_i (z_i - w))
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    server_prox : {"full", "single", "none"}, default="full"
+        Prox parameter of the server: eta eta_g tau, eta eta_g, or no prox.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi, "Federated Composite Optimization", ICML, Algorithm 1, 2021.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedMid(eta=0.1, tau=3)
+    FedMid(eta=0.1, eta_g=1.0, tau=3, server_prox='full')
+    """
+
+    citation = Citation("Yuan, Zaheer, Reddi", 2021, "Federated Composite Optimization", "ICML, Algorithm 1")
     composite = True
     exact = False
     sampling = "observed"
@@ -68,7 +89,7 @@ class FedMid(Algorithm[Global, None, Global, Update]):
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=z - d.w), c, z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         w = s.w + self.eta_g * mean.delta
         if self.server_prox == "none":
             return Global(w=w)

@@ -43,11 +43,39 @@ class Client(NamedTuple):
 
 @record
 class FedPD(Algorithm[Global, Client, Global, Global]):
+    """Primal-dual updates on the augmented Lagrangian of every client; for smooth problems.
+
+        x_i = argmin_u f_i(u) + <lam_i, u - x0> + ||u - x0||^2 / (2 eta_pd)
+        lam_i += (x_i - x0) / eta_pd,   x0 = x_i + eta_pd lam_i
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + 1/eta_pd).
+    eta_pd : float
+        Primal-dual step.
+    tau : int, default=5
+        Local steps per round.
+    updates : int, default=1
+        Primal-dual updates per communication.
+
+    References
+    ----------
+    Zhang, Hong, Dhople, Yin, Liu, "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data", IEEE
+    Transactions on Signal Processing, 2021.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedPD(eta=0.1, eta_pd=2.0)
+    FedPD(eta=0.1, eta_pd=2.0, tau=5, updates=1)
+    """
+
     citation = Citation(
-        authors="Zhang, Hong, Dhople, Yin, Liu",
-        year=2021,
-        title="FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
-        where="IEEE Transactions on Signal Processing",
+        "Zhang, Hong, Dhople, Yin, Liu",
+        2021,
+        "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
+        "IEEE Transactions on Signal Processing",
     )
     composite = False
     exact = True
@@ -80,7 +108,7 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
         (x, lam, x0), _ = jax.lax.scan(update, (c.x, c.lam, d.x0), keys)
         return Global(x0=x0), Client(x=x, lam=lam), x
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return mean
 
     def solution(self, g, s):

@@ -47,17 +47,42 @@ class Update(NamedTuple):
 
 @record
 class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
+    """Peaceman-Rachford splitting with a fixed number of local gradient steps.
+
+        y = prox_{rho g}(sum_i p_i z_i),   x+ ~ prox_{rho f_i}(2 y - z),   z+ = z + 2 (x+ - y)
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + 1/rho).
+    rho : float
+        Prox parameter.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Bastianello, Liu, Johansson, "Enhancing Privacy in Federated Learning through Local Training", arXiv
+    2403.17572, 2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedPLT(eta=0.1, rho=2.0)
+    FedPLT(eta=0.1, rho=2.0, tau=5)
+    """
+
     citation = Citation(
-        authors="Bastianello, Liu, Johansson",
-        year=2024,
-        title="Enhancing Privacy in Federated Learning through Local Training",
-        where="arXiv 2403.17572",
+        "Bastianello, Liu, Johansson",
+        2024,
+        "Enhancing Privacy in Federated Learning through Local Training",
+        "arXiv 2403.17572",
     )
     composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
-    schemes = ("uniform", "self-normalised")  # the same: only share * mean is used
+    schemes = ("uniform", "self-normalised")  # the same: only weight * mean is used
 
     eta: float = positive()
     rho: float = positive()
@@ -81,8 +106,8 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
         dz = 2.0 * (x - d.y)
         return Update(dz=dz), Client(z=c.z + dz, x=x), x
 
-    def server_update(self, g, s, mean, share):
-        return Server(z=s.z + share * mean.dz)
+    def server_update(self, g, s, mean, weight):
+        return Server(z=s.z + weight * mean.dz)
 
     def solution(self, g, s):
         return g.prox(s.z, self.rho)

@@ -37,11 +37,35 @@ class Update(NamedTuple):
 
 @record
 class FedProx(Algorithm[Global, None, Global, Update]):
+    """FedAvg with a quadratic term that holds local models near the global one; for smooth problems.
+
+        u+ = u - eta (grad f_i(u) + mu (u - w)),   w+ = w + eta_g sum_i p_i (u_i - w)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    mu : float
+        Weight of the quadratic term.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys,
+    2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedProx(eta=0.1, mu=1.0)
+    FedProx(eta=0.1, mu=1.0, eta_g=1.0, tau=5)
+    """
+
     citation = Citation(
-        authors="Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith",
-        year=2020,
-        title="Federated Optimization in Heterogeneous Networks",
-        where="MLSys",
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith", 2020, "Federated Optimization in Heterogeneous Networks", "MLSys"
     )
     composite = False
     exact = False
@@ -68,7 +92,7 @@ class FedProx(Algorithm[Global, None, Global, Update]):
         u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
         return Update(delta=u - d.w), c, u
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(w=s.w + self.eta_g * mean.delta)
 
     def solution(self, g, s):

@@ -41,11 +41,32 @@ class Update(NamedTuple):
 
 @record
 class FedSplit(Algorithm[Global, Client, Global, Update]):
+    """Peaceman-Rachford splitting of the sum of losses; for smooth problems.
+
+        h_i = prox_{s f_i}(2 x - z_i),   z_i+ = z_i + 2 (h_i - x),   x = sum_i p_i z_i
+
+    Parameters
+    ----------
+    eta : float
+        Step size of the inner gradient steps, at most 1 / (L + 1/s).
+    s : float
+        Prox parameter, best near 1 / sqrt(mu L).
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Pathak, Wainwright, "FedSplit: An algorithmic framework for fast federated optimization", NeurIPS, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FedSplit(eta=0.1, s=2.0)
+    FedSplit(eta=0.1, s=2.0, tau=5)
+    """
+
     citation = Citation(
-        authors="Pathak, Wainwright",
-        year=2020,
-        title="FedSplit: An algorithmic framework for fast federated optimization",
-        where="NeurIPS",
+        "Pathak, Wainwright", 2020, "FedSplit: An algorithmic framework for fast federated optimization", "NeurIPS"
     )
     composite = False
     exact = True
@@ -72,7 +93,7 @@ class FedSplit(Algorithm[Global, Client, Global, Update]):
         z = c.z + 2.0 * (h - d.x)
         return Update(z=z), Client(z=z, h=h), h
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=mean.z)
 
     def solution(self, g, s):

@@ -65,11 +65,34 @@ class Update(NamedTuple):
 
 @record
 class FISTA(Algorithm[Server, None, Broadcast, Update]):
+    """Accelerated proximal gradient: one gradient per client and round.
+
+        x+ = prox_{eta g}(y - eta sum_i p_i grad f_i(y)),   y+ = x+ + beta (x+ - x)
+
+    Parameters
+    ----------
+    eta : float
+        Step size, at most 1/L.
+    momentum : Plain, StronglyConvex or Restart, default=Restart()
+        Rule for beta, from `compfed.algorithms.fista`.
+
+    References
+    ----------
+    Beck, Teboulle, "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems", SIAM J.
+    Imaging Sciences, 2009.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.FISTA(eta=0.1)
+    FISTA(eta=0.1, momentum=Restart())
+    """
+
     citation = Citation(
-        authors="Beck, Teboulle",
-        year=2009,
-        title="A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
-        where="SIAM J. Imaging Sciences",
+        "Beck, Teboulle",
+        2009,
+        "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
+        "SIAM J. Imaging Sciences",
     )
     composite = True
     exact = True
@@ -88,7 +111,7 @@ class FISTA(Algorithm[Server, None, Broadcast, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d.y, key)), c, d.y
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         x = g.prox(s.y - self.eta * mean.gradient, self.eta)
         t, beta = self.momentum(s.t, s.y, s.x, x)
         return Server(x=x, y=x + beta * (x - s.x), t=t)

@@ -1,4 +1,4 @@
-r"""Mime: clients imitate a centralised method with momentum.
+r"""Mime and MimeLite: clients imitate a centralised method with momentum.
 
 Solves min_x sum_i p_i f_i(x) (smooth only). A round has two exchanges. In the first the participants send their full
 gradient at x, and the server forms the mean c. In the second they take tau steps
@@ -11,11 +11,18 @@ the noise of the draws stays: it moves about the minimiser at a distance that fa
 
     x   global model      y   local model      m   momentum      c   mean gradient at x
 
+MimeLite leaves the correction of local gradients out,
+
+    y+ = y - eta ((1 - beta) G_i(y) + beta m)
+
+and clients also send their full gradient at x, which only feeds the momentum: m+ = (1 - beta) c + beta m. One exchange per
+round; but nothing corrects the drift of clients, so a floor remains when f_i differ. With beta = 0 it is FedAvg.
+
 Reference: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms
 in Federated Learning", 2020 (arXiv 2008.03606), with momentum SGD as base method. Written from public code: the
 paper's own listing was not at hand, so lines carry no numbers. Deviations: a server step eta_g; unequal weights. These are
 averaged without bias in each exchange; with tau > 1 the two means of a round are over one sample, which leaves a bias
-of the order of eta^2 in x, with equal weights too.
+of the order of eta^2 in x, with equal weights too. MimeLite: clients of unequal weight are drawn in proportion to it.
 """
 
 from __future__ import annotations
@@ -29,15 +36,22 @@ from jax import Array
 from compfed._utils.records import count, nonnegative, positive, record
 from compfed.algorithms.base import Algorithm, Citation
 
+CITATION = Citation(
+    "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
+    2020,
+    "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
+    "arXiv 2008.03606",
+)
+
 
 class Server(NamedTuple):
     x: Array
     m: Array
-    c: Array  # of the round under way
+    c: Array  # of the current round
 
 
 class Client(NamedTuple):
-    x: Array  # global model of the round under way, kept from the first exchange to the second
+    x: Array  # global model of the current round, kept from the first exchange to the second
 
 
 class Model(NamedTuple):
@@ -66,18 +80,40 @@ class MeanGradient:
     def client_update(self, f, g, d: Model, c: Client, key):
         return Gradient(gradient=f.full_grad(d.x)), Client(x=d.x), d.x
 
-    def server_update(self, g, s: Server, mean: Gradient, share):
+    def server_update(self, g, s: Server, mean: Gradient, weight):
         return s._replace(c=mean.gradient)
 
 
 @record
 class Mime(Algorithm[Server, Client, Broadcast, Update]):
-    citation = Citation(
-        authors="Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
-        year=2020,
-        title="Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
-        where="arXiv 2008.03606",
-    )
+    """Clients imitate a centralised method with momentum, in two exchanges a round; for smooth problems.
+
+        y+ = y - eta ((1 - beta) (G_i(y; B) - G_i(x; B) + c) + beta m),   c = sum_i p_i grad f_i(x)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    beta : float, default=0.9
+        Momentum.
+
+    References
+    ----------
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
+    Federated Learning", arXiv 2008.03606, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.Mime(eta=0.1, tau=3)
+    Mime(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
+    """
+
+    citation = CITATION
     composite = False
     exact = True
     exact_sampled = False
@@ -110,9 +146,86 @@ class Mime(Algorithm[Server, Client, Broadcast, Update]):
         y, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
         return Update(delta=y - c.x), c, y
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         m = (1.0 - self.beta) * s.c + self.beta * s.m
         return Server(x=s.x + self.eta_g * mean.delta, m=m, c=s.c)
+
+    def solution(self, g, s):
+        return s.x
+
+    @classmethod
+    def from_bounds(cls, b, scale):
+        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)
+
+
+class LiteState(NamedTuple):
+    x: Array
+    m: Array
+
+
+class LiteUpdate(NamedTuple):
+    delta: Array  # y_tau - x
+    gradient: Array  # grad f_i(x) over all rows
+
+
+@record
+class MimeLite(Algorithm[LiteState, None, LiteState, LiteUpdate]):
+    """Mime without the correction of local gradients, in one exchange a round; for smooth problems.
+
+        y+ = y - eta ((1 - beta) G_i(y; B) + beta m)
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    beta : float, default=0.9
+        Momentum.
+
+    References
+    ----------
+    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
+    Federated Learning", arXiv 2008.03606, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.MimeLite(eta=0.1, tau=3)
+    MimeLite(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
+    """
+
+    citation = CITATION
+    composite = False
+    exact = False
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "self-normalised")
+
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+    beta: float = nonnegative(default=0.9)
+
+    state_depends_on = ()
+
+    def init(self, x0):
+        return LiteState(x=x0, m=jnp.zeros_like(x0)), None
+
+    def broadcast(self, g, s):
+        return s
+
+    def client_update(self, f, g, d, c, key):
+        def step(y, key):
+            return y - self.eta * ((1.0 - self.beta) * f.grad(y, key) + self.beta * d.m), None
+
+        y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
+        return LiteUpdate(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
+
+    def server_update(self, g, s, mean, weight):
+        m = (1.0 - self.beta) * mean.gradient + self.beta * s.m
+        return LiteState(x=s.x + self.eta_g * mean.delta, m=m)
 
     def solution(self, g, s):
         return s.x

@@ -18,37 +18,46 @@ Deviations: the remark has no pseudo-code; everything it leaves open is as in th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array  # pre-proximal global model
-
-
-class Client(NamedTuple):
-    c: Array  # correction
-    p: Array  # post-proximal global model of the round under way
-    S: Array  # sum of the gradients of that round
-
-
-class Update(NamedTuple):
-    z: Array  # z_tau, post-proximal
+from compfed.algorithms.decoupled_prox import Client, Global, Update
 
 
 @record
 class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
+    """Drift correction with the prox inside the local recursion; converges to the wrong point.
+
+        z+ = prox_{(t+1) eta g}(z - eta (grad f_i(z) + c)),   c+ = (p - x+) / eta~ - S / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP, a remark,
+    2024.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.NaiveCoupled(eta=0.1, tau=3)
+    NaiveCoupled(eta=0.1, eta_g=1.0, tau=3)
+    """
+
     citation = Citation(
-        authors="Zhang, Hu, Johansson",
-        year=2024,
-        title="Composite federated learning with heterogeneous data",
-        where="ICASSP, a remark",
+        "Zhang, Hu, Johansson",
+        2024,
+        "Composite federated learning with heterogeneous data",
+        "ICASSP, a remark",
         ours=True,
     )
     composite = True
@@ -83,9 +92,9 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
 
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
-        return Update(z=z), Client(c=c.c, p=p, S=S), z
+        return Update(z=z), Client(c=c.c, p=p, S=S), z  # the upload is post-proximal
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

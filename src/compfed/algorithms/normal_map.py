@@ -39,7 +39,7 @@ class Global(NamedTuple):
 
 class Client(NamedTuple):
     c: Array
-    z: Array  # pre-proximal global model of the round under way
+    z: Array  # pre-proximal global model of the current round
     N: Array  # sum of the normal maps of that round
 
 
@@ -49,11 +49,39 @@ class Update(NamedTuple):
 
 @record
 class NormalMap(Algorithm[Global, Client, Global, Update]):
+    """Drift correction on the normal map, whose prox parameter is one constant.
+
+        N_i(z) = grad f_i(prox_{gamma g}(z)) + (z - prox_{gamma g}(z)) / gamma
+        u+ = u - eta (N_i(u) + c),   c+ = (z - z+) / eta~ - N / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size, at most about 1 / (L + 1/gamma).
+    gamma : float
+        Prox parameter of the normal map.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Huang, Pu, Johansson, "Achieving Linear Speedup for Composite Federated Learning", arXiv
+    2602.03357, 2026.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.NormalMap(eta=0.1, gamma=0.5)
+    NormalMap(eta=0.1, gamma=0.5, eta_g=1.0, tau=5)
+    """
+
     citation = Citation(
-        authors="Huang, Pu, Johansson",
-        year=2026,
-        title="Achieving Linear Speedup for Composite Federated Learning",
-        where="arXiv 2602.03357",
+        "Huang, Pu, Johansson",
+        2026,
+        "Achieving Linear Speedup for Composite Federated Learning",
+        "arXiv 2602.03357",
         reconstructed=True,
     )
     composite = True
@@ -87,7 +115,7 @@ class NormalMap(Algorithm[Global, Client, Global, Update]):
         (u, N), _ = jax.lax.scan(step, (d.z, jnp.zeros_like(d.z)), jax.random.split(key, self.tau))
         return Update(u=d.z - self.eta * N), Client(c=c.c, z=d.z, N=N), g.prox(u, self.gamma)
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(z=s.z + self.eta_g * (mean.u - s.z))
 
     def finish_round(self, g, d, c):

@@ -27,12 +27,27 @@ class Update(NamedTuple):
 
 @record
 class ProximalGradient(Algorithm[Global, None, Global, Update]):
-    citation = Citation(
-        authors="Beck",
-        year=2017,
-        title="First-Order Methods in Optimization",
-        where="SIAM, chapter 10",
-    )
+    """The centralised proximal gradient method: one gradient per client and round.
+
+        x+ = prox_{eta g}(x - eta sum_i p_i grad f_i(x))
+
+    Parameters
+    ----------
+    eta : float
+        Step size, below 2/L.
+
+    References
+    ----------
+    Beck, "First-Order Methods in Optimization", SIAM, chapter 10, 2017.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.ProximalGradient(eta=0.1)
+    ProximalGradient(eta=0.1)
+    """
+
+    citation = Citation("Beck", 2017, "First-Order Methods in Optimization", "SIAM, chapter 10")
     composite = True
     exact = True
 
@@ -49,7 +64,7 @@ class ProximalGradient(Algorithm[Global, None, Global, Update]):
     def client_update(self, f, g, d, c, key):
         return Update(gradient=f.grad(d.x, key)), c, d.x
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=g.prox(s.x - self.eta * mean.gradient, self.eta))
 
     def solution(self, g, s):

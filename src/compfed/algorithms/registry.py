@@ -22,8 +22,7 @@ from compfed.algorithms.fedplt import FedPLT
 from compfed.algorithms.fedprox import FedProx
 from compfed.algorithms.fedsplit import FedSplit
 from compfed.algorithms.fista import FISTA
-from compfed.algorithms.mime import Mime
-from compfed.algorithms.mime_lite import MimeLite
+from compfed.algorithms.mime import Mime, MimeLite
 from compfed.algorithms.naive_coupled import NaiveCoupled
 from compfed.algorithms.normal_map import NormalMap
 from compfed.algorithms.proximal_gradient import ProximalGradient
@@ -32,6 +31,13 @@ from compfed.algorithms.scaffold import Scaffold
 from compfed.algorithms.server_prox import ServerProx
 from compfed.algorithms.variance_reduced_decoupled_prox import VarianceReducedDecoupledProx
 from compfed.errors import InputError
+
+__all__ = [
+    "ALGORITHMS", "FISTA", "AcceleratedDecoupledProx", "CompressedDecoupledProx", "CoupledControlVariates",
+    "DecoupledProx", "FastFedDA", "FedADMM", "FedAvg", "FedDA", "FedDR", "FedMid", "FedPD", "FedPLT", "FedProx",
+    "FedSplit", "Mime", "MimeLite", "NaiveCoupled", "NormalMap", "ProximalGradient", "Scaffnew", "Scaffold",
+    "ServerProx", "VarianceReducedDecoupledProx", "find", "known", "register",
+]  # fmt: skip
 
 # The order of the table: the paper and what it compares with, what it cites, what lies beyond.
 ALGORITHMS: dict[str, type[Algorithm]] = {
@@ -50,14 +56,39 @@ A = TypeVar("A", bound=type[Algorithm])
 
 
 def register(cls: A) -> A:
-    """Make a method of one's own known by its name, wherever a name is asked for; a decorator, or called once.
+    """Register a method of your own, so that it can be called by its class name.
 
-    It then takes part in `find`, `cf.steps.suggest`, `cf.solve_federated`, `cf.compare_methods` and the table of algorithms.
+    It then takes part in `find`, `default_steps`, `cf.solve_federated`, `cf.compare_methods` and the table of algorithms. Use it
+    as a class decorator above `record`, or call it once.
+
+    Parameters
+    ----------
+    cls : class
+        A subclass of `compfed.algorithms.Algorithm`.
+
+    Returns
+    -------
+    class
+        `cls` itself.
+
+    Raises
+    ------
+    InputError
+        `cls` is not such a class, or another method has its name.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> class Mine(cf.algorithms.Algorithm): ...
+    >>> cf.register(Mine) is Mine
+    True
+    >>> cf.algorithms.find("mine") is Mine
+    True
     """
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
         raise InputError(f"register takes a class that inherits from compfed.algorithms.Algorithm; got {cls!r}.")
     taken = known().get(cls.__name__)
-    # the same file read again (a notebook, a module imported under its own name and as __main__) is no second method
+    # A file that is read again (in a notebook, or as a module and as __main__) does not define a second method.
     if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
         raise InputError(
             f"there already is a method {cls.__name__!r}, in {taken.__module__}; give the class in {cls.__module__} "
@@ -68,12 +99,12 @@ def register(cls: A) -> A:
 
 
 def known() -> dict[str, type[Algorithm]]:
-    """All methods by name: those of the table, then the registered ones."""
+    """All methods by name: those of this package, then the registered ones."""
     return ALGORITHMS | _REGISTERED
 
 
 def find(name: str) -> type[Algorithm]:
-    """The algorithm class called `name`, in any spelling of case, '-' and '_'; "module:Class" is imported."""
+    """The class of the algorithm called `name`, whatever the case, '-' and '_'; "module:Class" is imported."""
     if ":" in name:
         return _imported(name)
     plain = {listed.lower(): cls for listed, cls in known().items()}

@@ -1,4 +1,4 @@
-r"""Scaffnew: local gradient steps with subgradient memory, one prox per round, at the server. The composite form.
+r"""Scaffnew: local gradient steps with a stored subgradient, one prox per round, at the server. The composite form.
 
 Solves min_x sum_i p_i f_i(x) + g(x), f_i strongly convex. It is ProxSkip with one copy of the model per client: the
 non-smooth term is "all copies agree" plus g, and its prox, which is the communication, is skipped most of the time.
@@ -15,7 +15,7 @@ centred. The number of steps is a choice:
   given). With eta <= 1/L the error shrinks like 1 - min(eta mu, p^2) per step; p = sqrt(mu/L) needs
   O(sqrt(L/mu) log 1/eps) rounds.
 
-    x   global model, post-proximal     xhat   local model at the end of a round     h   memory of a client
+    x   global model, post-proximal     xhat   local model at the end of a round     h   state of a client
 
 Reference: Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
 Communication Acceleration! Finally!", ICML 2022, Algorithms 1 and 2 (eta is its gamma).
@@ -62,7 +62,9 @@ class Random:
         return 1.0 / self.p
 
     def drawn(self, r):
-        key = shared_key(run_key(0 if self.seed is None else self.seed), r)  # in a run it is never None: see `seeded`
+        key = shared_key(
+            run_key(0 if self.seed is None else self.seed), r
+        )  # in a run it is never None: see `with_seed`
         # p in single precision always: JAX draws in the precision of p, and lengths should not depend on the problem's
         return jax.random.geometric(key, jnp.asarray(self.p).astype(jnp.float32), dtype=jnp.int32)
 
@@ -83,11 +85,35 @@ class Update(NamedTuple):
 
 @record
 class Scaffnew(Algorithm[Global, Client, Global, Update]):
+    """Local gradient steps with a subgradient kept by each client, and one prox per round at the server.
+
+        xhat+ = xhat - eta (grad f_i(xhat) - h_i),   x = prox_{eta m g}(sum_i p_i (xhat_i - eta m h_i))
+        h_i += (x - xhat_i) / (eta m),   m the expected number of local steps
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    steps : Fixed or Random, default=Fixed()
+        Number of local steps of a round, from `compfed.algorithms.scaffnew`.
+
+    References
+    ----------
+    Mishchenko, Malinovsky, Stich, Richtarik, "ProxSkip: Yes! Local Gradient Steps Provably Lead to
+    Communication Acceleration! Finally!", ICML, Algorithms 1 and 2, 2022.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.Scaffnew(eta=0.1)
+    Scaffnew(eta=0.1, steps=Fixed(tau=5))
+    """
+
     citation = Citation(
-        authors="Mishchenko, Malinovsky, Stich, Richtarik",
-        year=2022,
-        title="ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
-        where="ICML, Algorithms 1 and 2",
+        "Mishchenko, Malinovsky, Stich, Richtarik",
+        2022,
+        "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
+        "ICML, Algorithms 1 and 2",
     )
     composite = True
     exact = True
@@ -114,7 +140,7 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
         xhat = jax.lax.fori_loop(0, self.steps.drawn(d.r), step, d.x)
         return Update(v=xhat - self.length * c.h), Client(h=c.h, xhat=xhat), xhat
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         return Global(x=g.prox(mean.v, self.length), r=s.r + 1)
 
     def finish_round(self, g, d, c):

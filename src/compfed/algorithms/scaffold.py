@@ -17,9 +17,9 @@ Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic
 Learning", ICML 2020. Written from public implementations: the paper's own listing was not at hand, so lines
 carry no numbers. Deviations: weights p_i instead of 1/n; c_i = c = 0 at the start.
 Sampling: Theorem III, for equal weights, uniform draws and steps up to 1/(81 L tau eta_g); longer steps and unequal weights
-are observed. With unequal weights the mean of dy is the ratio sum_S p_i dy_i / sum_S p_i, biased on the way but not at rest,
+are observed. With unequal weights the mean of dy is sum_S p_i dy_i / sum_S p_i, biased on the way but not at the limit,
 where all dy_i are 0; "uniform" is unbiased, with steps up to n max p_i times as long. c is right under both: its change is
-share * mean.dc = sum_S p_i dc_i.
+weight * mean.dc = sum_S p_i dc_i.
 """
 
 from __future__ import annotations
@@ -50,11 +50,38 @@ class Update(NamedTuple):
 
 @record
 class Scaffold(Algorithm[Global, Client, Global, Update]):
+    """Local gradient steps corrected by control variates; for smooth problems.
+
+        y+ = y - eta (grad f_i(y) - c_i + c),   c = sum_i p_i c_i
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    option : {"I", "II"}, default="II"
+        New c_i: a full gradient at x ("I"), or the mean of the local gradients ("II").
+
+    References
+    ----------
+    Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for Federated
+    Learning", ICML, 2020.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.Scaffold(eta=0.1, tau=3)
+    Scaffold(eta=0.1, eta_g=1.0, tau=3, option='II')
+    """
+
     citation = Citation(
-        authors="Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-        year=2020,
-        title="SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        where="ICML",
+        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
+        2020,
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        "ICML",
     )
     composite = False
     exact = True
@@ -85,9 +112,9 @@ class Scaffold(Algorithm[Global, Client, Global, Update]):
         c_i = f.full_grad(d.x) if self.option == "I" else c.c_i - d.c + (d.x - y) / (self.tau * self.eta)
         return Update(dy=y - d.x, dc=c_i - c.c_i), Client(c_i=c_i), y
 
-    def server_update(self, g, s, mean, share):
-        # absent clients keep their c_i, so only the participants' share of the mean moves c
-        return Global(x=s.x + self.eta_g * mean.dy, c=s.c + share * mean.dc)
+    def server_update(self, g, s, mean, weight):
+        # absent clients keep their c_i, so only the participants' weight of the mean moves c
+        return Global(x=s.x + self.eta_g * mean.dy, c=s.c + weight * mean.dc)
 
     def solution(self, g, s):
         return s.x

@@ -5,8 +5,8 @@ Tries to solve min_x sum_i p_i f_i(x) + g(x). Clients take corrected gradient st
     z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
 
 with eta~ = eta eta_g tau. Near the solution the local points do not stay at x* but drift to x* - t eta grad f(x*), so
-the error has a floor proportional to eta. Exact only if tau = 1, or if grad f(x*) = 0. The memory of the last server
-subgradient that would remove the floor is `Scaffnew(steps=Fixed(tau))`.
+the error has a floor proportional to eta. Exact only if tau = 1, or if grad f(x*) = 0. Keeping the last server
+subgradient removes the floor: `Scaffnew(steps=Fixed(tau))`.
 
     x   pre-proximal global model   p   post-proximal   c   correction, sum_i p_i c_i = 0   S   sum of tau gradients
 
@@ -19,37 +19,45 @@ evaluated by the server and again by each client.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array
-
-
-class Client(NamedTuple):
-    c: Array
-    p: Array
-    S: Array
-
-
-class Update(NamedTuple):
-    z: Array  # p - eta S, whose mean is that of z_tau since the corrections cancel
+from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
 
 
 @record
 class ServerProx(Algorithm[Global, Client, Global, Update]):
+    """Drift correction without a prox in the local steps: close to the minimiser, not at it.
+
+        z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+
+    References
+    ----------
+    Ours, after Zhou, Zhong, Shi, Wen, Yu, "FedCanon: Non-Convex Composite Federated Learning with Efficient
+    Proximal Operation on Heterogeneous Data", arXiv 2504.11903, 2025.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.ServerProx(eta=0.1, tau=3)
+    ServerProx(eta=0.1, eta_g=1.0, tau=3)
+    """
+
     citation = Citation(
-        authors="Zhou, Zhong, Shi, Wen, Yu",
-        year=2025,
-        title="FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
-        where="arXiv 2504.11903",
+        "Zhou, Zhong, Shi, Wen, Yu",
+        2025,
+        "FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
+        "arXiv 2504.11903",
         ours=True,
     )
     composite = True
@@ -74,16 +82,11 @@ class ServerProx(Algorithm[Global, Client, Global, Update]):
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
-
-        def step(carry, key):
-            z, S = carry
-            q = f.grad(z, key)
-            return (z - self.eta * (q + c.c), S + q), None
-
-        (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
+        _, z, S = local_dual_averaging(f.grad, lambda zhat, t: zhat, p, c.c, self.eta, self.tau, key)
+        # the mean of p - eta S is that of z_tau, since the corrections cancel
         return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

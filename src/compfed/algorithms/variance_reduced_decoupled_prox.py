@@ -14,7 +14,7 @@ DecoupledProx with full gradients.
     c   drift correction of a client; sum_i p_i c_i = 0      S   sum of the client's tau corrected gradients
 
 Upload "auto" sends p - eta S with all clients, where errors in c heal, and zhat_tau ("model") when clients are sampled,
-where their corrections do not cancel in the mean; see `decoupled_prox`, also for why a sample is averaged by the ratio.
+where their corrections do not cancel in the mean; see `decoupled_prox`, also for the reason of the self-normalised mean.
 
 Reference: ours, DecoupledProx after the variance reduction of Johnson, Zhang, "Accelerating stochastic gradient descent
 using predictive variance reduction", NeurIPS 2013.
@@ -24,37 +24,49 @@ Deviations: none. There is no theory.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array
-
-
-class Client(NamedTuple):
-    c: Array
-    p: Array  # post-proximal global model of the round under way
-    S: Array  # sum of the gradients of that round
-
-
-class Update(NamedTuple):
-    z: Array  # p - eta S, or zhat_tau
+from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
 
 
 @record
 class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
+    """DecoupledProx that is exact with mini-batches and constant steps.
+
+        q = grad f_B(z) - grad f_B(p) + grad f_i(p)      takes the place of the local gradient
+
+    Parameters
+    ----------
+    eta : float
+        Local step size.
+    eta_g : float, default=1.0
+        Server step size.
+    tau : int, default=5
+        Local steps per round.
+    upload : {"auto", "model"}, default="auto"
+        What a client sends: p - eta S with all clients, zhat_tau when clients are sampled; "model" for zhat_tau
+        always.
+
+    References
+    ----------
+    Ours, after Johnson, Zhang, "Accelerating stochastic gradient descent using predictive variance reduction",
+    NeurIPS, 2013.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.algorithms.VarianceReducedDecoupledProx(eta=0.1, tau=3)
+    VarianceReducedDecoupledProx(eta=0.1, eta_g=1.0, tau=3, upload='auto')
+    """
+
     citation = Citation(
-        authors="Johnson, Zhang",
-        year=2013,
-        title="Accelerating stochastic gradient descent using predictive variance reduction",
-        where="NeurIPS",
+        "Johnson, Zhang",
+        2013,
+        "Accelerating stochastic gradient descent using predictive variance reduction",
+        "NeurIPS",
         ours=True,
     )
     composite = True
@@ -85,19 +97,16 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
         p = g.prox(d.x, self.eta_tilde)
         full = f.full_grad(p)
 
-        def step(carry, t_key):
-            zhat, z, S = carry
-            t, key = t_key
-            q = f.grad(z, key) - f.grad(p, key) + full  # one key: one mini-batch, used twice
-            zhat = zhat - self.eta * (q + c.c)
-            return (zhat, g.prox(zhat, (t + 1) * self.eta), S + q), None
+        def grad(z, key):
+            return f.grad(z, key) - f.grad(p, key) + full  # one key: one mini-batch, used twice
 
-        steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
-        (zhat, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)
+        zhat, z, S = local_dual_averaging(
+            grad, lambda zhat, t: g.prox(zhat, t * self.eta), p, c.c, self.eta, self.tau, key
+        )
         sent = zhat if self.upload == "model" else p - self.eta * S
         return Update(z=sent), Client(c=c.c, p=p, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

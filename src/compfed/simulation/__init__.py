@@ -1,7 +1,10 @@
-"""Engines run the rounds: `reference` message by message, `simulate` as one XLA program, `grid` as many at once,
-`simulate_out_of_core` with the participants of a round in memory and no others.
+"""Simulation of a federation on one machine, or on several.
 
-`Simulated` is a federation in this process whose rounds are compiled.
+- `simulate`: all rounds as one XLA program.
+- `grid`: many settings at once.
+- `simulate_out_of_core`: only the participants of a round in memory.
+- `run_plain`: message by message, the reference for the others.
+- `Simulated`: a federation in this process whose rounds are compiled.
 """
 
 from compfed.simulation.federation import Simulated

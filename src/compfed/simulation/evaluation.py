@@ -1,4 +1,4 @@
-"""What is measured at a recorded round."""
+"""Columns of recorded models: objective and gradient mapping, and those of a user's own `measure`."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from compfed.problem.evaluation import objectives_and_mappings, values_and_gradi
 from compfed.problem.problem import Problem
 from compfed.trace import COLUMNS
 
-BLOCK = 64  # models measured together,
-MANY = 1024  # or so many, where there are, and where they leave room for the data: on a CPU, which has it in parts, or with
-NUMBERS = 2**27  # predictions at most
-FEW = 16  # Fewer are worth another program from so many rows on:
+# Models are evaluated in blocks of few sizes, so that few programs are compiled.
+BLOCK = 64
+MANY = 1024  # the block where there are so many models, on a CPU or with at most NUMBERS predictions in memory
+NUMBERS = 2**27
+FEW = 16  # the block for few models of at least MANY_ROWS rows, where another program is worth its compilation
 MANY_ROWS = 2**15
 
 
-def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
+def evaluate_models(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
     """Objective and gradient mapping of the models in the rows of X."""
     step = 1.0 / problem.lipschitz
 
-    def look(rows: np.ndarray) -> Any:
-        return objectives_and_mappings(problem.loss, problem.regulariser, problem.dataset, rows, step)
+    def evaluate(models: np.ndarray) -> Any:
+        return objectives_and_mappings(problem.loss, problem.regulariser, problem.dataset, models, step)
 
     with precision(problem.dtype):
-        return _columns(*_in_blocks(look, len(problem.dataset.A), X))
+        return _columns(*_in_blocks(evaluate, len(problem.dataset.A), X))
 
 
-def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """The same of some models of each of several problems over the same rows.
+def evaluate_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Objective and gradient mapping of some models of each of several problems over the same rows.
 
-    Problems that differ in their regulariser alone look at the rows together: a pass over them for a block of models costs far
-    less than one for each.
+    Problems that differ in their regulariser alone share the pass over the rows, which costs far less than one for each.
     """
     found: list[dict[str, np.ndarray]] = [{}] * len(problems)
     first = problems[0]
     with precision(first.dtype):
-        for members in _alike([problem.loss for problem in problems]):
+        for members in _equal([problem.loss for problem in problems]):
             X = np.concatenate([models[i] for i in members])
-            whose = np.repeat(members, [len(models[i]) for i in members])
+            owner = np.repeat(members, [len(models[i]) for i in members])
             loss = problems[int(members[0])].loss
             f = _in_blocks(functools.partial(_values_and_gradients, loss, first.dataset), len(first.dataset.A), X)
-            for some in _alike([problems[i].regulariser for i in members]):
+            for some in _equal([problems[i].regulariser for i in members]):
                 like = problems[int(members[some[0]])]
                 rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)
-                theirs = np.isin(whose, members[some])
+                theirs = np.isin(owner, members[some])
                 columns = _columns(*_in_blocks(rest, 0, *(part[theirs] for part in (X, *f))))
                 for i in members[some].tolist():
-                    found[i] = {name: values[whose[theirs] == i] for name, values in columns.items()}
+                    found[i] = {name: values[owner[theirs] == i] for name, values in columns.items()}
     return found
 
 
-def _alike(records: Sequence[Any]) -> list[np.ndarray]:
-    """The positions of records that are the same in all their numbers."""
-    places: dict[Any, list[int]] = {}
+def _equal(records: Sequence[object]) -> list[np.ndarray]:
+    """The positions of records with equal numbers, group by group."""
+    places: dict[tuple[bytes, ...], list[int]] = {}
     for i, record in enumerate(records):
         places.setdefault(leaves_as_bytes(record), []).append(i)
     return [np.array(of) for of in places.values()]
@@ -71,11 +71,11 @@ def _alike(records: Sequence[Any]) -> list[np.ndarray]:
 _values_and_gradients = jit(values_and_gradients)
 
 
-def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
-    """What `look`, which takes so many rows of data into account, says of the rows of some arrays, a block of them at a time."""
+def _in_blocks(evaluate: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
+    """Apply `evaluate`, which reads so many rows of data, to blocks of the rows of some arrays."""
     parts, start, end = [], 0, len(arrays[0])
     while start < end:
-        size = BLOCK  # or a single model: few shapes, so that little is compiled
+        size = BLOCK
         if end - start >= MANY and (rows * MANY <= NUMBERS or jax.default_backend() == "cpu"):
             size = MANY
         elif end - start <= BLOCK // 2 and rows >= MANY_ROWS:
@@ -83,18 +83,18 @@ def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list
         some = [array[start : start + size] for array in arrays]
         count = len(some[0])
         padded = some if count == 1 else [np.resize(a, (size, *a.shape[1:])) for a in some]
-        parts.append([np.asarray(said)[:count] for said in look(*padded)])
+        parts.append([np.asarray(result)[:count] for result in evaluate(*padded)])
         start += count
-    return [np.concatenate(said) for said in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]
+    return [np.concatenate(result) for result in zip(*parts, strict=True)] or [np.zeros(0), np.zeros((0, 1))]
 
 
 def _columns(objectives: np.ndarray, mappings: np.ndarray) -> dict[str, np.ndarray]:
-    with np.errstate(over="ignore"):  # a diverging run is reported by its engine, not by a warning here
+    with np.errstate(over="ignore"):  # the monitor reports a diverging run, not a warning here
         return {"objective": objectives, "gradient_mapping": np.linalg.norm(mappings.astype(float), axis=1)}
 
 
-def own_columns(found: Any) -> Mapping[str, Any]:
-    """What a user's `measure` returned, if it is a dict of columns that a trace does not have already."""
+def own_columns(found: object) -> Mapping[str, Any]:
+    """The result of a user's `measure`, if it is a dict of columns that a trace does not have already."""
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise InputError(f"measure must return a dict from names of columns to numbers; got {type(found).__name__}.")
     for name, value in found.items():

@@ -1,15 +1,16 @@
-"""Grids: many settings of one algorithm as one program, a vmap over everything that is a number."""
+"""`grid`: many settings of one algorithm as one program, a vmap over everything that is a number."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from compfed._utils.compilation import keep_cores_awake
 from compfed._utils.precision import precision
@@ -17,42 +18,84 @@ from compfed._utils.records import has_leaf, leaf_names, leaves_as_bytes, with_l
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError
-from compfed.federation.server.rounds import ready
-from compfed.monitor import Progress, Recorder, Run
+from compfed.federation.server.rounds import bind_algorithm
+from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme, run_key
-from compfed.simulation.evaluation import measured_together
-from compfed.simulation.run_spec import check_kind, checked
-from compfed.simulation.sharding import OnMesh, cores_for, described
-from compfed.simulation.simulate import drive, finished, first_carry, planned, rows_of, shares_cores
-from compfed.simulation.xla import Carry, Measure, Plan, Setting, Stop, grid_program, one_round
+from compfed.simulation.evaluation import evaluate_together
+from compfed.simulation.options import check_options, check_problem
+from compfed.simulation.sharding import ShardedRounds, core_mesh, described
+from compfed.simulation.simulate import (
+    drive,
+    finish,
+    first_carry,
+    parameters,
+    program_options,
+    rows_of,
+    uses_all_cores,
+)  # fmt: skip
+from compfed.simulation.xla import Carry, Measure, Parameters, ProgramOptions, grid_program, one_round
 from compfed.trace import Trace
+
+Varies = tuple[tuple[bool, bool], ...]  # of each leaf: along the seeds, along the members of a seed
 
 
 def grid(
     problem: Problem,
     algorithm: Algorithm | Sequence[Algorithm],
     rounds: int,
-    over: Mapping[str, Sequence[Any]] | None = None,
+    over: Mapping[str, Sequence[object]] | None = None,
     *,
     batch_size: int | None = None,
     participants: int | None = None,
     sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
-    x0: Any = None,
-    x_star: Any = None,
+    x0: ArrayLike | None = None,
+    x_star: ArrayLike | Callable[[Problem], ArrayLike] | None = None,
     progress: Progress | None = None,
     measure: Measure | None = None,
 ) -> list[Trace]:
-    """Every combination of the values in `over`, run as one program; one trace each, the last name varying fastest.
+    """Simulate every combination of some values as one program.
 
-    `over` maps names to values: fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the
-    loss ("ridge"), or "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam",
-    "loss.ridge", "run.seed". `algorithm` may be several of one kind that differ in their numbers only.
-    `x_star` is one point for all, or a function from a member's problem to its x*. A member that diverges does not
-    stop the others: its trace ends early and `provenance["diverged"]` says why.
+    Parameters
+    ----------
+    problem : Problem
+    algorithm : Algorithm or sequence of Algorithm
+        Several must be of one class and differ in their numbers only.
+    rounds : int
+        Number of communication rounds.
+    over : dict from names to lists of values, optional
+        Names are fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the loss ("ridge"), or
+        "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam", "loss.ridge",
+        "run.seed".
+    batch_size : int, optional
+        Rows per local gradient; full gradients if left out.
+    participants : int, optional
+        Clients per round; all of them if left out.
+    sampling : {"proportional", "uniform", "self-normalised"}, optional
+        Estimator of the mean over all clients from a sample; by default the first of the method's own `schemes`.
+    record_every : int, default=1
+        Record every k-th round, and the last.
+    seed : int, default=0
+        Seed of mini-batches and participation.
+    x0 : array of shape (d,), optional
+        Start of the method's own variable; zero if left out.
+    x_star : array of shape (d,) or callable, optional
+        The minimiser, or a function from the problem of a member to its minimiser; adds the column "optimality".
+    progress : callable, optional
+        Called with (rounds done, rounds in all).
+    measure : callable, optional
+        Further columns, as in `simulate`.
 
+    Returns
+    -------
+    list of Trace
+        One for each combination, the last name varying fastest. A member that diverges does not stop the others: its trace
+        ends early, and `provenance["diverged"]` says why.
+
+    Examples
+    --------
     >>> import compfed as cf
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)
     >>> problem = cf.Problem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
@@ -62,148 +105,145 @@ def grid(
     """
     check_callable(progress, "progress")
     check_callable(measure, "measure")
-    check_kind(problem)
-    kinds: list[Any] = list(algorithm) if isinstance(algorithm, Iterable) else [algorithm]
-    for kind in kinds:
-        if not isinstance(kind, Algorithm):
-            ready(kind, problem, problem.n)  # says what is wrong with it
-    names = _listed(over)
-    members = [(a, dict(zip(names, v, strict=True))) for a in kinds for v in itertools.product(*names.values())]
+    check_problem(problem)
+    algorithms: list[Any] = list(algorithm) if isinstance(algorithm, Iterable) else [algorithm]
+    for each in algorithms:
+        if not isinstance(each, Algorithm):
+            bind_algorithm(each, problem, problem.n)  # raises
+    names = _check_over(over)
+    members = [(a, dict(zip(names, v, strict=True))) for a in algorithms for v in itertools.product(*names.values())]
     if not members or (over is not None and not over):
         raise InputError(f"over={names!r} names no setting; give at least one name with at least one value.")
-    runs: list[Run] = []
-    for kind, values in members:
-        a, p, s = _with_values(kind, problem, seed, values)
-        star = x_star(p) if callable(x_star) else x_star
+    runs: list[RunOptions] = []
+    for each, values in members:
+        a, p, s = _with_values(each, problem, seed, values)
+        star: Any = x_star(p) if callable(x_star) else x_star
         runs.append(
-            checked(
+            check_options(
                 p, a, rounds, batch_size=batch_size, participants=participants, record_every=record_every, seed=s,
-                x0=x0, x_star=star, resume=None, sampling=sampling,
+                x0=x0, x_star=star, sampling=sampling,
             )
         )  # fmt: skip
-    return side_by_side(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
+    return run_together(runs, [{"grid": values} for _, values in members], measure=measure, progress=progress)
 
 
-def _listed(over: Any) -> dict[str, list[Any]]:
+def _check_over(over: object) -> dict[str, list[Any]]:
     """`over`, if it maps names to lists of values."""
     if not isinstance(over, (Mapping, type(None))):
         raise InputError(f"over={over!r:.80} must map names to lists of values, such as {{'eta': [0.1, 1.0]}}.")
-    listed: dict[str, list[Any]] = {}
+    checked: dict[str, list[Any]] = {}
     for name, values in (over or {}).items():
         if not isinstance(name, str):
             raise InputError(f"grid over {name!r}: it is no name of a number, such as 'eta' or 'seed'.")
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             raise InputError(f"grid over {name!r}: give a list of values; got {values!r}.")
-        listed[name] = list(values)
-        if len({np.shape(value) for value in listed[name]}) > 1:
+        checked[name] = list(values)
+        if len({np.shape(value) for value in checked[name]}) > 1:
             raise InputError(f"grid over {name!r}: its values differ in shape; give numbers, or arrays of one shape.")
-    return listed
+    return checked
 
 
-def side_by_side(
-    runs: Sequence[Run],
-    more: Sequence[Mapping[str, Any]],
+def run_together(
+    runs: Sequence[RunOptions],
+    provenance: Sequence[Mapping[str, object]],
     *,
-    stop: Stop | None = None,
     measure: Measure | None = None,
     progress: Progress | None = None,
 ) -> list[Trace]:
-    """Runs over the same data as one program; each stops by itself where `stop` says. `more` goes into their provenance."""
+    """Run several runs over the same data as one program; each stops by itself. A diverged one has a short trace."""
     if len({jax.tree.structure(run.algorithm) for run in runs}) > 1:
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
         )
     problem = rows_of(runs[0])
-    plan, odds = planned(runs[0], measure)
+    options, probabilities = program_options(runs[0], measure)
     with precision(problem.dtype):
         keys = {seed: run_key(seed) for seed in {run.seed for run in runs}}
-        settings = [
-            Setting(r.algorithm, rows_of(r).loss, r.problem.regulariser, keys[r.seed], stop, odds) for r in runs
-        ]
-        alike = _alike(runs, settings, plan)
-        # members of one seed beside each other
-        order = sorted(set(alike), key=lambda i: runs[i].seed)
-        setting, varies, shape = _stacked([settings[i] for i in order], [runs[i].seed for i in order])
+        params = [parameters(run, probabilities, keys[run.seed]) for run in runs]
+        first = _first_equal(runs, params, options)
+        order = sorted(set(first), key=lambda i: runs[i].seed)  # members of one seed beside each other
         members = [runs[i] for i in order]
-        recorders = [Recorder(run, "simulate") for run in members]
-        carry = _worked_out(members, recorders, progress, setting, plan, varies, shape)
+        monitors = [Monitor(run, "simulate") for run in members]
+        stacked = _stacked([params[i] for i in order], [run.seed for run in members])
+        carry = _all_rounds(members, monitors, progress, options, *stacked)
         place = {i: k for k, i in enumerate(order)}
         traces = []
-        for run, i, said in zip(runs, alike, more, strict=True):
-            recorder = recorders[place[i]].of(run)
-            recorder.more.update(said)
-            traces.append(finished(recorder, carry, place[i]))
+        for run, i, entries in zip(runs, first, provenance, strict=True):
+            monitor = monitors[place[i]].copy_for(run)
+            monitor.provenance.update(entries)
+            traces.append(finish(monitor, carry, place[i], raise_divergence=False))
         return traces
 
 
-def _worked_out(
-    members: Sequence[Run],
-    recorders: Sequence[Recorder],
+def _all_rounds(
+    members: Sequence[RunOptions],
+    monitors: Sequence[Monitor],
     progress: Progress | None,
-    setting: Setting,
-    plan: Plan,
-    varies: Any,
+    options: ProgramOptions,
+    params: Parameters,
+    varies: Varies,
     shape: tuple[int, int],
 ) -> Carry:
-    """All rounds of the members, on this device or shared out over the cores."""
-    look = partial(measured_together, [rows_of(run) for run in members])
-    if plan.measure is None and shares_cores(members[0], len(members)):
-        cores = cores_for(rows_of(members[0]))
-        there = OnMesh(cores, members, setting, plan, (varies, shape))
-        for recorder in recorders:
-            recorder.more["mesh"] = described(cores)
+    """All rounds of the members, on this device or sharded over the cores."""
+    evaluate = partial(evaluate_together, [rows_of(run) for run in members])
+    if options.measure is None and uses_all_cores(members[0], len(members)):
+        cores = core_mesh(rows_of(members[0]))
+        sharded = ShardedRounds(cores, members, params, options, (varies, shape))
+        for monitor in monitors:
+            monitor.provenance["mesh"] = described(cores)
         with keep_cores_awake():
-            carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress, look))
+            carry = sharded.collect(drive(sharded.rounds, sharded.first_carry(), monitors, progress, evaluate))
     else:
         data = rows_of(members[0]).dataset
 
-        def program(carry: Carry, records: int, every: int):
-            return grid_program()(setting, data, plan, carry, records, every, varies, shape)
+        def program(carry: Carry, records: int, every: int) -> tuple:
+            return grid_program()(params, data, options, carry, records, every, varies, shape)
 
-        carry = drive(program, first_carry(members), recorders, progress, look)
+        carry = drive(program, first_carry(members), monitors, progress, evaluate)
     return jax.tree.map(np.asarray, carry)
 
 
-def _alike(runs: Sequence[Run], settings: Sequence[Setting], plan: Plan) -> list[int]:
-    """For each run the first that is the same: where nothing is drawn, runs that differ in their seed alone are."""
-    if len({run.seed for run in runs}) == 1 or plan.batch_size is not None or plan.participants < runs[0].problem.n:
+def _first_equal(runs: Sequence[RunOptions], params: Sequence[Parameters], options: ProgramOptions) -> list[int]:
+    """For each run the first with the same trajectory: where nothing is drawn, one that differs in its seed alone."""
+    draws = options.batch_size is not None or options.participants < runs[0].problem.n
+    if len({run.seed for run in runs}) == 1 or draws or _uses_key(runs[0], params[0], options):
         return list(range(len(runs)))
-    first: dict[Any, int] = {}
+    first: dict[object, int] = {}
     names = [
-        leaves_as_bytes(setting._replace(run=None)) + leaves_as_bytes(run.x_star)
-        for run, setting in zip(runs, settings, strict=True)
+        leaves_as_bytes(p._replace(key=None)) + leaves_as_bytes(run.x_star)  # pyright: ignore[reportArgumentType]
+        for run, p in zip(runs, params, strict=True)
     ]
-    if _draws(runs[0], settings[0], plan):
-        return list(range(len(runs)))
     return [first.setdefault(name, i) for i, name in enumerate(names)]
 
 
-_known: dict[Any, bool] = {}  # which programs draw: to find out takes as long as many a round
+_known: dict[object, bool] = {}  # by program: finding out takes as long as many a round
 
 
-def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
-    """Does a round depend on the key of its run? JAX knows what depends on a mapped argument."""
-    kind = jax.tree.structure(setting), plan
-    if kind in _known:
-        return _known[kind]
+def _uses_key(run: RunOptions, params: Parameters, options: ProgramOptions) -> bool:
+    """Whether a round depends on the key of its run: JAX refuses to unmap an output that does."""
+    case = jax.tree.structure(params), options
+    if case in _known:
+        return _known[case]
     start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
 
-    def one(key: Any) -> Carry:
-        return one_round(setting._replace(run=key), rows_of(run).dataset, plan, [], start)
+    def one(key: jax.Array) -> Carry:
+        return one_round(params._replace(key=key), rows_of(run).dataset, options, [], start)
 
     try:
-        jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))
-        _known[kind] = False
-    except ValueError:  # an output that varies has no place outside the map
-        _known[kind] = True
-    return _known[kind]
+        jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], params.key))
+        _known[case] = False
+    except ValueError:
+        _known[case] = True
+    return _known[case]
 
 
-def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]):
+def _with_values(
+    algorithm: Algorithm, problem: Problem, seed: int, values: Mapping[str, Any]
+) -> tuple[Algorithm, Problem, int]:
     """The algorithm, problem and seed of one member."""
     owners: dict[str, Any] = {"algorithm": algorithm, "regulariser": problem.regulariser, "loss": problem.loss}
     for name, value in values.items():
-        owner, leaf = _whose(owners, name)
+        owner, leaf = _owner(owners, name)
         if owner == "run":
             seed = value
         else:
@@ -211,12 +251,12 @@ def _with_values(algorithm: Algorithm, problem: Problem, seed: int, values: Mapp
     return owners["algorithm"], problem.replace(owners["loss"], owners["regulariser"]), seed
 
 
-def _whose(owners: Mapping[str, Any], name: str) -> tuple[str, str]:
-    """Who has the number of this name, and what it is called there; refuses a name that two of them have."""
+def _owner(owners: Mapping[str, object], name: str) -> tuple[str, str]:
+    """The record that has the number of this name, and its name there; refuses a name that two of them have."""
     found = [owner for owner, record in owners.items() if has_leaf(record, name)] + ["run"] * (name == "seed")
     if len(found) > 1:
-        whose = [f"{o}.{name}" + (f" (of {type(owners[o]).__name__})" if o in owners else "") for o in found]
-        raise InputError(f"grid over {name!r}: there are {' and '.join(whose)}; say which one is meant.")
+        full = [f"{o}.{name}" + (f" (of {type(owners[o]).__name__})" if o in owners else "") for o in found]
+        raise InputError(f"grid over {name!r}: there are {' and '.join(full)}; say which one is meant.")
     if found:
         return found[0], name
     owner, _, leaf = name.partition(".")
@@ -226,17 +266,17 @@ def _whose(owners: Mapping[str, Any], name: str) -> tuple[str, str]:
     raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
 
 
-def _stacked(settings: Sequence[Setting], seeds: Sequence[int]) -> tuple[Setting, Any, tuple[int, int]]:
-    """One setting for all: leaves that vary have leading axes (seeds, members of each), or the one they vary along.
+def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, Varies, tuple[int, int]]:
+    """The parameters of all members: a leaf has leading axes (seeds, members of each seed), or those it varies along.
 
-    Also says which axes a leaf varies along, and how long they are. Seeds that differ in how many members they have are no
-    axis: then all members lie along the second.
+    Also returns along which axes each leaf varies, and how long they are. If seeds have different numbers of members, all
+    members lie along the second axis.
     """
     count = len(set(seeds))
-    shape = (count, len(settings) // count)
+    shape = (count, len(params) // count)
     if any(seeds.count(seed) != shape[1] for seed in seeds):
-        shape = (1, len(settings))
-    leaves, structures = zip(*(jax.tree.flatten(s) for s in settings), strict=True)
+        shape = (1, len(params))
+    leaves, structures = zip(*(jax.tree.flatten(p) for p in params), strict=True)
     out, varies = [], []
     for column in zip(*leaves, strict=True):
         keys = jnp.issubdtype(getattr(column[0], "dtype", float), jax.dtypes.prng_key)
@@ -244,11 +284,8 @@ def _stacked(settings: Sequence[Setting], seeds: Sequence[int]) -> tuple[Setting
         plain = plain.reshape(*shape, *plain.shape[1:])
         along = bool((plain != plain[:1]).any()), bool((plain != plain[:, :1]).any())
         cut = (slice(None) if along[0] else 0, slice(None) if along[1] else 0)
-        # numbers in NumPy: moved to the device once
-        out.append(
-            jax.random.wrap_key_data(jnp.asarray(plain[cut]), impl=jax.random.key_impl(column[0]))
-            if keys
-            else plain[cut]
-        )
+        # numbers stay in NumPy, and move to the device once
+        leaf = plain[cut]
+        out.append(jax.random.wrap_key_data(jnp.asarray(leaf), impl=jax.random.key_impl(column[0])) if keys else leaf)
         varies.append(along)
     return jax.tree.unflatten(structures[0], out), tuple(varies), shape

@@ -1,9 +1,7 @@
-"""Rounds over more clients than can be held: the rows and the memories of a round's participants, and no others', are there.
+"""Rounds over more clients than fit in memory: only the rows and states of a round's participants are loaded.
 
-Each round is a program of its own (`xla_round.round_of`, the round of `simulate`). While the device works on one, the rows of
-the next cohort are fetched: who takes part is a function of (seed, round).
-
-What clients remember, for the few of many that ever took part: fetched before a round, written back after it.
+Each round is a program of its own (`xla.round_of`, the round of `simulate`). While the device computes one round, the rows of
+the next participants are read, which is possible because participation is a function of (seed, round).
 """
 
 from __future__ import annotations
@@ -17,33 +15,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import ArrayLike
 
 from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.validation import check_callable, check_int
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, PyTree
 from compfed.errors import Divergence, InputError
-from compfed.monitor import Progress, Recorder, Run
+from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import (
     InclusionProbabilities,
     Scheme,
-    averaging_of,
     few_of_many,
-    odds,
+    inclusion_probabilities,
     participants,
     participation_ranks,
     run_key,
+    sample_mean_weights,
     scheme_in_use,
-)
-from compfed.simulation.evaluation import measured
-from compfed.simulation.run_spec import checked
-from compfed.simulation.simulate import at_once_for
-from compfed.simulation.xla import Carry, Plan, Sample, Setting, options, round_of
+)  # fmt: skip
+from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.options import check_options
+from compfed.simulation.simulate import clients_at_once_for
+from compfed.simulation.xla import Carry, Parameters, ProgramOptions, Sample, compiler_options, round_of
 from compfed.trace import Trace
 
-DRAWN = 64  # rounds whose participants are drawn together
+DRAWN_TOGETHER = 64  # rounds whose participants are drawn in one call
 
 
 def simulate_out_of_core(
@@ -56,26 +55,67 @@ def simulate_out_of_core(
     sampling: Scheme | None = None,
     record_every: int = 1,
     seed: int = 0,
-    x0: Any = None,
-    x_star: Any = None,
+    x0: ArrayLike | None = None,
+    x_star: ArrayLike | None = None,
     measure_on: Problem | None = None,
     resume: Trace | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """`simulate` for a federation of any size: only what a round's participants have is in memory, at a cost that does
-    not depend on how many others there are.
+    """Simulate rounds with only the participants of a round in memory.
 
-    Takes what `simulate` does; the models are the same to rounding. Objective and gradient mapping would cost a pass over
-    all clients, so they are not in the trace: `problem.objective(trace.x)` gives the one when it is wanted, and
+    The cost of a round does not depend on the number of clients, except under the sampling scheme "proportional" (for unequal
+    weights). Models are those of `simulate` up to rounding. Objective and gradient mapping would take a pass over all clients,
+    so the trace has none; `problem.objective(trace.x)` computes the objective.
 
-    - `measure_on`: a problem to measure every recorded model on, such as `problem.subset(range(100))` or rows held out;
-      adds the columns `subset_objective` and `subset_gradient_mapping`, and `provenance["measured_on"]`.
+    Parameters
+    ----------
+    problem : LazyProblem
+        A problem that reads the rows of a client when they are needed.
+    algorithm : Algorithm
+    rounds : int
+        Number of communication rounds.
+    participants : int
+        Clients per round, drawn anew for each.
+    batch_size : int, optional
+        Rows per local gradient; full gradients if left out.
+    sampling : {"proportional", "uniform", "self-normalised"}, optional
+        Estimator of the mean over all clients from a sample; by default the first of the method's own `schemes`.
+    record_every : int, default=1
+        Record every k-th round, and the last.
+    seed : int, default=0
+        Seed of mini-batches and participation.
+    x0 : array of shape (d,), optional
+        Start of the method's own variable; zero if left out.
+    x_star : array of shape (d,), optional
+        The minimiser; adds the column "optimality".
+    measure_on : Problem, optional
+        A problem on which every recorded model is evaluated, such as `problem.subset(range(100))` or rows held out. Adds the
+        columns "subset_objective" and "subset_gradient_mapping".
+    resume : Trace, optional
+        A trace of `simulate_out_of_core` to continue.
+    progress : callable, optional
+        Called with (rounds done, rounds in all).
 
-    The sampling scheme "proportional" (of unequal weights) puts all clients in a new order in every round, which does cost
-    in proportion to n.
+    Returns
+    -------
+    Trace
+
+    Raises
+    ------
+    Divergence
+        The model is no longer finite. The error has the trace so far.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> sites = cf.data.synthetic(clients=50, samples=10, features=4)
+    >>> problem = cf.LazyProblem(cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), sites)
+    >>> trace = cf.simulation.simulate_out_of_core(problem, cf.algorithms.FedDA(eta=0.5), 5, participants=10)
+    >>> len(trace)
+    6
     """
     check_int(participants, "participants", 1, " It is how many clients are in memory at once.")
-    run = checked(
+    run = check_options(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, kind=LazyProblem,
     )  # fmt: skip
@@ -85,67 +125,69 @@ def simulate_out_of_core(
             f"measure_on must be a compfed.Problem with {problem.d} coefficients, such as problem.subset(range(100)); got "
             f"{measure_on!r:.80}."
         )
-    problem.members()  # it looks at a few clients: better now than after the last round
-    recorder = Recorder(run, "simulate_out_of_core", None if measure_on is None else partial(_measured_on, measure_on))
-    recorder.more["measured_on"] = None if measure_on is None else measure_on.describe()
+    problem.members()  # reads a few clients: an error shows before the first round
+    evaluate = None if measure_on is None else partial(_subset_columns, measure_on)
+    monitor = Monitor(run, "simulate_out_of_core", evaluate)
+    monitor.provenance["measured_on"] = None if measure_on is None else measure_on.describe()
     with precision(problem.dtype):
-        return _Cohorts(run, problem, recorder).run_all(progress)
+        return _OutOfCore(run, problem, monitor).run_all(progress)
 
 
-def _measured_on(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"subset_{name}": values for name, values in measured(problem, X).items()}
+def _subset_columns(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"subset_{name}": values for name, values in evaluate_models(problem, X).items()}
 
 
 class Cohort(NamedTuple):
-    """The participants of a round, the largest first: as `simulate` has them."""
+    """The participants of a round, the largest first, as in the data set of `simulate`."""
 
     who: np.ndarray
     data: PaddedDataset
     sample: Sample
 
 
-class _Cohorts:
-    def __init__(self, run: Run, problem: LazyProblem, recorder: Recorder):
-        self.run, self.problem, self.recorder = run, problem, recorder
+class _OutOfCore:
+    """One run: its server state, the stored client states, and the participants drawn ahead."""
+
+    def __init__(self, run: RunOptions, problem: LazyProblem, monitor: Monitor):
+        self.run, self.problem, self.monitor = run, problem, monitor
         k = run.participants
         self.scheme: Scheme = scheme_in_use(run.sampling, problem.weights, k)
-        self.odds = odds(problem.weights, k) if self.scheme == "proportional" else None
-        self.key = run_key(run.seed)
-        self.setting = Setting(run.algorithm, problem.loss, problem.regulariser, self.key)
+        proportional = self.scheme == "proportional"
+        self.probabilities = inclusion_probabilities(problem.weights, k) if proportional else None
+        self.params = Parameters(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed))
         self.server, first = run.algorithm.init(jnp.asarray(run.x0))
         saved = None if run.resume is None else run.resume.state
         if saved is None:
-            self.memories = Memories(problem.n, first)
+            self.states = ClientStates(problem.n, first)
         else:
             leaves = [jnp.asarray(leaf) for leaf in saved.server]
             self.server = jax.tree.unflatten(jax.tree.structure(self.server), leaves)
-            self.memories = Memories(problem.n, first, saved.of, saved.clients)
+            self.states = ClientStates(problem.n, first, saved.of, saved.clients)
         self.drawn: np.ndarray = np.zeros((0, k), int)  # participants of the rounds from `drawn_from` on
         self.drawn_from = run.start
 
     def run_all(self, progress: Progress | None) -> Trace:
-        run, recorder, marks = self.run, self.recorder, set(self.run.recorded())
+        run, monitor = self.run, self.monitor
         carry = Carry(self.server, None, jnp.zeros((), run.problem.dtype), jnp.int32(run.start), jnp.int32(0))
         if run.resume is None:
             self._record(carry, 0, 0.0)
-        last = run.start + run.rounds
         cohort = self._cohort(run.start) if run.rounds else None
-        shapes: set[Any] = set()
-        worked = 0.0
-        for r in range(run.start, last):
+        shapes: set[tuple[int, ...]] = set()
+        seconds = 0.0
+        for r in range(run.start, run.last):
             assert cohort is not None
-            if cohort.data.A.shape not in shapes:  # compiled outside the time that is noted
+            if cohort.data.A.shape not in shapes:  # compiled outside the recorded time
                 shapes.add(cohort.data.A.shape)
                 jax.block_until_ready(self._round(cohort, carry))
             began = time.perf_counter()
             carry, who = self._round(cohort, carry), cohort.who
-            cohort = self._cohort(r + 1) if r + 1 < last else None  # while the device works
-            self.memories.keep(who, carry.clients)
-            worked += time.perf_counter() - began
-            if r + 1 in marks:
-                self._record(carry, r + 1, worked)
-                worked = 0.0
-                if recorder.blown:
+            cohort = self._cohort(r + 1) if r + 1 < run.last else None  # while the device computes
+            self.states.store(who, carry.clients)
+            seconds += time.perf_counter() - began
+            if run.is_recorded(r + 1):
+                self._record(carry, r + 1, seconds)
+                seconds = 0.0
+                if monitor.done:
                     break
             if progress is not None:
                 progress(r + 1 - run.start, run.rounds)
@@ -153,56 +195,57 @@ class _Cohorts:
 
     def _round(self, cohort: Cohort, carry: Carry) -> Carry:
         data, batch = cohort.data, self.run.batch_size
-        plan = Plan(self.run.participants, batch, at_once_for(data.A.nbytes, batch), None, self.scheme)
-        clients = self.memories.fetch(cohort.who)
-        return _program()(self.setting, data, plan, carry._replace(clients=clients), cohort.sample)
+        at_once = clients_at_once_for(data.A.nbytes, batch)
+        options = ProgramOptions(self.run.participants, batch, at_once, None, self.scheme)
+        clients = self.states.load(cohort.who)
+        return _program()(self.params, data, options, carry._replace(clients=clients), cohort.sample)
 
     def _cohort(self, r: int) -> Cohort:
         if r >= self.drawn_from + len(self.drawn):
-            rounds = jnp.arange(r, r + DRAWN, dtype=jnp.int32)
-            given = (self.problem.n, self.run.participants, self.scheme)
-            self.drawn, self.drawn_from = np.asarray(_draws(self.key, rounds, self.odds, *given)), r
+            rounds = jnp.arange(r, r + DRAWN_TOGETHER, dtype=jnp.int32)
+            static = (self.problem.n, self.run.participants, self.scheme)
+            self.drawn = np.asarray(_draw(self.params.key, rounds, self.probabilities, *static))
+            self.drawn_from = r
         who = self.drawn[r - self.drawn_from]
         who = who[np.argsort(-self.problem.sites.sizes[who], kind="stable")]
         data = self.problem.cohort(who, like_all=self.run.batch_size is not None)
-        of_odds = None if self.odds is None else self.odds.weight[who].astype(self.problem.dtype)
+        given = self.probabilities
+        drawn_weight = None if given is None else given.weight[who].astype(self.problem.dtype)
         p: Any = self.problem.weights[who].astype(self.problem.dtype)
-        weight, share = averaging_of(self.scheme, of_odds, p, self.problem.n)
-        return Cohort(who, data, Sample(None, weight, p.dtype.type(share), p))
+        weights, weight = sample_mean_weights(self.scheme, drawn_weight, p, self.problem.n)
+        return Cohort(who, data, Sample(None, weights, p.dtype.type(weight), p))
 
     def _record(self, carry: Carry, r: int, seconds: float) -> None:
-        if bad := int(carry.bad):  # a bounded g can hide it: the model is finite where the server's state is not
-            self.recorder.blown = bad
-            return
-        x = np.asarray(_solution(self.setting, carry.server))
-        self.recorder.add(np.array([r]), x[None], {"drift": np.asarray(carry.drift)[None]}, seconds)
+        x = np.asarray(_solution(self.params, carry.server))
+        columns = {"drift": np.asarray(carry.drift)[None]}
+        self.monitor.record(np.array([r]), x[None], columns, seconds, int(carry.not_finite))
 
     def _trace(self, carry: Carry) -> Trace:
-        of, leaves = self.memories.saved()
-        trace = self.recorder.trace(carry.server, leaves)
-        if self.recorder.blown:
+        of, leaves = self.states.saved()
+        trace = self.monitor.trace(carry.server, leaves)
+        if self.monitor.diverged:
             raise Divergence(trace.provenance["diverged"], trace)
         assert trace.state is not None
         return replace(trace, state=replace(trace.state, of=of))
 
 
-def _round_of(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry, sample: Sample) -> Carry:
-    return round_of(setting, data, plan, [], carry, sample)
+def _round_of(params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry, sample: Sample) -> Carry:
+    return round_of(params, data, options, [], carry, sample)
 
 
 @cache
 def _program() -> Any:
-    return jit(_round_of, static_argnames="plan", compiler_options=options())
+    return jit(_round_of, static_argnames="options", compiler_options=compiler_options())
 
 
 @jit
-def _solution(setting: Setting, server: Any) -> Array:
-    return setting.algorithm.solution(setting.g, server)
+def _solution(params: Parameters, server: PyTree) -> Array:
+    return params.algorithm.solution(params.g, server)
 
 
 @jit(static_argnames=("n", "k", "scheme"))
-def _draws(key: Array, rounds: Array, given: InclusionProbabilities | None, n: int, k: int, scheme: Scheme) -> Array:
-    """Who takes part in each of the rounds, by number."""
+def _draw(key: Array, rounds: Array, given: InclusionProbabilities | None, n: int, k: int, scheme: Scheme) -> Array:
+    """The participants of each of the rounds, by number."""
 
     def one(r: Array) -> Array:
         if k == n:
@@ -214,57 +257,64 @@ def _draws(key: Array, rounds: Array, given: InclusionProbabilities | None, n: i
     return jax.lax.map(one, rounds)
 
 
-ELSE = -1  # stands for everybody who has not taken part
+OTHERS = -1  # stands for all clients that have not taken part yet
 
 
-class Memories:
-    """One row per client that took part, in the order of their first rounds; the others are as at the start.
+class ClientStates:
+    """The states of the clients that have taken part, one row each; those of all others are the initial state.
 
-    Memory grows with the clients seen, not with n but for one number each.
+    Memory grows with the clients that took part; of n it needs one number per client.
+
+    Parameters
+    ----------
+    n : int
+        Number of clients.
+    first : pytree
+        The initial state of every client.
+    of, leaves : arrays, optional
+        The result of `saved`, to resume from.
     """
 
-    def __init__(self, n: int, first: Any, of: np.ndarray | None = None, leaves: list[np.ndarray] | None = None):
-        """`first` is what everybody remembers at the start; `of` and `leaves` are what `saved` returned."""
-        blank, self.structure = jax.tree.flatten(first)
-        self.blank = [np.asarray(leaf) for leaf in blank] if leaves is None else [leaf[-1] for leaf in leaves]
-        self.seen = np.zeros(0, np.int32) if of is None else of[:-1].astype(np.int32)
-        self.used = len(self.seen)
-        self.rows = [leaf[None] for leaf in self.blank] if leaves is None else [np.array(leaf) for leaf in leaves]
-        self.place = np.full(n if self.blank else 0, -1, np.int32)
-        if self.blank:
-            self.place[self.seen] = np.arange(self.used)
+    def __init__(self, n: int, first: PyTree, of: np.ndarray | None = None, leaves: list[np.ndarray] | None = None):
+        initial, self.structure = jax.tree.flatten(first)
+        self.initial = [np.asarray(leaf) for leaf in initial] if leaves is None else [leaf[-1] for leaf in leaves]
+        self.clients = np.zeros(0, np.int32) if of is None else of[:-1].astype(np.int32)
+        self.used = len(self.clients)
+        self.rows = [leaf[None] for leaf in self.initial] if leaves is None else [np.array(leaf) for leaf in leaves]
+        self.place = np.full(n if self.initial else 0, -1, np.int32)  # the row of each client
+        if self.initial:
+            self.place[self.clients] = np.arange(self.used)
 
-    def fetch(self, who: np.ndarray) -> Any:
-        """The memories of some clients, stacked."""
-        if self.blank:
-            self._welcome(who[self.place[who] < 0])
+    def load(self, who: np.ndarray) -> PyTree:
+        """The states of some clients, stacked."""
+        if self.initial:
+            self._add(who[self.place[who] < 0])
         return jax.tree.unflatten(self.structure, [rows[self.place[who]] for rows in self.rows])
 
-    def keep(self, who: np.ndarray, memories: Any) -> None:
-        """What they remember from now on."""
-        for rows, leaf in zip(self.rows, jax.tree.leaves(memories), strict=True):
+    def store(self, who: np.ndarray, states: PyTree) -> None:
+        """Replace the states of some clients."""
+        for rows, leaf in zip(self.rows, jax.tree.leaves(states), strict=True):
             rows[self.place[who]] = np.asarray(leaf)
 
     def saved(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Whose rows they are, and the rows; the last one is everybody else's."""
-        leaves = [
-            np.concatenate([rows[: self.used], blank[None]]) for rows, blank in zip(self.rows, self.blank, strict=True)
-        ]
-        return np.append(self.seen[: self.used], ELSE), leaves
+        """The clients, and their rows; the last row is that of all others."""
+        pairs = zip(self.rows, self.initial, strict=True)
+        leaves = [np.concatenate([rows[: self.used], initial[None]]) for rows, initial in pairs]
+        return np.append(self.clients[: self.used], OTHERS), leaves
 
-    def _welcome(self, new: np.ndarray) -> None:
+    def _add(self, new: np.ndarray) -> None:
         last, self.used = self.used, self.used + len(new)
-        if self.used > len(self.seen):
-            room = max(2 * len(self.seen), self.used)
-            self.seen = _longer(self.seen, room)
-            self.rows = [_longer(rows, room) for rows in self.rows]
-        self.seen[last : self.used] = new
+        if self.used > len(self.clients):
+            room = max(2 * len(self.clients), self.used)
+            self.clients = _grown(self.clients, room)
+            self.rows = [_grown(rows, room) for rows in self.rows]
+        self.clients[last : self.used] = new
         self.place[new] = np.arange(last, self.used)
-        for rows, blank in zip(self.rows, self.blank, strict=True):
-            rows[last : self.used] = blank
+        for rows, initial in zip(self.rows, self.initial, strict=True):
+            rows[last : self.used] = initial
 
 
-def _longer(rows: np.ndarray, room: int) -> np.ndarray:
-    longer = np.empty((room, *rows.shape[1:]), rows.dtype)
-    longer[: min(len(rows), room)] = rows[:room]
-    return longer
+def _grown(rows: np.ndarray, room: int) -> np.ndarray:
+    grown = np.empty((room, *rows.shape[1:]), rows.dtype)
+    grown[: min(len(rows), room)] = rows[:room]
+    return grown

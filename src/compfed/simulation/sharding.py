@@ -1,14 +1,18 @@
-"""The clients of a simulation shared out over the devices of a mesh, which may belong to several processes and hosts.
+"""The clients of a simulation sharded over the devices of a mesh, which may belong to several processes and hosts.
 
-Every device runs the program of `simulate` on its own clients; what crosses is a round's sums. Where the clients of a bucket are
-no multiple of the devices, places are left that nobody has: clients without weight, whose answers count nothing.
+Every device runs the program of `simulate` on its own clients; only the sums of a round cross. Where the clients of a bucket
+are not a multiple of the devices, padding clients with weight 0 fill the mesh.
 """
 
 from __future__ import annotations
 
 import functools
 import os
+import runpy
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,123 +22,121 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from compfed._utils.arrays import empty_aligned
 from compfed._utils.compilation import jit, keep_cores_awake
 from compfed._utils.precision import precision
-from compfed.errors import Divergence, InputError
-from compfed.monitor import Progress, Recorder, Run, first_state
+from compfed._utils.validation import check_int
+from compfed.errors import InputError
+from compfed.monitor import Monitor, Progress, RunOptions, first_state
 from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.sampling import run_key
-from compfed.simulation.evaluation import measured
-from compfed.simulation.simulate import Measured, Pace, drive, finished, half_a_second, planned, rows_of
+from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.simulate import Evaluate, Pace, drive, finish, parameters, program_options, rows_of
 from compfed.simulation.xla import (
     BUFFER,
     Carry,
     Layout,
     Measure,
-    Plan,
-    Setting,
-    Stop,
+    Parameters,
+    ProgramOptions,
+    compiler_options,
     grid_rounds,
-    options,
     single_rounds,
-)
+)  # fmt: skip
 from compfed.trace import Trace
 
 AXIS = "clients"
 BY_CLIENT = PartitionSpec(AXIS)
-EVERYWHERE: Any = PartitionSpec()
-OF_CARRY = Carry(EVERYWHERE, PartitionSpec(None, AXIS), EVERYWHERE, EVERYWHERE, EVERYWHERE)
+REPLICATED: Any = PartitionSpec()
+OF_CARRY = Carry(REPLICATED, PartitionSpec(None, AXIS), REPLICATED, REPLICATED, REPLICATED)
+WAIT = 300  # seconds for all processes to join
 
 
-class Shared(NamedTuple):
+class ShardedData(NamedTuple):
     """The rows of a problem on a mesh."""
 
     store: PaddedDataset
     layout: Layout
-    slots: np.ndarray  # position in the problem's store of the client in each place; -1 for nobody
+    slots: np.ndarray  # position in the problem's data set of the client in each place; -1 for padding
 
 
-def simulated_on(
-    devices: Any, run: Run, stop: Stop | None, *, progress: Progress | None = None, measure: Measure | None = None
+def simulate_on_mesh(
+    devices: object, run: RunOptions, progress: Progress | None = None, measure: Measure | None = None
 ) -> Trace:
-    """A checked run with its clients shared out over `devices`."""
+    """Run checked options with the clients sharded over `devices`."""
     if measure is not None:
         raise InputError(
             "measure looks at all clients at once, which are on several devices here; leave measure or mesh out."
         )
-    # measured by the devices together: no process need have all rows on one of them
-    stop = Stop(-1.0, 1.0 / rows_of(run).lipschitz) if stop is None else stop
-    return _simulated(_checked_mesh(devices), run, stop, progress, None, _steady)
+    if run.tol is None:  # the devices evaluate models together: no process need have all rows
+        run = replace(run, tol=-1.0, step=1.0 / rows_of(run).lipschitz)
+    return _simulate(_check_mesh(devices), run, progress, None, _doubling)
 
 
-def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
-    """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
+def simulate_on_cores(run: RunOptions, progress: Progress | None = None) -> Trace:
+    """Run checked options on the CPU devices of this process, which has all rows and evaluates models itself."""
     problem = rows_of(run)
     with keep_cores_awake():
-        return _simulated(
-            cores_for(problem), run, stop, progress, lambda models: [measured(problem, *models)], half_a_second
-        )
+        return _simulate(core_mesh(problem), run, progress, lambda x: [evaluate_models(problem, *x)], None)
 
 
-def cores_for(problem: Problem) -> Mesh:
-    """The CPU devices of this process. One device uses several cores by splitting every single product among them, and waits
-    for the last after each; on a mesh a core has its own clients, and waits once a round."""
+def core_mesh(problem: Problem) -> Mesh:
+    """The CPU devices of this process.
+
+    One device uses several cores by splitting every product among them, and waits for the last core after each. On a mesh
+    each core has its own clients, and waits once a round.
+    """
     return Mesh(np.array(jax.devices()[: problem.n]), (AXIS,))
 
 
-def _simulated(
-    mesh: Mesh, run: Run, stop: Stop | None, progress: Progress | None, measure: Measured | None, pace: Pace
+def _simulate(
+    mesh: Mesh, run: RunOptions, progress: Progress | None, evaluate: Evaluate | None, pace: Pace | None
 ) -> Trace:
-    problem, recorder = rows_of(run), Recorder(run, "simulate")
-    plan, odds = planned(run, None)
-    recorder.more["mesh"] = described(mesh)
-    with precision(problem.dtype):
-        setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
-        there = OnMesh(mesh, [run], setting, plan)
-        carry = drive(there.rounds, there.first_carry(), [recorder], progress, measure, pace)
-        trace = finished(recorder, there.collected(carry), 0)
-    if recorder.blown:
-        raise Divergence(trace.provenance["diverged"], trace)
-    return trace
+    monitor = Monitor(run, "simulate")
+    options, probabilities = program_options(run, None)
+    monitor.provenance["mesh"] = described(mesh)
+    with precision(run.problem.dtype):
+        sharded = ShardedRounds(mesh, [run], parameters(run, probabilities), options)
+        carry = drive(sharded.rounds, sharded.first_carry(), [monitor], progress, evaluate, pace)
+        return finish(monitor, sharded.collect(carry), 0)
 
 
 def described(mesh: Mesh) -> dict[str, int]:
+    """The mesh in the provenance of a trace."""
     return {"devices": mesh.size, "processes": len({device.process_index for device in mesh.devices.flat})}
 
 
-def _steady(batch: int, seconds: float) -> int:
-    """Not by the clock, which is another in every process: all of them have to do the same rounds."""
+def _doubling(batch: int, seconds: float) -> int:
+    """Records of the next call. It ignores the clock, which differs between processes: all must do the same rounds."""
     return min(2 * batch, BUFFER)
 
 
-class OnMesh:
-    """A run on a mesh, or the members of a grid, which `xla_program.grid_rounds` has told apart (`varies`, `shape`)."""
+class ShardedRounds:
+    """The rounds of a run on a mesh, or of the members of a grid with (`varies`, `shape`) as in `xla.grid_rounds`."""
 
     def __init__(
         self,
         mesh: Mesh,
-        runs: Sequence[Run],
-        setting: Setting,
-        plan: Plan,
+        runs: Sequence[RunOptions],
+        params: Parameters,
+        options: ProgramOptions,
         members: tuple[tuple[tuple[bool, bool], ...], tuple[int, int]] | None = None,
     ):
         self.mesh, self.runs = mesh, runs
-        self.shared = _shared(rows_of(runs[0]), mesh)
-        at_once = None if plan.at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
-        self.plan = plan._replace(axis=AXIS, at_once=at_once)
-        key: Any = np.asarray(jax.random.key_data(setting.run))
-        self.setting = _everywhere(mesh, setting._replace(run=key, layout=self.shared.layout))
-        if members is not None:  # where clients are is the same for all of them
+        self.data = _sharded(rows_of(runs[0]), mesh)
+        at_once = None if options.clients_at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
+        self.options = options._replace(axis=AXIS, clients_at_once=at_once)
+        key: Any = np.asarray(jax.random.key_data(params.key))
+        self.params = _replicated(mesh, params._replace(key=key, layout=self.data.layout))
+        if members is not None:  # the layout of the clients is the same for all of them
             varies, shape = members
-            members = (*varies, *[(False, False)] * len(self.shared.layout)), shape
+            members = (*varies, *[(False, False)] * len(self.data.layout)), shape
         self.program = functools.partial(_program(members is not None), members=members)
 
     def rounds(self, carry: Carry, records: int, every: int) -> Any:
-        return self.program(self.setting, self.shared.dataset, self.plan, self.mesh, carry, records, every)
+        return self.program(self.params, self.data.store, self.options, self.mesh, carry, records, every)
 
     def first_carry(self) -> Carry:
-        """Where the runs start, with the member axis that `drive` expects."""
-        mesh, slots = self.mesh, self.shared.slots
-        order = rows_of(self.runs[0]).order[np.maximum(slots, 0)]  # who is nobody remembers what the first one does
+        """The start of the runs, with the member axis that `drive` expects."""
+        mesh, slots = self.mesh, self.data.slots
+        order = rows_of(self.runs[0]).order[np.maximum(slots, 0)]  # padding clients get a copy of client 0's state
         n = len(slots) // mesh.size
         server, clients = jax.tree.map(lambda *leaves: np.stack(leaves), *map(first_state, self.runs))
 
@@ -152,39 +154,41 @@ class OnMesh:
             np.full(count, first.start, np.int32),
             np.zeros(count, np.int32),
         )
-        return Carry(_everywhere(mesh, server), jax.tree.map(by_client, clients), *_everywhere(mesh, numbers))
+        return Carry(_replicated(mesh, server), jax.tree.map(by_client, clients), *_replicated(mesh, numbers))
 
-    def collected(self, carry: Carry) -> Carry:
-        """With the memories of all clients in the order of the problem's store, known to every process."""
-        everywhere = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, EVERYWHERE))(carry.clients)
-        place = np.asarray(self.shared.layout.place)
+    def collect(self, carry: Carry) -> Carry:
+        """The carry with the states of all clients in the order of the problem's data set, in every process."""
+        everywhere = jax.jit(lambda tree: tree, out_shardings=NamedSharding(self.mesh, REPLICATED))(carry.clients)
+        place = np.asarray(self.data.layout.place)
         return carry._replace(clients=jax.tree.map(lambda leaf: np.asarray(leaf)[:, place], everywhere))
 
 
 def _mesh_rounds(
-    setting: Setting, data: PaddedDataset, plan: Plan, mesh: Mesh, carry: Carry, records: int, every: int, members: Any
-) -> Any:
-    def on_one(setting: Setting, data: PaddedDataset, carry: Carry, records: int, every: int) -> Any:
-        setting = setting._replace(run=jax.random.wrap_key_data(setting.run, impl="threefry2x32"))
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, mesh: Mesh, carry: Carry, records: int, every: int,
+    members: Any,
+) -> Any:  # fmt: skip
+    def on_device(params: Parameters, data: PaddedDataset, carry: Carry, records: int, every: int) -> Any:
+        params = params._replace(key=jax.random.wrap_key_data(params.key, impl="threefry2x32"))
         if members is None:
-            return single_rounds(setting, data, plan, carry, records, every)
-        return grid_rounds(setting, data, plan, carry, records, every, *members)
+            return single_rounds(params, data, options, carry, records, every)
+        return grid_rounds(params, data, options, carry, records, every, *members)
 
     return jax.shard_map(
-        on_one,
+        on_device,
         mesh=mesh,
-        in_specs=(EVERYWHERE, BY_CLIENT, OF_CARRY, EVERYWHERE, EVERYWHERE),
-        out_specs=(OF_CARRY, EVERYWHERE, EVERYWHERE),
-        check_vma=False,  # loops over sums of all devices are alike on all of them, which JAX cannot see
-    )(setting, data, carry, records, every)
+        in_specs=(REPLICATED, BY_CLIENT, OF_CARRY, REPLICATED, REPLICATED),
+        out_specs=(OF_CARRY, REPLICATED, REPLICATED),
+        check_vma=False,  # JAX cannot see that loops over sums of all devices are the same on all of them
+    )(params, data, carry, records, every)
 
 
 @functools.cache
 def _program(grid: bool) -> Any:
-    return jit(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
+    static = ("options", "mesh", "members")
+    return jit(_mesh_rounds, static_argnames=static, compiler_options=compiler_options(grid))
 
 
-def _checked_mesh(devices: Any) -> Mesh:
+def _check_mesh(devices: Any) -> Mesh:
     """A mesh of one axis over the devices given."""
     found = devices.devices.ravel() if isinstance(devices, Mesh) else devices
     found: Any = np.array(found, object) if isinstance(found, (list, tuple, np.ndarray)) else np.zeros(0)
@@ -197,11 +201,11 @@ def _checked_mesh(devices: Any) -> Mesh:
     return Mesh(found, (AXIS,))
 
 
-# --- where clients and rows go ---
+# --- placement of clients and rows ---
 
 
 def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
-    """(devices, places each): the positions of clients, -1 for nobody; and the buckets of one device."""
+    """(devices, places each): the positions of clients, -1 for padding; and the buckets of one device."""
     parts, mine, start = [], [], 0
     for k, rows in buckets:
         each = -(-k // devices)
@@ -213,28 +217,28 @@ def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarr
     return np.concatenate(parts, axis=1), tuple(mine)
 
 
-def _shared(problem: Problem, mesh: Mesh) -> Shared:
-    """The rows on the mesh; made once for a problem, whose copies with another regulariser share them."""
+def _sharded(problem: Problem, mesh: Mesh) -> ShardedData:
+    """The rows on the mesh; made once for a problem, and shared by its copies with another regulariser."""
     kept = problem.cache.setdefault("on a mesh", {})
     if mesh not in kept:
         kept.clear()
-        kept[mesh] = _share_out(problem.dataset, mesh)
+        kept[mesh] = _shard(problem.dataset, mesh)
     return kept[mesh]
 
 
-def _share_out(store: PaddedDataset, mesh: Mesh) -> Shared:
+def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
     slots, buckets = _slots(store.buckets, mesh.size)
     whole: Any = jax.tree.map(np.asarray, store)
     room = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # of each place of a device
     begin = np.cumsum(room) - room
 
     def clients(values: np.ndarray, none: float | None = None) -> Callable[[int], np.ndarray]:
-        """What the clients of a device have; for nobody, `none`, or what the first client has."""
+        """The values of the clients of a device; padding has `none`, or the value of client 0."""
         fill = values[0] if none is None else values.dtype.type(none)
         return lambda j: np.where(slots[j] < 0, fill, values[slots[j]])
 
     def rows(values: np.ndarray, none: float | None = None) -> Callable[[int], np.ndarray]:
-        """Their rows; for nobody, rows of the first client of all, whose numbers a loss can deal with."""
+        """The rows of the clients of a device; padding has rows of client 0, at which a loss is finite."""
 
         def of_device(j: int) -> np.ndarray:
             there = np.repeat(slots[j] >= 0, room)
@@ -261,7 +265,7 @@ def _share_out(store: PaddedDataset, mesh: Mesh) -> Shared:
     made = PaddedDataset(**{name: _by_device(mesh, part) for name, part in parts.items()}, buckets=buckets)
     place: Any = np.empty(len(whole.weight), np.int32)
     place[slots[slots >= 0]] = np.flatnonzero(slots.ravel() >= 0)
-    return Shared(made, Layout(whole.ids, whole.weight, place), slots.ravel())
+    return ShardedData(made, Layout(whole.ids, whole.weight, place), slots.ravel())
 
 
 def _by_device(mesh: Mesh, part: Callable[[int], np.ndarray]) -> jax.Array:
@@ -276,17 +280,50 @@ def _by_device(mesh: Mesh, part: Callable[[int], np.ndarray]) -> jax.Array:
 
 
 def _start(index: Any) -> int:
-    """Where a slice begins; that of a single device says nothing."""
+    """The first position of a slice; that of a single device has none."""
     return index.start or 0
 
 
-def _everywhere(mesh: Mesh, tree: Any) -> Any:
-    """Arrays on every device; plain numbers stay what they are."""
+def _replicated(mesh: Mesh, tree: Any) -> Any:
+    """The arrays on every device; plain numbers stay as they are."""
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             return leaf
         values = np.asarray(leaf)
-        return jax.make_array_from_callback(values.shape, NamedSharding(mesh, EVERYWHERE), lambda index: values[index])
+        return jax.make_array_from_callback(values.shape, NamedSharding(mesh, REPLICATED), lambda index: values[index])
 
     return jax.tree.map(one, tree)
+
+
+# --- several processes ---
+
+
+def run_script(
+    script: Path, arguments: Sequence[str], *, coordinator: str, process_id: int, processes: int, wait: int = WAIT
+) -> None:
+    """Join the other processes and run a script, with the devices of all processes in `jax.devices()`.
+
+    `coordinator` is the address of process 0. Sums cross by gloo between CPUs and by NCCL between GPUs.
+    """
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise InputError(f"--coordinator {coordinator} must be HOST:PORT, the address of process 0.")
+    processes, process_id = check_int(processes, "--processes ", 1), check_int(process_id, "--process-id ", 0)
+    if process_id >= processes:
+        raise InputError(
+            f"--process-id {process_id} must be one of 0 to {processes - 1}: there are --processes {processes}."
+        )
+    if not script.is_file():
+        raise InputError(f"{script}: there is no such script.")
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    try:
+        jax.distributed.initialize(coordinator, processes, process_id, initialization_timeout=wait)
+    except RuntimeError as problem:
+        raise InputError(
+            f"process {process_id} of {processes} could not meet the others at {coordinator} within {wait} s. Start all of "
+            f"them with the same --coordinator and --processes, each with its own --process-id. ({problem!s:.200})"
+        ) from None
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.resolve().parent))  # as `python SCRIPT` does
+    runpy.run_path(str(script), run_name="__main__")

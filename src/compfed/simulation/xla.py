@@ -1,8 +1,7 @@
-"""The round for XLA: the server loop's round (`federation.server`) for all clients of this process at once.
+"""The rounds of a simulation as one XLA program: for one run, for the members of a grid, or for each device of a mesh.
 
-The participants of a round, as the round for XLA needs them: on one device, or on each device of a mesh.
-
-All rounds as one XLA program: rounds, looks, and when to end; for one run, or for the members of a grid.
+`round_of` drives the round of `algorithms.round` for all clients on a device at once. `single_rounds` and `grid_rounds` loop
+over rounds, evaluate the recorded ones, and end where a run has converged or diverged.
 """
 
 from __future__ import annotations
@@ -19,487 +18,443 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.compilation import jit
-from compfed.algorithms.base import Algorithm, Exchange, dense
+from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
+from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.losses import Loss
+from compfed.monitor import has_converged
 from compfed.problem.evaluation import objectives_and_mappings
 from compfed.problem.local_dataset import PaddedDataset, rows_from
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.regularisers import Regulariser
-from compfed.sampling import InclusionProbabilities, Scheme, averaging, client_key, participants
+from compfed.sampling import InclusionProbabilities, Scheme, client_key, mean_weights, participants
 from compfed.simulation.evaluation import own_columns
 from compfed.simulation.pallas.choice import Kernel
-from compfed.simulation.pallas.fetched_rows import Clients, Flat, in_one_piece, rounds_fetching_rows
-from compfed.simulation.pallas.groups import for_kernels
-from compfed.simulation.pallas.rows import Bucket, OnePass, in_buckets, narrowed, widened
-from compfed.simulation.pallas.whole_round import rounds_of_clients
+from compfed.simulation.pallas.kernels import ClientRows, OnePass, rounds_fetching_rows, rounds_of_clients
+from compfed.simulation.pallas.padding import Bucket, Flat, for_kernels, in_buckets, in_one_piece, narrowed, widened
 
-Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, Any, Any], dict[str, Array]]
-Work = Callable[[LocalLoss, Any, Array], tuple[Any, Any, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
+Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, PyTree, PyTree], dict[str, Array]]
+ClientUpdate = Callable[[LocalLoss, PyTree, Array], tuple[PyTree, PyTree, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
+KernelRows = list[Bucket] | Flat  # the rows as a kernel reads them; an empty list without kernels
 
 
-class Plan(NamedTuple):
-    """What shapes the program: changing one of these compiles anew."""
+class ProgramOptions(NamedTuple):
+    """The static options of a program: another value compiles anew."""
 
     participants: int
     batch_size: int | None
-    at_once: int | None  # full gradients: clients worked on side by side; None for all
+    clients_at_once: int | None  # full gradients: clients computed side by side; None for all
     measure: Measure | None
     scheme: Scheme  # of sampling
-    kernel: Kernel | None = None  # on a GPU: how rows are read
-    axis: str | None = None  # of the mesh over which clients are shared out; None for one device
+    kernel: Kernel | None = None  # on a GPU
+    axis: str | None = None  # of the mesh over which clients are sharded; None for one device
 
 
-class Stop(NamedTuple):
-    """Stop at the first recorded round whose gradient mapping, with this step, is at most `tol`."""
-
-    tol: float
-    step: float
-
-
-class Setting(NamedTuple):
-    """What may differ between the members of a grid: all leaves."""
+class Parameters(NamedTuple):
+    """The arrays of a program that may differ between the members of a grid."""
 
     algorithm: Algorithm
     loss: Loss
     g: Regulariser
-    run: Array  # key
-    stop: Stop | None = None
-    odds: InclusionProbabilities | None = None  # of clients to be drawn, in the order of the store
+    key: Array  # of the run
+    tol: float | None = None  # stop when the gradient mapping with `step` is at most this
+    step: float | None = None
+    probabilities: InclusionProbabilities | None = None  # in the order of the data set
     layout: Layout | None = None  # of clients on a mesh
 
 
+class Layout(NamedTuple):
+    """All clients of a problem, in the order of its data set, and their places on a mesh."""
+
+    ids: Array
+    weight: Array  # p_i
+    place: Array  # counted device by device, padding included
+
+
 class Carry(NamedTuple):
-    server: Any
-    clients: Any  # stacked, in the order of the store
+    """The state of a run after r rounds."""
+
+    server: PyTree
+    clients: PyTree  # stacked, in the order of the data set
     drift: Array
-    r: Array  # rounds done
-    bad: Array  # the first round whose server state was not finite; 0 while there is none
+    r: Array
+    not_finite: Array  # the first round whose server state was not finite; 0 for none
 
 
-def total(plan: Plan, value: Any) -> Any:
-    """A sum over the clients of this device, over those of all devices."""
-    return value if plan.axis is None else jax.lax.psum(value, plan.axis)
+class Sample(NamedTuple):
+    """The participants of a round, and their weights."""
+
+    who: Array | None  # positions in the data set; None for all clients there
+    mean_weights: Array  # of their updates in the mean
+    weight: Array  # the participation weight
+    p: Array  # their p_i
 
 
 # --- one round ---
 
 
-def _mini_batch_clients(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    buckets: list[Bucket],
-    work: Work,
-    clients: Any,
-    who: Array | None,
-    r: Array,
-):
-    """The participants' work, all at once: rows are gathered by number, so no client's data is copied."""
-    who = jnp.arange(len(data.weight)) if who is None else who
-    capacity = max(rows for _, rows in data.buckets)
-    assert plan.batch_size is not None
-    size = plan.batch_size
+class _Clients(NamedTuple):
+    """The participants on this device in round r; maps a client update over them."""
 
-    def one(i, c):
-        m = data.size[i].astype(jnp.int32)
-        f = MiniBatch(setting.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
-        return work(f, c, client_key(setting.run, r, data.ids[i]))
+    params: Parameters
+    data: PaddedDataset
+    options: ProgramOptions
+    rows: KernelRows
+    who: Array | None
+    r: Array
 
-    return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], clients))
+    def map(self, exchange: Exchange, d: PyTree, states: PyTree) -> tuple[PyTree, PyTree, Array]:
+        """Updates, new states and local models of the participants, stacked; `states` are those of all clients."""
+        g, kernel = self.params.g, self.options.kernel
+        size = self.params.loss.size(self.data.A.shape[1])
+        if kernel is not None and kernel.kind != "one pass":
+            h, d = for_kernels(g, size), widened(d, size)
+            update: ClientUpdate = lambda f, c, key: exchange.client_update(f, h, d, c, key)  # noqa: E731
+            done = self._in_kernels if isinstance(self.rows, list) else self._in_fetching_kernel
+            return narrowed(done(update, states, size), size)
+        update = lambda f, c, key: exchange.client_update(f, g, d, c, key)  # noqa: E731
+        return (self._full_gradients if self.options.batch_size is None else self._mini_batches)(update, states)
 
+    def store(self, states: PyTree, new: PyTree) -> PyTree:
+        """The states of all clients, with the participants' new ones."""
+        return new if self.who is None else jax.tree.map(lambda old, leaf: old.at[self.who].set(leaf), states, new)
 
-def _rounds_fetching_rows(
-    setting: Setting, data: PaddedDataset, plan: Plan, flat: Flat, work: Work, clients: Any, who: Array | None, r: Array
-):
-    """The same, and full gradients of participants: a client's whole round in one kernel, which fetches its rows."""
-    who = jnp.arange(len(data.weight)) if who is None else who
-    capacity = max(rows for _, rows in data.buckets)
-    assert plan.kernel is not None
-    size = setting.loss.size(data.A.shape[1])
-    keys = jax.vmap(lambda i: client_key(setting.run, r, i))(data.ids[who])
-    c = widened(jax.tree.map(lambda leaf: leaf[who], clients), size)
-    where = Clients(keys, data.offset[who], data.size[who], capacity)
-    client: Any = work  # it may ask for gradients only: the choice of kernel saw to that
-    done = rounds_fetching_rows(client, setting.loss, flat, where, plan.batch_size, c, plan.kernel.interpret)
-    return narrowed(done, size)
+    def _key(self, id_: Array) -> Array:
+        return client_key(self.params.key, self.r, id_)
 
+    def _positions(self) -> Array:
+        return jnp.arange(len(self.data.weight)) if self.who is None else self.who
 
-def _full_gradient_clients(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    buckets: list[Bucket],
-    work: Work,
-    clients: Any,
-    who: Array | None,
-    r: Array,
-):
-    """The same with full gradients, bucket by bucket; who does not take part is dropped at the end."""
-    if who is not None and plan.at_once is not None:
-        return _participants_in_turn(setting, data, plan, work, clients, who, r)
-    # a copy of the participants' rows costs less than the others' work; in one bucket it has a shape
-    chosen_first = who is not None and len(data.buckets) == 1
-    in_turn = plan.at_once == 1
+    def _mini_batches(self, update: ClientUpdate, states: PyTree) -> PyTree:
+        """All participants at once: rows are gathered by number, so no client's data is copied."""
+        data, size = self.data, self.options.batch_size
+        capacity = max(rows for _, rows in data.buckets)
+        assert size is not None
 
-    def one(client):
-        rows, y, q, i, c = client
-        A = rows_from(data.A, rows, len(q)) if in_turn else rows
-        f: LocalLoss = FullGradient(setting.loss, A, y, q)
-        if plan.kernel is not None:
-            f = OnePass(setting.loss, A, y, q, plan.kernel.interpret)
-        return work(f, c, client_key(setting.run, r, i))
+        def one(i: Array, c: PyTree) -> PyTree:
+            m = data.size[i].astype(jnp.int32)
+            f = MiniBatch(self.params.loss, data.A, data.y, data.q, data.offset[i], m, capacity, size)
+            return update(f, c, self._key(data.ids[i]))
 
-    at_once = None if in_turn else plan.at_once
-    visit = jax.vmap(one) if plan.at_once is None else partial(jax.lax.map, one, batch_size=at_once)
-    features = data.parts(data.offset) if in_turn else data.blocks(data.A)  # where they begin, or themselves
-    rows = zip(*buckets, strict=True) if buckets else [features, data.blocks(data.y), data.blocks(data.q)]
-    blocks: list[Any] = list(zip(*rows, data.parts(data.ids), _split_tree(clients, data), strict=True))
-    if chosen_first:
-        blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
-    done = [visit(block) for block in blocks]
-    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
+        who = self._positions()
+        return jax.vmap(one)(who, jax.tree.map(lambda leaf: leaf[who], states))
 
+    def _full_gradients(self, update: ClientUpdate, states: PyTree) -> PyTree:
+        """Bucket by bucket; the results of clients that do not take part are dropped at the end."""
+        data, who, at_once = self.data, self.who, self.options.clients_at_once
+        if who is not None and at_once is not None:
+            return self._participants_in_turn(update, states, who)
+        # With a single bucket a copy of the participants' rows costs less than the work of the others.
+        chosen_first = who is not None and len(data.buckets) == 1
+        in_turn = at_once == 1
+        kernel = self.options.kernel
 
-def _participants_in_turn(
-    setting: Setting, data: PaddedDataset, plan: Plan, work: Work, clients: Any, who: Array, r: Array
-) -> Any:
-    """Full gradients of those who take part, one after another: a round costs what they do, however many others there are."""
+        def one(client: Any) -> PyTree:
+            rows, y, q, id_, c = client
+            A = rows_from(data.A, rows, len(q)) if in_turn else rows
+            f: LocalLoss = FullGradient(self.params.loss, A, y, q)
+            if kernel is not None:
+                f = OnePass(self.params.loss, A, y, q, kernel.interpret)
+            return update(f, c, self._key(id_))
 
-    def with_rows(count: int) -> Callable[[Array, Any], Any]:
-        def active(i: Array, c: Any) -> Any:
-            first = data.offset[i]
-            y, q = (jax.lax.dynamic_slice_in_dim(a, first, count) for a in (data.y, data.q))
-            f = FullGradient(setting.loss, rows_from(data.A, first, count), y, q)
-            return work(f, c, client_key(setting.run, r, data.ids[i]))
+        visit = jax.vmap(one) if at_once is None else partial(jax.lax.map, one, batch_size=None if in_turn else at_once)
+        features = data.parts(data.offset) if in_turn else data.blocks(data.A)  # first rows, or the rows themselves
+        rows = zip(*self.rows, strict=True) if self.rows else [features, data.blocks(data.y), data.blocks(data.q)]
+        blocks: list[Any] = list(zip(*rows, data.parts(data.ids), _by_bucket(states, data), strict=True))
+        if chosen_first:
+            blocks = jax.tree.map(lambda leaf: leaf[who], blocks)
+        result = _joined([visit(block) for block in blocks])
+        return result if who is None or chosen_first else jax.tree.map(lambda leaf: leaf[who], result)
 
-        return active
+    def _participants_in_turn(self, update: ClientUpdate, states: PyTree, who: Array) -> PyTree:
+        """Full gradients of one participant after another: the cost does not depend on the number of other clients."""
+        data = self.data
 
-    def nobody(i: Array, c: Any) -> Any:  # a place of a mesh for who is on another device
-        return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_bucket[0], i, c))
+        def with_rows(count: int) -> Callable[[Array, PyTree], PyTree]:
+            def active(i: Array, c: PyTree) -> PyTree:
+                first = data.offset[i]
+                y, q = (jax.lax.dynamic_slice_in_dim(a, first, count) for a in (data.y, data.q))
+                f = FullGradient(self.params.loss, rows_from(data.A, first, count), y, q)
+                return update(f, c, self._key(data.ids[i]))
 
-    of_bucket = [with_rows(rows) for _, rows in data.buckets]
-    ends = np.cumsum([k for k, _ in data.buckets])
+            return active
 
-    def one(client: tuple[Array, Any]) -> Any:
-        i, c = client
-        bucket = jnp.searchsorted(ends, i, side="right")
-        return jax.lax.switch(bucket, of_bucket if plan.axis is None else [*of_bucket, nobody], i, c)
+        def absent(i: Array, c: PyTree) -> PyTree:  # a participant that is on another device of the mesh
+            return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(of_bucket[0], i, c))
 
-    return jax.lax.map(one, (who, jax.tree.map(lambda leaf: leaf[who], clients)))
+        of_bucket = [with_rows(rows) for _, rows in data.buckets]
+        ends = np.cumsum([k for k, _ in data.buckets])
 
+        def one(client: tuple[Array, PyTree]) -> PyTree:
+            i, c = client
+            bucket = jnp.searchsorted(ends, i, side="right")
+            return jax.lax.switch(bucket, of_bucket if self.options.axis is None else [*of_bucket, absent], i, c)
 
-def _whole_rounds(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    buckets: list[Bucket],
-    work: Work,
-    clients: Any,
-    who: Array | None,
-    r: Array,
-):
-    """Full gradients of everybody, a client's whole round in one kernel. No key is used: the choice of kernel saw to that."""
-    assert plan.kernel is not None
-    size, done = setting.loss.size(data.A.shape[1]), []
-    for bucket, c in zip(buckets, _split_tree(widened(clients, size), data), strict=True):
-        client = partial(_with_key, work, setting.run)
-        done.append(rounds_of_clients(client, setting.loss, *bucket, c, plan.kernel.interpret))
-    result = jax.tree.map(lambda *parts: jnp.concatenate(parts), *done) if len(done) > 1 else done[0]
-    return narrowed(result, size)
+        return jax.lax.map(one, (who, jax.tree.map(lambda leaf: leaf[who], states)))
+
+    def _in_kernels(self, update: ClientUpdate, states: PyTree, size: int) -> PyTree:
+        """Full gradients of all clients, each client's round in one kernel. The choice of kernel ruled out random keys."""
+        assert self.options.kernel is not None
+        assert isinstance(self.rows, list)
+        done = []
+        for bucket, c in zip(self.rows, _by_bucket(widened(states, size), self.data), strict=True):
+            client = partial(_with_key, update, self.params.key)
+            done.append(rounds_of_clients(client, self.params.loss, *bucket, c, self.options.kernel.interpret))
+        return _joined(done)
+
+    def _in_fetching_kernel(self, update: Any, states: PyTree, size: int) -> PyTree:
+        """Each participant's round in one kernel, which fetches the rows of its mini-batches, or all of its rows."""
+        data, who, options = self.data, self._positions(), self.options
+        assert options.kernel is not None
+        assert isinstance(self.rows, Flat)
+        keys = jax.vmap(self._key)(data.ids[who])
+        c = widened(jax.tree.map(lambda leaf: leaf[who], states), size)
+        where = ClientRows(keys, data.offset[who], data.size[who], max(rows for _, rows in data.buckets))
+        loss, interpret = self.params.loss, options.kernel.interpret
+        return rounds_fetching_rows(update, loss, self.rows, where, options.batch_size, c, interpret)
 
 
-def _with_key(work: Work, key: Array, f: Any, c: Any) -> Any:
-    return work(f, c, key)
+def _with_key(update: Any, key: Array, f: Any, c: PyTree) -> PyTree:
+    return update(f, c, key)
 
 
-def _split_tree(tree: Any, data: PaddedDataset) -> list[Any]:
+def _by_bucket(tree: PyTree, data: PaddedDataset) -> list[PyTree]:
     leaves, structure = jax.tree.flatten(tree)
     parts = [data.parts(leaf) for leaf in leaves]
     return [jax.tree.unflatten(structure, [p[b] for p in parts]) for b in range(len(data.buckets))]
 
 
-def kernel_rows(data: PaddedDataset, kernel: Kernel | None) -> list[Bucket] | Flat:
+def _joined(parts: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts) if len(parts) > 1 else parts[0]
+
+
+def kernel_rows(data: PaddedDataset, kernel: Kernel | None) -> KernelRows:
+    """The rows as a kernel reads them."""
     if kernel is None:
         return []
-    fetched = kernel.kind == "rows fetched"
     data = replace(data, A=data.A.astype(kernel.storage))
-    return in_one_piece(data) if fetched else in_buckets(data, rows_too=kernel.kind == "whole round")
-
-
-def one_round(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    buckets: list[Bucket] | Flat,
-    carry: Carry,
-    seen: Array | bool = True,
-) -> Carry:
-    """Draw who takes part, and do the round. `buckets` are the rows as a kernel wants them (`kernel_rows`), if one is used."""
-    drawing = (plan.scheme, setting.odds, setting.run, carry.r, data, plan.participants)
-    sample = drawn_sample(*drawing) if plan.axis is None else sample_here(_laid_out(setting), *drawing, plan.axis)
-    return round_of(setting, data, plan, buckets, carry, sample, seen)
-
-
-def _laid_out(setting: Setting) -> Layout:
-    assert setting.layout is not None
-    return setting.layout
+    return in_one_piece(data) if kernel.kind == "rows fetched" else in_buckets(data, kernel.kind == "whole round")
 
 
 def round_of(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    buckets: list[Bucket] | Flat,
-    carry: Carry,
-    sample: Sample,
-    seen: Array | bool = True,
-) -> Carry:
-    """One round of the clients of a sample; somebody may look at the drift after it only if `seen`."""
-    a, g, r, server, clients = setting.algorithm, setting.g, carry.r, carry.server, carry.clients
-    who, weight, share, p = sample
-    size = setting.loss.size(data.A.shape[1])
-    whole = plan.kernel is not None and plan.kernel.kind != "one pass"
-    visit: Any = _full_gradient_clients if plan.batch_size is None else _mini_batch_clients
-    if whole:
-        visit = _whole_rounds if isinstance(buckets, list) else _rounds_fetching_rows
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, rows: KernelRows, carry: Carry, sample: Sample,
+    recorded: Array | bool = True,
+) -> Carry:  # fmt: skip
+    """Run one round of the clients of a sample; the drift is needed only if the round is `recorded`."""
+    a, g = params.algorithm, params.g
+    size = params.loss.size(data.A.shape[1])
+    here = _Clients(params, data, options, rows, sample.who, carry.r)
+    clients: PyTree = carry.clients
+    participants: PyTree = None  # their states
+    local: PyTree = None  # their local models
 
-    def work_of(exchange: Exchange, d: Any) -> Work:
-        h, d = (for_kernels(g, size), widened(d, size)) if whole else (g, d)
-        return lambda f, c, key: exchange.client_update(f, h, d, c, key)
-
-    def stored(clients: Any, c: Any) -> Any:
-        return c if who is None else jax.tree.map(lambda old, new: old.at[who].set(new), clients, c)
-
-    def mean(u: Any) -> Any:
+    def reply_to(message: Message) -> Reply | None:
+        nonlocal clients, participants, local
+        exchange, d = message
+        if exchange is None:
+            participants = jax.vmap(lambda c: a.finish_round(g, d, c))(participants)
+            clients = here.store(clients, participants)
+            return None
+        u, participants, local = here.map(exchange, d, clients)
+        clients = here.store(clients, participants)
         full = jax.vmap(lambda u: dense(u, size))(u)
-        return total(plan, jax.tree.map(lambda leaf: jnp.tensordot(weight, leaf, 1), full))
+        mean = jax.tree.map(lambda leaf: jnp.tensordot(sample.mean_weights, leaf, 1), full)
+        return _over_devices(options, mean), sample.weight
 
-    c: Any = None  # what the participants remember
-    z: Any = None  # their local models
-    for exchange in a.exchanges:
-        work = work_of(exchange, exchange.broadcast(g, server))
-        u, c, z = visit(setting, data, plan, buckets, work, clients, who, r)
-        server, clients = exchange.server_update(g, server, mean(u), share), stored(clients, c)
-    drift = _drift(plan, p, z, seen)
-    if a.finishes_rounds():
-        result = a.exchanges[0].broadcast(g, server)
-        clients = stored(clients, jax.vmap(lambda c: a.finish_round(g, result, c))(c))
+    server = drive_round(run_round(a, g, carry.server), reply_to)
     finite = jnp.array([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(server)]).all()
-    bad = jnp.where((carry.bad == 0) & ~finite, r + 1, carry.bad)
-    return Carry(server, clients, drift, r + 1, bad)
+    not_finite = jnp.where((carry.not_finite == 0) & ~finite, carry.r + 1, carry.not_finite)
+    return Carry(server, clients, _drift(options, sample.p, local, recorded), carry.r + 1, not_finite)
 
 
-def _drift(plan: Plan, p: Array, z: Array, seen: Array | bool) -> Array:
-    """The weighted mean distance of local models from their mean. On a mesh two sums of all devices, who wait for each other:
-    only for a round that is seen. On one device it costs less than to ask."""
-
-    def measured() -> Array:
-        mine = p / total(plan, p.sum())
-        return total(plan, mine @ jnp.linalg.norm(z - total(plan, mine @ z), axis=1))
-
-    if plan.axis is None:
-        return measured()
-    return jax.lax.cond(seen, measured, lambda: jnp.zeros((), z.dtype))
+def _over_devices(options: ProgramOptions, value: PyTree) -> PyTree:
+    """The sum over all devices of a mesh of a sum over the clients of this one."""
+    return value if options.axis is None else jax.lax.psum(value, options.axis)
 
 
-class Sample(NamedTuple):
-    """Who takes part in a round, and how their answers stand for those of all (`tools.sampling`)."""
+def _drift(options: ProgramOptions, p: Array, z: Array, recorded: Array | bool) -> Array:
+    """The weighted mean distance of local models from their mean.
 
-    who: Array | None  # positions in the store; None for everybody there
-    weight: Array  # of their answers in the mean
-    share: Array
-    p: Array  # their p_i
-
-
-class Layout(NamedTuple):
-    """All clients of a problem, in the order of its store, and where they are on a mesh."""
-
-    ids: Array
-    weight: Array  # p_i
-    place: Array  # device by device, with the places that nobody has
-
-
-def drawn_sample(
-    scheme: Scheme, given: InclusionProbabilities | None, run: Array, r: Array, data: PaddedDataset, k: int
-) -> Sample:
-    """k of the clients in the store."""
-    everyone = k == len(data.weight)
-    who = jnp.arange(k) if everyone else participants(scheme, given, run, r, data.ids, k)
-    weight, share = averaging(scheme, given, data.weight, who)
-    return Sample(None if everyone else who, weight, jnp.asarray(share, weight.dtype), data.weight[who])
-
-
-def sample_here(
-    layout: Layout,
-    scheme: Scheme,
-    given: InclusionProbabilities | None,
-    run: Array,
-    r: Array,
-    data: PaddedDataset,
-    k: int,
-    axis: str,
-) -> Sample:
-    """Those of k clients that are on this device of a mesh; all devices draw the same ones.
-
-    There is room for as many as could be here. Who is not has the position after the last one, whose answer counts nothing
-    and whose memory is dropped.
+    On a mesh this takes two sums over all devices, so it is computed for recorded rounds only.
     """
+
+    def distance() -> Array:
+        mine = p / _over_devices(options, p.sum())
+        return _over_devices(options, mine @ jnp.linalg.norm(z - _over_devices(options, mine @ z), axis=1))
+
+    return distance() if options.axis is None else jax.lax.cond(recorded, distance, lambda: jnp.zeros((), z.dtype))
+
+
+def one_round(
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, rows: KernelRows, carry: Carry,
+    recorded: Array | bool = True,
+) -> Carry:  # fmt: skip
+    """Draw the participants of a round and run it."""
+    draw = _sample if options.axis is None else _sample_on_device
+    return round_of(params, data, options, rows, carry, draw(params, data, options, carry.r), recorded)
+
+
+def _sample(params: Parameters, data: PaddedDataset, options: ProgramOptions, r: Array) -> Sample:
+    """The participants of round r."""
+    k, scheme, given = options.participants, options.scheme, params.probabilities
+    everyone = k == len(data.weight)
+    who = jnp.arange(k) if everyone else participants(scheme, given, params.key, r, data.ids, k)
+    weights, weight = mean_weights(scheme, given, data.weight, who)
+    return Sample(None if everyone else who, weights, jnp.asarray(weight, weights.dtype), data.weight[who])
+
+
+def _sample_on_device(params: Parameters, data: PaddedDataset, options: ProgramOptions, r: Array) -> Sample:
+    """The participants of round r that are on this device; all devices draw the same ones.
+
+    The arrays have room for as many as could be here. Unused places have the position after the last client, weight 0, and
+    a state that is dropped.
+    """
+    layout, axis, k, n = params.layout, options.axis, options.participants, len(data.weight)
+    assert layout is not None
+    assert axis is not None
     if k == len(layout.ids):
-        share = layout.weight.sum()
-        return Sample(None, data.weight / share, share, data.weight)
-    who = participants(scheme, given, run, r, layout.ids, k)
-    weight, share = averaging(scheme, given, layout.weight, who)
-    n = len(data.weight)
+        weight = layout.weight.sum()
+        return Sample(None, data.weight / weight, weight, data.weight)
+    who = participants(options.scheme, params.probabilities, params.key, r, layout.ids, k)
+    weights, weight = mean_weights(options.scheme, params.probabilities, layout.weight, who)
     place = layout.place[who] - jax.lax.axis_index(axis) * n
-    mine = jnp.nonzero((place >= 0) & (place < n), size=min(k, n), fill_value=k)[0]
+    here = jnp.nonzero((place >= 0) & (place < n), size=min(k, n), fill_value=k)[0]
 
-    def of_mine(values: Array, none: float) -> Array:
-        return values.at[mine].get(mode="fill", fill_value=none)
+    def filled(values: Array, fill: float) -> Array:
+        return values.at[here].get(mode="fill", fill_value=fill)
 
-    p = of_mine(layout.weight[who], 0.0)
-    return Sample(of_mine(place, n), of_mine(weight, 0.0), jnp.asarray(share, weight.dtype), p)
-
-
-Each = Callable[
-    [Callable[..., Any]], Callable[..., Any]
-]  # of functions of (setting, what a member has, what all share)
-BUFFER = 64  # recorded rounds a program holds before it hands them back
+    p = filled(layout.weight[who], 0.0)
+    return Sample(filled(place, n), filled(weights, 0.0), jnp.asarray(weight, weights.dtype), p)
 
 
-def _seen(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry) -> dict[str, Array]:
-    seen, server = {"drift": carry.drift}, carry.server
-    # the weights say how many clients there are, where these remember nothing
-    c = jax.vmap(lambda _, c: setting.algorithm.correction(server, c))(data.weight, carry.clients)
+# --- all rounds ---
+
+Evaluated = tuple[Array, dict[str, Array]]  # the model, and its columns
+ForAll = Callable[[Callable[..., Any]], Callable[..., Any]]  # from one member to all; see `_rounds`
+BUFFER = 64  # recorded rounds that a program holds before it returns them
+
+
+def _evaluate(params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry) -> Evaluated:
+    """The model of a run, and the columns that only the program can compute."""
+    server = carry.server
+    x, columns = params.algorithm.solution(params.g, server), {"drift": carry.drift}
+    # the weights give the number of clients, where these have no state
+    c = jax.vmap(lambda _, c: params.algorithm.correction(server, c))(data.weight, carry.clients)
     if c is not None:
-        seen["correction"] = jnp.linalg.norm(total(plan, data.weight @ c))
-    if plan.measure is not None:
-        found = plan.measure(setting.loss, setting.g, data, setting.algorithm, carry.server, carry.clients)
-        seen |= {name: jnp.asarray(value) for name, value in own_columns(found).items()}
-    return seen
+        columns["correction"] = jnp.linalg.norm(_over_devices(options, data.weight @ c))
+    if options.measure is not None:
+        found = options.measure(params.loss, params.g, data, params.algorithm, server, carry.clients)
+        columns |= {name: jnp.asarray(value) for name, value in own_columns(found).items()}
+    if params.tol is not None:
+        F, mapping = objectives_and_mappings(params.loss, params.g, data, x[None], params.step, options.axis)
+        columns |= {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
+    return x, columns
 
 
 def _rounds(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    carry: Carry,
-    records: int,
-    every: int,
-    each: Each | None = None,
-):
-    """`records` times: `every` rounds, then note the model. Returns what was noted, in buffers of BUFFER rows.
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry, records: int, every: int,
+    for_all: ForAll | None = None,
+) -> Any:  # fmt: skip
+    """`records` times: `every` rounds, then record the model. Returns the records in buffers of BUFFER rows.
 
-    For the members of a grid, `each` makes of a function of one of them a function of all. What round it is they share, so
-    that what follows from it alone, such as a draw, is worked out once for those that share their seed too.
+    For the members of a grid, `for_all` turns a function of (params, values of one member, values all share) into a
+    function of all members. They share the round number, so that a draw that depends on it and the seed alone is made once
+    for all members of one seed.
     """
-    of_all = each or (lambda f: f)
+    mapped = for_all or (lambda f: f)
 
-    @of_all
-    def look(setting: Setting, carry: Carry, _: Any) -> tuple[Array, dict[str, Array]]:
-        x = setting.algorithm.solution(setting.g, carry.server)
-        return x, _seen(setting, data, plan, carry) | _certified(setting, data, plan, x)
+    @mapped
+    def evaluate(params: Parameters, carry: Carry, _: Any) -> Evaluated:
+        return _evaluate(params, data, options, carry)
 
-    @of_all
-    def over(setting: Setting, seen: tuple[Carry, tuple[Array, dict[str, Array]]], _: Any) -> Array:
-        carry, noted = seen
-        arrived = False if setting.stop is None else noted[1]["gradient_mapping"] <= setting.stop.tol
-        return (carry.bad > 0) | arrived
+    @mapped
+    def ends(params: Parameters, after: tuple[Carry, Evaluated], _: Any) -> Array:
+        carry, (_, columns) = after
+        converged = False if params.tol is None else has_converged(columns["gradient_mapping"], params.tol)
+        return (carry.not_finite > 0) | converged
 
-    @of_all
-    def one(setting: Setting, carry: Carry, when: tuple[Array, Array]) -> Carry:
-        r, seen = when
-        return one_round(setting, data, plan, rows, carry._replace(r=r), seen)
+    @mapped
+    def one(params: Parameters, carry: Carry, when: tuple[Array, Array]) -> Carry:
+        r, recorded = when
+        return one_round(params, data, options, rows, carry._replace(r=r), recorded)
 
-    @of_all
-    def going_on(_: Setting, seen: tuple[Array, Carry, Carry], __: Any) -> Carry:
-        ended, before, after = seen
+    @mapped
+    def unless_ended(_: Parameters, states: tuple[Array, Carry, Carry], __: Any) -> Carry:
+        ended, before, after = states
         return jax.tree.map(lambda old, new: jnp.where(ended, old, new), before, after)
 
-    def record(loop):
+    def record(loop: Any) -> Any:
         k, ended, before, buffers = loop
         r = first + k * every
-        carry = jax.lax.fori_loop(0, every, lambda j, c: one(setting, c, (r + j, j == every - 1)), before)
-        if each is not None:  # a single run ends with the loop
-            carry = going_on(setting, (ended, before, carry), None)
-        noted = look(setting, carry, None)
-        r = jnp.where(ended, 0, carry.r)  # who had ended before has nothing to say of this round
-        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (r, *noted))
-        return k + 1, over(setting, (carry, noted), None), carry, buffers
+        carry = jax.lax.fori_loop(0, every, lambda j, c: one(params, c, (r + j, j == every - 1)), before)
+        if for_all is not None:  # a single run ends with the loop
+            carry = unless_ended(params, (ended, before, carry), None)
+        found = evaluate(params, carry, None)
+        r = jnp.where(ended, 0, carry.r)  # members that ended before have no record of this round
+        buffers = jax.tree.map(lambda buffer, value: buffer.at[k].set(value), buffers, (r, *found))
+        return k + 1, ends(params, (carry, found), None), carry, buffers
 
-    rows = kernel_rows(data, plan.kernel)
-    first = carry.r.max()  # who has ended stays behind
-    noted = (carry.r, *look(setting, carry, None))
-    buffers = jax.tree.map(lambda value: jnp.zeros((BUFFER, *value.shape), value.dtype), noted)
-    start = (jnp.int32(0), over(setting, (carry, noted[1:]), None), carry, buffers)
+    rows = kernel_rows(data, options.kernel)
+    first = carry.r.max()  # members that have ended stay behind
+    found = evaluate(params, carry, None)
+    buffers = jax.tree.map(lambda value: jnp.zeros((BUFFER, *value.shape), value.dtype), (carry.r, *found))
+    start = (jnp.int32(0), ends(params, (carry, found), None), carry, buffers)
     _, _, carry, buffers = jax.lax.while_loop(lambda loop: (loop[0] < records) & ~loop[1].all(), record, start)
-    return carry, buffers, look(setting, carry, None)
+    return carry, buffers, evaluate(params, carry, None)
 
 
-def _certified(setting: Setting, data: PaddedDataset, plan: Plan, x: Array) -> dict[str, Array]:
-    """What `columns.measured` would say of x, where the program itself has to know it."""
-    if setting.stop is None:
-        return {}
-    F, mapping = objectives_and_mappings(setting.loss, setting.g, data, x[None], setting.stop.step, plan.axis)
-    return {"objective": F[0], "gradient_mapping": jnp.linalg.norm(mapping[0])}
-
-
-def single_rounds(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry, records: int, every: int):
-    """`_rounds` with the member axis of a grid of one: added and removed inside the program, where it costs nothing."""
+def single_rounds(
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry, records: int, every: int
+) -> Any:
+    """`_rounds` with the member axis of a grid of one, added and removed inside the program, where it costs nothing."""
     one = jax.tree.map(lambda leaf: leaf[0], carry)
-    return jax.tree.map(lambda leaf: leaf[None], _rounds(setting, data, plan, one, records, every))
+    return jax.tree.map(lambda leaf: leaf[None], _rounds(params, data, options, one, records, every))
 
 
 def grid_rounds(
-    setting: Setting,
-    data: PaddedDataset,
-    plan: Plan,
-    carry: Carry,
-    records: int,
-    every: int,
-    varies: tuple[tuple[bool, bool], ...],
-    shape: tuple[int, int],
-):
-    """`_rounds` for every member of a grid, which has so many seeds and so many members of each.
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, carry: Carry, records: int, every: int,
+    varies: tuple[tuple[bool, bool], ...], shape: tuple[int, int],
+) -> Any:  # fmt: skip
+    """`_rounds` for every member of a grid with shape = (seeds, members of each seed).
 
-    `varies` says of each leaf of `setting` along which of the two it differs; along the other it is shared, and so is all
-    that follows from it: members of one seed draw the same rows, and their gradients are products of matrices.
+    `varies` says of each leaf of `params` along which of the two axes it differs. Along the other it is shared, and so is
+    everything computed from it: members of one seed draw the same rows, and their gradients are products of matrices.
     """
-    structure = jax.tree.structure(setting)
+    structure = jax.tree.structure(params)
     axes = [jax.tree.unflatten(structure, [0 if v[k] else None for v in varies]) for k in (0, 1)]
 
-    def each(f: Callable[..., Any]) -> Callable[..., Any]:
+    def for_all(f: Callable[..., Any]) -> Callable[..., Any]:
         return jax.vmap(jax.vmap(f, in_axes=(axes[1], 0, None)), in_axes=(axes[0], 0, None))
 
     folded = jax.tree.map(lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), carry)
-    carry, buffers, last = _rounds(setting, data, plan, folded, records, every, each)
+    carry, buffers, last = _rounds(params, data, options, folded, records, every, for_all)
     buffers = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 2), buffers)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (carry, buffers, last))
 
 
-# On a CPU, LLVM at level 1 compiles rounds sooner than at its default level (mini-batches in half the time), and they run as fast,
-# or faster (1.7 times, for the paper's problem with b = 20). One piece, because splitting a program of this size for several threads
-# makes it 1.4 times the work.
-QUICK = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
-# Members of a grid are products of matrices: up to a tenth faster in registers that a single product is slower in.
-WIDE = {"xla_cpu_prefer_vector_width": 512}
+# On a CPU, LLVM at level 1 compiles rounds sooner than at its default level (mini-batches in half the time), and they run as fast
+# or faster (1.7 times for the paper's problem with b = 20). Splitting a program of this size for several threads makes it 1.4
+# times the work, so it stays in one piece.
+CPU_OPTIONS = {"xla_backend_optimization_level": 1, "xla_cpu_parallel_codegen_split_count": 1}
+# Members of a grid are products of matrices: up to a tenth faster in registers that make a single product slower.
+CPU_GRID_OPTIONS = CPU_OPTIONS | {"xla_cpu_prefer_vector_width": 512}
 
 
-def options(grid: bool = False) -> dict[str, Any] | None:
-    """For XLA: of a program for one run or a grid."""
+def compiler_options(grid: bool = False) -> dict[str, Any] | None:
+    """The options of XLA for the program of one run, or of a grid."""
     if jax.devices()[0].platform != "cpu":
         return None
-    return QUICK | WIDE if grid else QUICK
+    return CPU_GRID_OPTIONS if grid else CPU_OPTIONS
 
 
 @functools.cache
 def single_program() -> Any:
-    return jit(single_rounds, static_argnames="plan", compiler_options=options())
+    return jit(single_rounds, static_argnames="options", compiler_options=compiler_options())
 
 
 @functools.cache
 def grid_program() -> Any:
-    return jit(grid_rounds, static_argnames=("plan", "varies", "shape"), compiler_options=options(grid=True))
+    static = ("options", "varies", "shape")
+    return jit(grid_rounds, static_argnames=static, compiler_options=compiler_options(grid=True))
 
 
 def programs_compiled() -> int:

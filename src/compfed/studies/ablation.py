@@ -12,28 +12,11 @@ Reference: ours; DecoupledProx with line 11 changed. Deviations: none.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax
 import jax.numpy as jnp
-from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    x: Array
-
-
-class Client(NamedTuple):
-    c: Array
-    p: Array
-    S: Array
-
-
-class Update(NamedTuple):
-    z: Array  # p - eta S
+from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
 
 
 @record
@@ -67,17 +50,12 @@ class AblatedProx(Algorithm[Global, Client, Global, Update]):
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
-
-        def step(carry, key):
-            zhat, z, S = carry
-            q = f.grad(z, key)
-            zhat = zhat - self.eta * (q + c.c)
-            return (zhat, self.local_prox(g, zhat), S + q), None
-
-        (_, z, S), _ = jax.lax.scan(step, (p, p, jnp.zeros_like(p)), jax.random.split(key, self.tau))
+        _, z, S = local_dual_averaging(
+            f.grad, lambda zhat, t: self.local_prox(g, zhat), p, c.c, self.eta, self.tau, key
+        )
         return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
 
-    def server_update(self, g, s, mean, share):
+    def server_update(self, g, s, mean, weight):
         p = g.prox(s.x, self.eta_tilde)
         return Global(x=p + self.eta_g * (mean.z - p))
 

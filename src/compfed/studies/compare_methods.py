@@ -22,18 +22,19 @@ from compfed._utils.progress import Steps
 from compfed._utils.text import text_table
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
+from compfed.algorithms.costs import cost_of_a_round
 from compfed.errors import InputError
 from compfed.federation.codec import payload
 from compfed.federation.queries import Evaluate, Query
 from compfed.federation.site.in_process import InProcess
-from compfed.monitor import Progress, cost_of_a_round
+from compfed.monitor import Progress
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.sampling import Scheme
 from compfed.simulation import grid
+from compfed.simulation.options import check_sampling
 from compfed.simulation.plain import spec_of
-from compfed.simulation.run_spec import checked_sampling
 from compfed.solve import solve_federated, solve_pooled
 from compfed.solvers import auto
 from compfed.solvers.search import SOLVERS, Method, SecondOrder, find_method
@@ -146,7 +147,7 @@ def check_affordable(problem: Problem, method: Method, budget: Budget, tau: int,
     k = problem.n if options["participants"] is None else options["participants"]
     if not is_solver(method):
         budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
-        checked_sampling(options["sampling"], method, problem.weights, k)
+        check_sampling(options["sampling"], method, problem.weights, k)
     elif options["batch_size"] is not None or k != problem.n:
         raise InputError(
             f"{method.__name__} needs every client and full gradients in every round. Leave batch_size and participants out, "

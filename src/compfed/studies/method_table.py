@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from compfed.algorithms import Algorithm, default_steps, known
+from compfed.algorithms.costs import Cost, cost_of_a_round
 from compfed.data import from_arrays
 from compfed.losses import Squared
-from compfed.monitor import Cost, cost_of_a_round
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.solvers.search import SOLVERS, Method

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.text import is_printable, printable
-from compfed.algorithms.contract import message_shapes
+from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import unnamed
 from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH

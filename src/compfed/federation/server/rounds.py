@@ -27,22 +27,25 @@ import numpy as np
 from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.contract import check_contract, message_shapes
+from compfed.algorithms.contract import check_contract
+from compfed.algorithms.costs import largest_prox_step
+from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError, RunWarning
 from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
-from compfed.federation.spec import FederatedProblem, RunSpec
-from compfed.monitor import Progress, Recorder, Run, largest_prox_step
+from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
 from compfed.regularisers import largest_step
-from compfed.sampling import Scheme, averaging, odds, participants, run_key, scheme_in_use
+from compfed.sampling import Scheme, inclusion_probabilities, mean_weights, participants, run_key, scheme_in_use
 from compfed.trace import State, Trace
 
 # Each stage of a round at the server, compiled on its own.
 _broadcast = jit(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
-_server_update = jit(lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5)
+_server_update = jit(
+    lambda a, g, s, mean, weight, k: a.exchanges[k].server_update(g, s, mean, weight), static_argnums=5
+)
 _solution = jit(lambda a, g, s: a.solution(g, s))
 
 
@@ -72,7 +75,8 @@ class ServerLoop:
         self.run_spec, self.spec = run_spec, spec
         self.participants = spec.n if participants is None else participants
         self.scheme: Scheme = scheme_in_use(sampling, spec.weights, self.participants)
-        self.odds = odds(spec.weights, self.participants) if self.scheme == "proportional" else None
+        proportional = self.scheme == "proportional"
+        self.probabilities = inclusion_probabilities(spec.weights, self.participants) if proportional else None
         self.checkpoint = checkpoint
         self.shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
         self.r = 0  # rounds done
@@ -95,7 +99,9 @@ class ServerLoop:
         """Who takes part in round r, in the order of the sites."""
         with precision(self.spec.dtype):
             numbers = jnp.asarray(self.spec.numbers)
-            who = participants(self.scheme, self.odds, run_key(self.run_spec.seed), r, numbers, self.participants)
+            who = participants(
+                self.scheme, self.probabilities, run_key(self.run_spec.seed), r, numbers, self.participants
+            )
         return [int(i) for i in who]
 
     def round(self, beside: Sequence[Request] = ()) -> Program[Sums]:
@@ -103,17 +109,17 @@ class ServerLoop:
         a, g, spec, r = self.run_spec.algorithm, self.run_spec.regulariser, self.spec, self.r
         everyone = self.participants == spec.n
         who = list(range(spec.n)) if everyone else self.chosen(r)
-        weight, share = averaging(self.scheme, self.odds, spec.weights, who)
+        weights, weight = mean_weights(self.scheme, self.probabilities, spec.weights, who)
         sites = None if everyone else tuple(who)
         others: Sums = []
         for k, _ in enumerate(a.exchanges):
             query = LocalUpdate(self.run_spec, r, k, self._message(k))
-            (summed,), *more = yield [Request((query,), sites, weight), *(beside if k == 0 else ())]
+            (summed,), *more = yield [Request((query,), sites, weights), *(beside if k == 0 else ())]
             others += more
             if summed.not_finite:
                 raise NotFinite(r + 1, f", client {summed.not_finite[0]!r}, stage client_update")
             with precision(spec.dtype):
-                self.state = _server_update(a, g, self.state, summed.u, jnp.asarray(share, spec.dtype), k)
+                self.state = _server_update(a, g, self.state, summed.u, jnp.asarray(weight, spec.dtype), k)
                 if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
                     raise NotFinite(r + 1, ", stage server_update")
         if a.finishes_rounds() and not everyone:  # else the broadcast of the next round has the result
@@ -152,7 +158,7 @@ class Order:
     def run_spec(self, spec: FederatedProblem) -> RunSpec:
         return RunSpec(
             number=next(self.numbers),
-            algorithm=ready(self.algorithm, spec, spec.n, self.seed),
+            algorithm=bind_algorithm(self.algorithm, spec, spec.n, self.seed),
             regulariser=spec.regulariser,
             objective=spec.objective,
             x0=np.asarray(self.x0, spec.dtype),
@@ -161,10 +167,10 @@ class Order:
             capacity=int(spec.sizes.max()),
         )
 
-    def run(self, spec: FederatedProblem, rounds: int, resume: Trace | None = None) -> Run:
-        return Run(
-            spec, ready(self.algorithm, spec, spec.n, self.seed), rounds, None, spec.n, CHECK, self.seed,
-            np.asarray(self.x0, spec.dtype), None, resume,
+    def run(self, spec: ProblemSpec, rounds: int, resume: Trace | None = None) -> RunOptions:
+        return RunOptions(
+            spec, bind_algorithm(self.algorithm, spec, spec.n, self.seed), rounds, None, spec.n, CHECK, self.seed,
+            np.asarray(self.x0, spec.dtype), None, resume, tol=self.tol, step=self.step,
         )  # fmt: skip
 
 
@@ -220,11 +226,11 @@ class _Model:
     def __init__(self, order: Order, spec: FederatedProblem):
         self.order, self.spec = order, spec
         self.loop = ServerLoop(order.run_spec(spec), spec)
-        self.recorder = Recorder(order.run(spec, 0), "messages")
+        self.monitor = Monitor(order.run(spec, 0), "messages")
 
     def advance(self, rounds: int) -> Program[Segment]:
         loop, last = self.loop, self.loop.r + rounds
-        looked_at = self.recorder.last_round
+        looked_at = self.monitor.last_round
         began = time.perf_counter()
         while True:
             r, x = loop.r, loop.model()
@@ -233,44 +239,43 @@ class _Model:
             try:
                 sums = (yield from loop.round(query)) if r < last else (yield query)
             except NotFinite as problem:
-                return Segment(self.recorder.diverged(problem.r, problem.where).trace, None)
+                return Segment(self.monitor.divergence(problem.r, problem.where).trace, None)
             if due:
                 at, looked_at = evaluation_of(self.spec, sums[0], x), r
-                arrived = self._record(r, x, at, time.perf_counter() - began)
+                self._record(r, x, at, time.perf_counter() - began)
                 began = time.perf_counter()
-                if self.recorder.blown:
-                    return Segment(self.recorder.diverged(r).trace, None)
-                if arrived or r == last:
-                    return Segment(self.recorder.trace(loop.state, None), at)
+                if self.monitor.diverged:
+                    return Segment(self.monitor.divergence(r).trace, None)
+                if self.monitor.converged or r == last:
+                    return Segment(self.monitor.trace(loop.state, None), at)
             if self.order.progress is not None:
                 self.order.progress(r, last)
 
-    def _record(self, r: int, x: np.ndarray, at: Evaluation, seconds: float) -> bool:
-        """Note the model after round r; has it arrived?"""
+    def _record(self, r: int, x: np.ndarray, at: Evaluation, seconds: float) -> None:
+        """Record the model after round r."""
         found = optimality_at(self.spec.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
-        seen = {"objective": np.array([found.objective]), "gradient_mapping": np.array([found.norm])}
-        self.recorder.add(np.array([r]), x[None], seen, seconds)
-        return found.norm <= self.order.tol
+        columns = {"objective": np.array([found.objective]), "gradient_mapping": np.array([found.norm])}
+        self.monitor.record(np.array([r]), x[None], columns, seconds)
 
 
-def ready(algorithm: Any, problem: ProblemSpec, participants: int, seed: int = 0) -> Algorithm:
+def bind_algorithm(algorithm: Any, problem: ProblemSpec, participants: int, seed: int = 0) -> Algorithm:
     """The algorithm with its choices made for this run; its stages fit together, and its steps suit the prox."""
     if not isinstance(algorithm, Algorithm):
         got = f"{algorithm.__name__} (the class)" if isinstance(algorithm, type) else repr(algorithm)
         raise InputError(f"algorithm must be an instance such as cf.algorithms.DecoupledProx(eta=1.0); got {got}.")
-    prepared = algorithm.with_seed(seed).bind(problem, participants)
-    check_contract(prepared, problem.d, problem.dtype, problem.regulariser)
+    bound = algorithm.with_seed(seed).bind(problem, participants)
+    check_contract(bound, problem.d, problem.dtype, problem.regulariser)
     limit = float(largest_step(problem.regulariser))
-    if limit < np.inf and (used := largest_prox_step(prepared)) >= limit:
+    if limit < np.inf and (used := largest_prox_step(bound)) >= limit:
         raise InputError(
             f"{type(algorithm).__name__} takes the prox of {type(problem.regulariser).__name__} with steps up to "
             f"{used:.3g}; a weakly convex regulariser needs steps below {limit:.3g}. Reduce eta (or tau, eta_g), or "
             "enlarge its gamma."
         )
-    if problem.dtype == np.float32 and prepared.integrates_rounding():
+    if problem.dtype == np.float32 and bound.integrates_rounding():
         said = _drifts(type(algorithm).__name__, participants < problem.n)
         warnings.warn(said, RunWarning, stacklevel=4)  # where simulate was called
-    return prepared
+    return bound
 
 
 def _drifts(name: str, sampled: bool) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from compfed._utils.double_double import Pair, add, multiply
 from compfed.algorithms.base import dense
-from compfed.algorithms.contract import message_shapes
+from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
 from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal
 from compfed.site_summary import SiteFacts

@@ -16,7 +16,7 @@ from compfed._utils.precision import precision
 from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm
-from compfed.algorithms.contract import Shapes, message_shapes
+from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import digest, named, payload, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
@@ -267,7 +267,7 @@ class Site:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
         return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, lambda: self.dense(objective).padded())
 
-    def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
+    def _shapes(self, run_spec: RunSpec) -> list[ExchangeMessages]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
 
 

@@ -1,1 +1,1 @@
-"""Rounds on a GPU at the speed its memory is read: kernels made from an algorithm's own client method and a loss's own formulas."""
+"""GPU kernels for rounds, made from an algorithm's own client update and a loss's own formulas."""

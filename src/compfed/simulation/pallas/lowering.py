@@ -1,8 +1,8 @@
-"""A function of JAX as a kernel can run it.
+"""Translation of JAX functions into operations that a GPU kernel supports.
 
-A kernel for a GPU knows elementwise operations, broadcasts and reductions of blocks whose sides are powers of two. What an
-algorithm or a loss is made of is translated here, operation by operation: products with a vector become a product and a sum,
-loops over a counter become loops, and functions within are opened. What has no translation is named.
+A kernel supports elementwise operations, broadcasts and reductions of blocks whose sides are powers of two. An algorithm or a
+loss is translated operation by operation: a product with a vector becomes a product and a sum, a scan becomes a loop, and inner
+functions are inlined. `NoKernel` names an operation without a translation.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Rules = dict[str, Callable[..., Any]]
 
 
 class NoKernel(Exception):
-    """Why something cannot run in a kernel."""
+    """The reason why something cannot run in a kernel."""
 
 
 class Numbered:
-    """What only a loop can take apart, item by item; it is never an array."""
+    """A sequence that only a loop can read, item by item; it is never an array."""
 
     def item(self, k: Any) -> Any:
         raise NoKernel(f"a loop over {type(self).__name__} has no translation")
@@ -40,7 +40,7 @@ class Counter(Numbered):
 
 
 def traced(f: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
-    """(f as a jaxpr without what it does not need, the structure of its answer)."""
+    """(f as a jaxpr without dead code and unused constants, the structure of its result)."""
     closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     needed = {v for eqn in jaxpr.eqns for v in eqn.invars if not isinstance(v, core.Literal)} | set(
@@ -53,7 +53,7 @@ def traced(f: Callable[..., Any], *args: Any) -> tuple[Any, Any]:
 
 
 def lowered(f: Callable[..., Any], *args: Any, rules: Rules | None = None) -> Any:
-    """f(*args), with operations that a kernel knows; `rules` say what to do with operations by name."""
+    """f(*args), with operations that a kernel supports; `rules` replace operations by name."""
     closed, form = traced(f, *args)
     return jax.tree.unflatten(form, run(closed.jaxpr, closed.consts, jax.tree.leaves(args), rules or {}))
 
@@ -69,16 +69,16 @@ def run(jaxpr: Any, consts: Any, args: Any, rules: Rules) -> list[Any]:
         values, name = [read(v) for v in eqn.invars], eqn.primitive.name
         rule = rules.get(name) or _RULES.get(name)
         if rule is not None:
-            answers = rule(eqn, values, rules)
+            results = rule(eqn, values, rules)
         elif name in _INNER:
             closed = _closed(eqn.params[_INNER[name]])
-            answers = run(closed.jaxpr, closed.consts, values, rules)
+            results = run(closed.jaxpr, closed.consts, values, rules)
         elif name in _NOT_IN_KERNELS or any(isinstance(v, Numbered) for v in values):
             raise NoKernel(f"{name} has no translation")
         else:
             bound = eqn.primitive.bind(*values, **eqn.params)
-            answers = bound if eqn.primitive.multiple_results else [bound]
-        env.update(zip(eqn.outvars, answers, strict=True))
+            results = bound if eqn.primitive.multiple_results else [bound]
+        env.update(zip(eqn.outvars, results, strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
@@ -122,7 +122,7 @@ def _convert(eqn: Any, values: list[Any], rules: Rules) -> list[Any]:
 def _scan(eqn: Any, values: list[Any], rules: Rules) -> list[Any]:
     """A loop that goes over a counter, over arrays of numbers, or over nothing; it may not collect anything."""
     body, length, reverse = _closed(eqn.params["jaxpr"]), eqn.params["length"], eqn.params["reverse"]
-    # what is looped over has an axis more outside than inside: how many there are of what is no promise of JAX's
+    # A scanned input has one axis more outside than inside; JAX does not guarantee how `eqn.params` counts them.
     if any(o.aval.ndim != i.aval.ndim for o, i in zip(eqn.outvars, body.jaxpr.outvars, strict=True)):
         raise NoKernel("a loop that collects its steps has no translation")
     over = sum(o.aval.ndim != i.aval.ndim for o, i in zip(eqn.invars, body.jaxpr.invars, strict=True))
@@ -144,7 +144,7 @@ def _scan(eqn: Any, values: list[Any], rules: Rules) -> list[Any]:
 
 
 def jaxprs_within(jaxpr: Any) -> Iterator[Any]:
-    """A jaxpr and those of its operations."""
+    """A jaxpr and the jaxprs of its operations."""
     yield jaxpr
     for eqn in jaxpr.eqns:
         for value in jax.tree.leaves(

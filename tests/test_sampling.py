@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from samples import WEIGHTS, samples
 
-from compfed.sampling import SCHEMES, averaging, drawn, odds, participants, participation_ranks, run_key, scheme_in_use
+from compfed.sampling import (
+    SCHEMES,
+    inclusion_probabilities,
+    is_drawn,
+    mean_weights,
+    participants,
+    participation_ranks,
+    run_key,
+    scheme_in_use,
+)
 
 U = np.random.default_rng(0).standard_normal((len(WEIGHTS), 3))  # what clients would answer
 
@@ -18,11 +27,11 @@ U = np.random.default_rng(0).standard_normal((len(WEIGHTS), 3))  # what clients 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_mean_over_all_samples_is_that_over_all_clients_unless_it_is_a_ratio(scheme, k):
-    given = odds(WEIGHTS, k)
+    given = inclusion_probabilities(WEIGHTS, k)
     expected, in_all = np.zeros(3), 0.0
     for who, chance in samples(scheme, WEIGHTS, k):
         assert len(who) == k
-        weight, share = averaging(scheme, given, WEIGHTS, who)
+        weight, share = mean_weights(scheme, given, WEIGHTS, who)
         if scheme != "uniform":
             assert weight.sum() == pytest.approx(1.0, abs=1e-9)
         if scheme != "proportional":
@@ -34,10 +43,10 @@ def test_the_mean_over_all_samples_is_that_over_all_clients_unless_it_is_a_ratio
 
 
 def test_a_client_is_drawn_in_proportion_to_its_weight_or_always():
-    even = odds(np.array([0.3, 0.25, 0.2, 0.15, 0.1]), 2)
+    even = inclusion_probabilities(np.array([0.3, 0.25, 0.2, 0.15, 0.1]), 2)
     np.testing.assert_allclose(even.chance / 2**32, [0.6, 0.5, 0.4, 0.3, 0.2], atol=1e-9)
     np.testing.assert_array_equal(even.weight, 0.5)  # a plain mean
-    heavy = odds(np.array([0.6, 0.25, 0.1, 0.05]), 3)  # 3 * 0.6 > 1, and then 2 * 0.25 / 0.4 > 1
+    heavy = inclusion_probabilities(np.array([0.6, 0.25, 0.1, 0.05]), 3)  # 3 * 0.6 > 1, and then 2 * 0.25 / 0.4 > 1
     np.testing.assert_array_equal(heavy.always, [True, True, False, False])
     np.testing.assert_allclose(heavy.chance[2:] / 2**32, [2 / 3, 1 / 3], atol=1e-9)
     np.testing.assert_allclose(heavy.weight, [0.6, 0.25, 0.15, 0.15])
@@ -49,18 +58,18 @@ def test_a_client_is_drawn_in_proportion_to_its_weight_or_always():
 def test_weights_of_any_size_give_samples_of_the_size_asked_for(weights):
     p = np.array(weights)
     for k in range(1, len(p)):
-        given = odds(p, k)
+        given = inclusion_probabilities(p, k)
         assert int(given.chance.astype(np.int64).sum()) == (k - int(given.always.sum())) * 2**32
         for start in (0, 1, 2**31, 2**32 - 1):
-            assert int(drawn(given, jnp.arange(len(p)), jnp.uint32(start)).sum()) == k
+            assert int(is_drawn(given, jnp.arange(len(p)), jnp.uint32(start)).sum()) == k
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_what_is_drawn_is_where_the_comb_falls(k):
     """For every order and many places to start, against intervals of real numbers."""
-    given = odds(WEIGHTS, k)
+    given = inclusion_probabilities(WEIGHTS, k)
     pi = np.where(given.always, 1.0, given.chance / 2**32)
-    mask = jax.jit(drawn)
+    mask = jax.jit(is_drawn)
     for order in itertools.islice(itertools.permutations(range(5)), 0, None, 3):
         ends = np.cumsum(pi[list(order)])
         for start in (0.037, 0.313, 0.621, 0.977):
@@ -77,7 +86,7 @@ def test_where_all_schemes_agree_the_draws_are_the_uniform_ones():
 
 def test_over_many_rounds_clients_take_part_as_often_as_they_should_and_all_pairs_meet():
     k, rounds = 2, 4000
-    given = odds(WEIGHTS, k)
+    given = inclusion_probabilities(WEIGHTS, k)
     draw = jax.vmap(lambda r: participants("proportional", given, run_key(0), r, jnp.arange(5), k))
     who = np.asarray(draw(jnp.arange(rounds)))
     assert (np.diff(who, axis=1) > 0).all()  # in order, nobody twice

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 import compfed as cf
 from compfed.algorithms import DecoupledProx, FedAvg, Mime, Scaffold
 from compfed.simulation import run_plain
-from compfed.simulation.out_of_core import Memories
+from compfed.simulation.out_of_core import ClientStates
 
 RNG = np.random.default_rng(3)
 SIZES = [12, 5, 7, 5, 9, 12]
@@ -192,14 +192,14 @@ def test_rows_may_stay_in_files(sites, tmp_path):
 
 def test_memories_are_those_of_a_table_of_all_clients():
     rng, n = np.random.default_rng(0), 40
-    table, memories = np.full((n, 2), 7.0), Memories(n, {"c": np.full(2, 7.0)})
+    table, memories = np.full((n, 2), 7.0), ClientStates(n, {"c": np.full(2, 7.0)})
     for _ in range(30):
         who = rng.permutation(n)[: rng.integers(1, 6)]
-        np.testing.assert_array_equal(memories.fetch(who)["c"], table[who])
+        np.testing.assert_array_equal(memories.load(who)["c"], table[who])
         table[who] = rng.standard_normal((len(who), 2))
-        memories.keep(who, {"c": table[who]})
-    again = Memories(n, {"c": np.zeros(2)}, *memories.saved())
-    np.testing.assert_array_equal(again.fetch(np.arange(n))["c"], table)
+        memories.store(who, {"c": table[who]})
+    again = ClientStates(n, {"c": np.zeros(2)}, *memories.saved())
+    np.testing.assert_array_equal(again.load(np.arange(n))["c"], table)
 
 
 def test_a_run_that_blows_up_says_so_and_keeps_what_it_had(sites):

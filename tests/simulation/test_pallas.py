@@ -11,10 +11,10 @@ import pytest
 
 import compfed as cf
 from compfed.algorithms import default_steps
-from compfed.simulation.pallas import choice, fetched_rows
-from compfed.simulation.pallas.groups import for_kernels
+from compfed.simulation.pallas import choice, kernels
+from compfed.simulation.pallas.kernels import gradients
 from compfed.simulation.pallas.lowering import NoKernel, lowered
-from compfed.simulation.pallas.one_pass import gradients
+from compfed.simulation.pallas.padding import for_kernels
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two
@@ -122,7 +122,6 @@ def test_every_loss(interpreted, loss, on_chip):
     ("g", "method", "kind", "why"),
     [
         (cf.regularisers.L1(1e-2), "CompressedDecoupledProx", "one pass", "top_k has no translation"),
-        (cf.regularisers.L1(1e-2), "ProximalBFGS", "one pass", "a client that asks for value"),
         (cf.regularisers.Box(0.5, 1.0), "DecoupledProx", "one pass", "from 6 to 8 coefficients"),
     ],
 )
@@ -136,7 +135,7 @@ def test_what_has_no_kernel_says_why_and_runs(interpreted, g, method, kind, why)
 def test_without_a_gpu_there_is_no_kernel():
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype="float32")
     algorithm = cf.algorithms.DecoupledProx(eta=0.1)
-    assert choice.chosen(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
+    assert choice.choose_kernel(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_without_a_gpu_there_is_no_kernel():
 )
 def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
-    kernel, said = choice.chosen(problem, default_steps(method, problem, tau=3), batch, k)
+    kernel, said = choice.choose_kernel(problem, default_steps(method, problem, tau=3), batch, k)
     assert kernel is None
     assert why in said
 
@@ -165,7 +164,7 @@ def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
 )
 def test_rows_fetched_by_the_kernel(interpreted, method, batch, k):
     """Mini-batches and sampled clients: the draws of the plain loop, and its rounds."""
-    interpreted.setattr(fetched_rows, "BLOCK", 64)  # several blocks of rows per client, the last one cut off
+    interpreted.setattr(kernels, "BLOCK", 64)  # several blocks of rows per client, the last one cut off
     g = cf.regularisers.Zero() if method in ("FedPD", "FedAvg", "Mime") else cf.regularisers.L1(1e-2)
     problem = cf.Problem(LOSSES["Logistic"][0], g, federation("signs"), dtype="float64")
     algorithm, how = default_steps(method, problem, tau=3), {"batch_size": batch, "participants": k, "seed": 3}

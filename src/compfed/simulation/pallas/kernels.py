@@ -1,0 +1,346 @@
+"""The three kernels: gradients in one pass over the rows, and a client's whole round on rows held or fetched on chip.
+
+- `gradients`: grad_i = A_i^T (q_i * slope(A_i x_i, y_i)) for many clients. XLA reads A_i twice, once for the predictions and
+  once for the sum; this kernel reads each block of rows once. A client with many rows is split over several programs.
+- `rounds_of_clients`: the algorithm's own `client_update`, one program per client, whose rows stay on chip for all local steps.
+- `rounds_fetching_rows`: the same for mini-batches, and for full gradients of sampled clients. All draws of a round are made
+  before it, so inside the kernel a key is the number of its mini-batch. Full gradients go over the rows in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.custom_batching import custom_vmap
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import triton
+from jax.extend import core
+
+from compfed._utils.text import shapes_shown
+from compfed.problem.local_loss import FullGradient
+from compfed.sampling import sample_rows
+from compfed.simulation.pallas.lowering import NoKernel, Numbered, Rules, jaxprs_within, lowered, run, traced
+from compfed.simulation.pallas.padding import Flat, power
+
+ON_CHIP = 32_768  # numbers of a client's rows that a program can hold in registers
+BLOCK = 4096  # numbers of a block of fetched rows
+
+
+# --- gradients in one pass ---
+
+
+class Tuning(NamedTuple):
+    """How rows are cut up. The best of 72 each for widths 64 and 512, on an H200 in float32."""
+
+    block: int  # numbers of a block of rows
+    warps: int
+    stages: int
+    late: bool  # add up rows at the end: threads wait less for each other, and hold one more block
+
+
+NARROW = Tuning(block=1024, warps=1, stages=1, late=True)
+WIDE = Tuning(block=8192, warps=2, stages=3, late=False)
+PROGRAMS = 1024  # at least so many, to keep all processors busy
+
+
+def gradients(loss: Any, A: Array, y: Array, q: Array, x: Array, interpret: bool = False) -> Array:
+    """sum_l q_l grad loss(x; a_l, y_l) of every client: A is (clients, rows, width), x (clients, width)."""
+    n, m, d = A.shape
+    assert d == power(d), "columns are padded before"
+    tuned = NARROW if d <= 128 else WIDE
+    rows = max(16, min(power(m), tuned.block // d))
+    blocks = pl.cdiv(m, rows)
+    splits = min(blocks, pl.cdiv(PROGRAMS, n))
+    each = pl.cdiv(blocks, splits)  # blocks of rows per program
+    leaves, form = jax.tree.flatten(loss)
+
+    def kernel(A_ref: Any, y_ref: Any, q_ref: Any, x_ref: Any, *rest: Any) -> None:
+        numbers, out_ref = rest[:-1], rest[-1]
+        here = jax.tree.unflatten(form, [ref[0] for ref in numbers])
+        v = x_ref[:]
+        start = pl.program_id(1) * each * rows
+
+        def add(k: Array, total: Array) -> Array:
+            first = start + k * rows
+            inside = first + jnp.arange(rows) < m
+            block = triton.load(A_ref.at[pl.ds(first, rows), :], mask=inside[:, None], other=0.0)
+            block = block.astype(x.dtype)  # rows may be stored in fewer bits than sums
+            labels = triton.load(y_ref.at[pl.ds(first, rows)], mask=inside, other=1.0)
+            weights = triton.load(q_ref.at[pl.ds(first, rows)], mask=inside, other=0.0)
+            slope = lowered(here.derivative, jnp.sum(block * v[None, :], axis=1), labels)
+            terms = block * (weights * slope)[:, None]
+            return total + (terms if tuned.late else jnp.sum(terms, axis=0))
+
+        total = jax.lax.fori_loop(0, each, add, jnp.zeros((rows, d) if tuned.late else (d,), x.dtype))
+        out_ref[:] = jnp.sum(total, axis=0) if tuned.late else total
+
+    of_client = [
+        pl.BlockSpec((None, m, d), lambda i, j: (i, 0, 0)), *[pl.BlockSpec((None, m), lambda i, j: (i, 0))] * 2,
+    ]  # fmt: skip
+    vector = pl.BlockSpec((None, d), lambda i, j: (i, 0))
+    number = pl.BlockSpec((1,), lambda i, j: (0,))
+    parts = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((n, splits, d), x.dtype),
+        grid=(n, splits),
+        in_specs=[*of_client, vector, *[number] * len(leaves)],
+        out_specs=pl.BlockSpec((None, None, d), lambda i, j: (i, j, 0)),
+        compiler_params=triton.CompilerParams(num_warps=tuned.warps, num_stages=tuned.stages),
+        interpret=interpret,
+    )(A, y, q, x, *[jnp.reshape(jnp.asarray(leaf, x.dtype), (1,)) for leaf in leaves])
+    return parts.sum(axis=1)
+
+
+class OnePass(NamedTuple):
+    """f_i with a gradient that, for all clients at once, is one pass over their rows."""
+
+    loss: Any
+    A: Array  # (rows, padded width)
+    y: Array
+    q: Array
+    interpret: bool
+    __repr__ = shapes_shown
+
+    def value(self, x: Array) -> Array:
+        return self._unpadded(x).value(x)
+
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self._unpadded(x).hessian(x, W)
+
+    def _unpadded(self, x: Array) -> FullGradient:
+        return FullGradient(self.loss, self.A[:, : x.size].astype(x.dtype), self.y, self.q)
+
+    def full_grad(self, x: Array) -> Array:
+        wide = jnp.pad(x, (0, self.A.shape[1] - x.size))
+        leaves, form = jax.tree.flatten(self.loss)
+        return _gradient(form, self.interpret)(leaves, self.A, self.y, self.q, wide)[: x.size] + self.loss.ridge * x
+
+    def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x)
+
+
+def _gradient(form: Any, interpret: bool) -> Callable[..., Array]:
+    """The gradient of one client, which becomes the kernel where it is mapped over clients."""
+
+    @custom_vmap
+    def gradient(leaves: Any, A: Array, y: Array, q: Array, x: Array) -> Array:
+        return jax.tree.unflatten(form, leaves).gradient(x, A.astype(x.dtype), y, q)
+
+    @gradient.def_vmap
+    def of_all(size: int, batched: Any, leaves: Any, A: Array, y: Array, q: Array, x: Array) -> tuple[Array, bool]:
+        of_loss, *of_rows, of_x = batched
+        if any(jax.tree.leaves(of_loss)) or not all(of_rows):
+            axes = jax.tree.map(lambda b: 0 if b else None, batched)
+            plain = jax.vmap(lambda p, *rest: jax.tree.unflatten(form, p).gradient(rest[3], *rest[:3]), in_axes=axes)
+            return plain(leaves, A.astype(x.dtype), y, q, x), True
+        each = x if of_x else jnp.broadcast_to(x, (size, *x.shape))
+        return gradients(jax.tree.unflatten(form, leaves), A, y, q, each, interpret), True
+
+    return gradient
+
+
+# --- a client's whole round ---
+
+
+class _ClientKernel:
+    """A client's round as a jaxpr, run by one program per client.
+
+    `client(f, c, *more)` is traced for one client of the stacked `states`, with `more` further arguments.
+    """
+
+    def __init__(self, client: Callable[..., Any], loss: Any, states: Any, *more: Any):
+        self.states, form = jax.tree.flatten(states)
+        first = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.states]
+        self.closed, self.form = traced(client, jax.tree.unflatten(form, first), *more)
+        leaves, self.loss_form = jax.tree.flatten(loss)
+        self.shared = [jnp.asarray(const) for const in (*self.closed.consts, *leaves)]
+        self.counts = len(self.states), len(self.closed.consts), len(leaves)
+
+    def __call__(
+        self, n: int, data: Sequence[tuple[Array, pl.BlockSpec]], rules: Callable[..., Rules], more: Sequence[Any],
+        warps: int, interpret: bool,
+    ) -> Any:  # fmt: skip
+        """Run n clients. `rules(loss, *refs of data)` says how the kernel computes gradients; `more` are the arguments."""
+        closed, (a, b, _) = self.closed, self.counts
+        total = sum(self.counts)
+
+        def kernel(*refs: Any) -> None:
+            of_data, refs = refs[: len(data)], refs[len(data) :]
+            read = [ref[0] if ref.shape == (1,) else ref[:] for ref in refs[:total]]
+            loss = jax.tree.unflatten(self.loss_form, read[a + b :])
+            results = run(closed.jaxpr, read[a : a + b], [*read[:a], *more], rules(loss, *of_data))
+            for ref, value in zip(refs[total:], results, strict=True):
+                ref[...] = jnp.reshape(value, ref.shape)
+
+        out = [jax.ShapeDtypeStruct((n, *v.aval.shape), v.aval.dtype) for v in closed.jaxpr.outvars]
+        found = pl.pallas_call(
+            kernel,
+            out_shape=[jax.ShapeDtypeStruct(s.shape if len(s.shape) > 1 else (n, 1), s.dtype) for s in out],
+            grid=(n,),
+            in_specs=[
+                *[spec for _, spec in data], *[_of_client(leaf.shape[1:]) for leaf in self.states], *map(_whole, self.shared),
+            ],
+            out_specs=[_of_client(s.shape[1:]) for s in out],
+            compiler_params=triton.CompilerParams(num_warps=warps, num_stages=1),
+            interpret=interpret,
+        )(
+            *[array for array, _ in data],
+            *[leaf if leaf.ndim > 1 else leaf[:, None] for leaf in self.states],
+            *[array if array.ndim else array[None] for array in self.shared],
+        )  # fmt: skip
+        return jax.tree.unflatten(self.form, [v.reshape(s.shape) for v, s in zip(found, out, strict=True)])
+
+
+def _of_client(shape: tuple[int, ...]) -> pl.BlockSpec:
+    """A client's part of a stacked array."""
+    shape = shape or (1,)
+    return pl.BlockSpec((None, *shape), lambda i: (i, *[0] * len(shape)))
+
+
+def _whole(a: Array) -> pl.BlockSpec:
+    shape = a.shape or (1,)
+    return pl.BlockSpec(shape, lambda i: (0,) * len(shape))
+
+
+_batch_p = core.Primitive("local_mini_batch_gradient")
+_batch_p.def_abstract_eval(lambda x, key: x)
+_full_p = core.Primitive("local_full_gradient")
+_full_p.def_abstract_eval(lambda x: x)
+
+
+class KernelLoss:
+    """f_i inside a kernel: it has gradients only."""
+
+    def __init__(self, ridge: Any, batch: int | None = None):
+        self.ridge, self.batch = ridge, batch
+
+    def grad(self, x: Array, key: Array) -> Array:
+        return self.full_grad(x) if self.batch is None else _batch_p.bind(x, key) + self.ridge * x
+
+    def full_grad(self, x: Array) -> Array:
+        return _full_p.bind(x) + self.ridge * x
+
+    def __getattr__(self, name: str) -> Any:
+        raise NoKernel(f"a client that asks for {name} of its loss")
+
+
+def rounds_of_clients(
+    client: Callable[[KernelLoss, Any], tuple[Any, Any, Array]], loss: Any, A: Array, y: Array, q: Array, c: Any,
+    interpret: bool = False,
+) -> Any:  # fmt: skip
+    """client(f_i, c_i) of every client: A is (clients, rows, width), sides powers of two; c stacked along clients."""
+    n, m, d = A.shape
+    f = KernelLoss(loss.ridge)
+    round_ = _ClientKernel(lambda c: client(f, c), loss, c)
+
+    def rules(loss: Any, A_ref: Any, y_ref: Any, q_ref: Any) -> Rules:
+        rows, labels, weights = A_ref[:, :].astype(q_ref.dtype), y_ref[:], q_ref[:]
+        return {
+            "local_full_gradient": lambda eqn, values, _: [lowered(loss.gradient, values[0], rows, labels, weights)],
+        }
+
+    data = [(A, _of_client((m, d))), (y, _of_client((m,))), (q, _of_client((m,)))]
+    return round_(n, data, rules, [], warps=4 if m * d <= 8192 else 8, interpret=interpret)
+
+
+class ClientRows(NamedTuple):
+    """The rows of some clients in `Flat`. Stacked, except `capacity`: no client has more rows."""
+
+    keys: Array
+    offset: Array  # the first row
+    size: Array
+    capacity: int
+    __repr__ = shapes_shown
+
+
+class Keys(Numbered):
+    """Keys split off a client's own: number `first`, `first` + 1, ..., in the shape they were asked for."""
+
+    def __init__(self, shape: tuple[int, ...], first: Any):
+        self.shape, self.first = shape, first
+
+    def item(self, k: Any) -> Keys:
+        return Keys(self.shape[1:], self.first + k * int(np.prod(self.shape[1:], dtype=int)))
+
+
+class OwnKey(Keys):
+    """A client's own key: it is split once, or used as it is."""
+
+
+def rounds_fetching_rows(
+    client: Callable[[KernelLoss, Any, Array], tuple[Any, Any, Array]], loss: Any, data: Flat, clients: ClientRows,
+    batch: int | None, c: Any, interpret: bool = False,
+) -> Any:  # fmt: skip
+    """client(f_i, c_i, key_i) of every client, c stacked along them; `batch` rows per gradient, or all."""
+    n = len(clients.keys)
+    f = KernelLoss(loss.ridge, batch)
+    own_key = jax.ShapeDtypeStruct((), clients.keys.dtype)
+    round_ = _ClientKernel(lambda c, key: client(f, c, key), loss, c, own_key)
+    split = _split_shape(round_.closed.jaxpr)
+    drawn = _draw(clients, split, batch)
+
+    def rules(loss: Any, A_ref: Any, y_ref: Any, q_ref: Any, drawn_ref: Any, offset_ref: Any, size_ref: Any) -> Rules:
+        m = size_ref[0]
+
+        def over(x: Array, rows: Array, factor: Array) -> Array:
+            A = A_ref[rows, :].astype(x.dtype)
+            return lowered(loss.gradient, x, A, y_ref[rows], q_ref[rows] * factor)
+
+        def of_batch(eqn: Any, values: list[Any], _: Rules) -> list[Array]:
+            x, key = values
+            assert batch is not None
+            if split and isinstance(key, OwnKey):
+                raise NoKernel("a client that both splits its key and uses it")
+            rows = drawn_ref[key.first, :]
+            scale = m.astype(x.dtype) / batch
+            return [over(x, rows, jnp.where(jnp.arange(rows.size) < batch, scale, 0.0))]
+
+        def of_all(eqn: Any, values: list[Any], _: Rules) -> list[Array]:
+            x, width = values[0], max(16, min(power(clients.capacity), BLOCK // A_ref.shape[1]))
+
+            def add(k: Array, total: Array) -> Array:
+                at = k * width + jnp.arange(width)
+                inside = at < m
+                return total + over(x, offset_ref[0] + jnp.where(inside, at, 0), jnp.where(inside, 1.0, 0.0))
+
+            return [jax.lax.fori_loop(0, pl.cdiv(m, width), add, jnp.zeros_like(x))]
+
+        def split_key(eqn: Any, values: list[Any], _: Rules) -> list[Keys]:
+            if not isinstance(values[0], OwnKey):
+                raise NoKernel("a client that splits its key more than once")
+            return [Keys(split, 0)]
+
+        return {"local_mini_batch_gradient": of_batch, "local_full_gradient": of_all, "random_split": split_key}
+
+    own = [drawn, clients.offset[:, None], clients.size.astype(jnp.int32)[:, None]]
+    read = [*((a, _whole(a)) for a in data), *((a, _of_client(a.shape[1:])) for a in own)]
+    warps = 1 if drawn.shape[2] * data.A.shape[1] <= 2048 else 4
+    return round_(n, read, rules, [OwnKey((), 0)], warps=warps, interpret=interpret)
+
+
+def _draw(clients: ClientRows, split: tuple[int, ...], batch: int | None) -> Array:
+    """The rows of every client and mini-batch, padded to a power of two with the first of them."""
+    if batch is None:
+        return jnp.zeros((len(clients.keys), 1, 1), jnp.int32)
+
+    def of_client(key: Array, m: Array) -> Array:
+        each = jax.random.split(key, split).reshape(-1) if split else key[None]
+        return jax.vmap(lambda key: sample_rows(key, m, clients.capacity, batch))(each)
+
+    rows = jax.vmap(of_client)(clients.keys, clients.size.astype(jnp.int32)) + clients.offset[:, None, None]
+    more = jnp.broadcast_to(rows[..., :1], (*rows.shape[:2], power(batch) - batch))
+    return jnp.concatenate([rows, more], axis=2).astype(jnp.int32)
+
+
+def _split_shape(jaxpr: Any) -> tuple[int, ...]:
+    """The shape that a client's key is split into; () if it is used as it is."""
+    splits = [eqn for j in jaxprs_within(jaxpr) for eqn in j.eqns if eqn.primitive.name == "random_split"]
+    shapes = {tuple(eqn.params["shape"]) for eqn in splits}
+    if len(shapes) > 1:
+        raise NoKernel("a client that splits its key in several ways")
+    return shapes.pop() if shapes else ()
