@@ -132,7 +132,9 @@ def _by_trials(spec: FederatedProblem, search: Search, start: Start, choice: Cho
         search.progress(reached.messages, reached.messages)
     exists = not {NO_MINIMISER, STILL_GROWS}.intersection(reached.notes)
     hides = hidden(reached.at.x, 1.0 / step, reached.at.terms, float(np.sum(spec.sizes)))
-    certificate = Certificate(reached.mapping, start.scale, search.tol, minimiser_exists=exists, rounding=hides)
+    certificate = Certificate(
+        reached.mapping, start.scale, search.tol, minimiser_exists=exists, rounding=hides, convex=spec.convex
+    )
     found = FederatedSolution(
         reached.at.x, certificate, reached.good, reached.messages, solver, reached.trace, [*notes, *reached.notes],
         reached.at, reached,

@@ -18,7 +18,10 @@ OUT_OF_REACH = (
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a model is from the minimiser, computed without knowing it."""
+    """How far a model is from stationary, computed without knowing a solution.
+
+    For a convex problem a stationary point is a minimiser. Otherwise the certificate says no more than "stationary".
+    """
 
     gradient_mapping: float  # norm of (x - prox(x - grad f(x) / L)) L
     scale: float  # what it is compared with
@@ -27,6 +30,7 @@ class Certificate:
     minimiser_exists: bool = True  # False where the objective only falls as the model grows without end
     unique: bool | None = None  # is it the only minimiser? None where that is not known
     rounding: float = 0.0  # what rounding may hide of the gradient mapping, about
+    convex: bool = True  # False if the loss or the penalty is not known to be convex
 
     @property
     def relative(self) -> float:
@@ -39,6 +43,11 @@ class Certificate:
     def holds(self) -> bool:
         """Is the gradient mapping at most tol * scale, is there a minimiser, and could rounding hide no more than that?"""
         return self.relative <= self.tol and self.minimiser_exists and self.within_reach
+
+    @property
+    def claim(self) -> str:
+        """What the certificate shows if it holds: "minimum", or "stationary point" without known convexity."""
+        return "minimum" if self.convex else "stationary point"
 
     @property
     def within_reach(self) -> bool:

@@ -108,9 +108,9 @@ def _certificate(spec: FederatedProblem, search: Search, start: Start, segment: 
     """Of the last model of a segment."""
     norm = float(segment.trace["gradient_mapping"][-1])
     if segment.at is None:
-        return Certificate(norm, start.scale, search.tol)
+        return Certificate(norm, start.scale, search.tol, convex=spec.convex)
     hides = hidden(segment.trace.x, 1.0 / step, segment.at.terms, float(np.sum(spec.sizes)))
-    return Certificate(norm, start.scale, search.tol, rounding=hides)
+    return Certificate(norm, start.scale, search.tol, rounding=hides, convex=spec.convex)
 
 
 @dataclass(frozen=True)

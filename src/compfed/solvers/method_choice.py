@@ -12,7 +12,7 @@ from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
 from compfed.federation.spec import FederatedProblem
 from compfed.problem_spec import ProblemSpec, check_lipschitz
-from compfed.regularisers import Regulariser, largest_step
+from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, SecondOrder
 
@@ -64,8 +64,7 @@ def candidates(problem: ProblemSpec, first_order: type[alg.Algorithm]) -> list[C
     loss, g, d = problem.loss, problem.regulariser, problem.d
     vectors = 16.0 * d
     found = [Candidate(first_order, ROUNDS["first-order"], vectors)]
-    convex = getattr(loss, "convex", False) and largest_step(g) == np.inf
-    if not convex or problem.dtype != np.float64:
+    if not problem.convex or problem.dtype != np.float64:
         return found
     found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)
