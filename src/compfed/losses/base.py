@@ -33,47 +33,33 @@ class Loss(Protocol):
     @property
     def curvature(self) -> float | None:
         """A bound on the second derivative in the prediction; None where there is none."""
-        ...
 
     def size(self, width: int) -> int:
         """d: the number of coefficients of a model of `width` features."""
-        ...
 
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         """loss(x; a_l, y_l) of every row l."""
-        ...
 
     def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
         """sum_l q_l grad loss(x; a_l, y_l)."""
-        ...
-
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
-        ...
 
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
-        ...
 
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
-        ...
 
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """The matrix of a quadratic model around x: `hessian`, or more where the loss is nearly straight."""
-        ...
 
     def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
         """The entries of `model_hessian` that a site has to send."""
-        ...
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         """The matrix from these entries."""
-        ...
 
     def packed_size(self, w: int) -> int:
         """The number of these entries, for w coordinates."""
-        ...
 
     def lipschitz(
         self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
@@ -82,17 +68,14 @@ class Loss(Protocol):
 
         Infinite where it overflows.
         """
-        ...
 
     def lipschitz_upper_bound(
         self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
         """A bound on `lipschitz` that needs one pass over the rows; `row_norms` are ||a_l||."""
-        ...
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """The labels in the coding of the formulas; others are refused."""
-        ...
 
 
 # An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.
@@ -154,12 +137,6 @@ class OneOutput(SymmetricHessian):
     def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         """The second derivative in z that a quadratic model of the loss is given."""
         return self.second_derivative(z, y)
-
-    @ignore_overflow
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l |loss'_l| ||a_l||."""
-        row_norms = namespace(x, A).linalg.norm(A, axis=1)
-        return (q * abs(self.derivative(A @ x, y))) @ row_norms
 
     @ignore_overflow
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
@@ -235,12 +212,6 @@ class ManyOutputs(SymmetricHessian):
         features = A[:, j]
         same_output = ((features * c[:, k]).T * q) @ features
         return same_output * (k[:, None] == k) - gram(features * r[:, k], q)
-
-    @ignore_overflow
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l ||loss'_l|| ||a_l||: the gradient of a row is the matrix a loss'^T."""
-        norm = namespace(x, A).linalg.norm
-        return (q * norm(self.derivative(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
 
     @ignore_overflow
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:

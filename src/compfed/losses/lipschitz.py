@@ -118,7 +118,9 @@ def _lanczos(features: Sequence[Rows], roots: Sequence[np.ndarray]) -> float:
     def forward(v: np.ndarray) -> np.ndarray:  # R v
         return np.concatenate([r * (A @ v) for A, r in zip(features, roots, strict=True)])
 
-    size, product = (rows, lambda v: forward(transposed(v))) if rows < width else (width, lambda v: transposed(forward(v)))
+    size, product = (
+        (rows, lambda v: forward(transposed(v))) if rows < width else (width, lambda v: transposed(forward(v)))
+    )
     if size == 1:
         return float(product(np.ones(1))[0])
     operator = LinearOperator((size, size), matvec=lambda v: product(v.ravel()), dtype=float)  # pyright: ignore[reportCallIssue]  # its stub
