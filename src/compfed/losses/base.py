@@ -33,33 +33,43 @@ class Loss(Protocol):
     @property
     def curvature(self) -> float | None:
         """A bound on the second derivative in the prediction; None where there is none."""
+        ...
 
     def size(self, width: int) -> int:
         """d: the number of coefficients of a model of `width` features."""
+        ...
 
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         """loss(x; a_l, y_l) of every row l."""
+        ...
 
     def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
         """sum_l q_l grad loss(x; a_l, y_l)."""
+        ...
 
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
+        ...
 
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
+        ...
 
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """The matrix of a quadratic model around x: `hessian`, or more where the loss is nearly straight."""
+        ...
 
     def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
         """The entries of `model_hessian` that a site has to send."""
+        ...
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         """The matrix from these entries."""
+        ...
 
     def packed_size(self, w: int) -> int:
         """The number of these entries, for w coordinates."""
+        ...
 
     def lipschitz(
         self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
@@ -68,14 +78,17 @@ class Loss(Protocol):
 
         Infinite where it overflows.
         """
+        ...
 
     def lipschitz_upper_bound(
         self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
         """A bound on `lipschitz` that needs one pass over the rows; `row_norms` are ||a_l||."""
+        ...
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """The labels in the coding of the formulas; others are refused."""
+        ...
 
 
 # An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.

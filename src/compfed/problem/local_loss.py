@@ -19,15 +19,19 @@ class LocalLoss(Protocol):
 
     def value(self, x: Array) -> Array:
         """f_i(x) over all rows, whatever the batch size."""
+        ...
 
     def grad(self, x: Array, key: Array) -> Array:
         """The gradient of f_i at x; `key` decides the mini-batch, where there is one."""
+        ...
 
     def full_grad(self, x: Array) -> Array:
         """The gradient of f_i at x over all rows, whatever the batch size."""
+        ...
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         """Rows and columns W (all for None) of the Hessian of f_i at x, over all rows."""
+        ...
 
 
 class FullGradient(NamedTuple):

@@ -125,7 +125,7 @@ def alpha_max_by_bisection(g: Regulariser, gradient: Numbers) -> Numbers:
             high = middle
         else:
             low = middle
-    found = np.inf if high == bound else 2.0**high  # an end that never moved is no solution
+    found = np.inf if high == bound else 2.0**high  # the upper end never moved: there is no such alpha
     return dtype.type(0.0 if low == -bound else found)
 
 
