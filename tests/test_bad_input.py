@@ -230,7 +230,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no loss": (
         lambda: problem(loss=np.sum),
-        r"is no loss: it has no size\. Take one of compfed\.losses, or make one .* losses\.from_function",
+        r"is not a loss: it has no size\. Take one of compfed\.losses, or make one .* losses\.from_function",
     ),
     "two sites of one name": (
         lambda: cf.data.from_arrays([X, X], [Y, Y], names=["a", "a"]),

@@ -108,10 +108,10 @@ def check_loss(loss: Loss, regulariser: Regulariser) -> None:
             f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
             "the loss comes first, then the regulariser."
         )
-    lacks = [name for name in ("size", "values", "gradient", "gradient_terms") if not hasattr(loss, name)]
+    lacks = [name for name in ("size", "values", "gradient", "evaluate") if not hasattr(loss, name)]
     if lacks:
         raise InputError(
-            f"{type(loss).__name__} is no loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
+            f"{type(loss).__name__} is not a loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
             "function of a row and its label with losses.from_function."
         )
 

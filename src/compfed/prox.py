@@ -122,7 +122,7 @@ def as_matrix(x: Numbers, columns: int) -> Numbers:
     """The model matrix X = x.reshape(-1, columns)."""
     if x.size % columns:
         raise InputError(
-            f"a model of {x.size} coefficients is no matrix with columns={columns}: give a divisor of {x.size}."
+            f"a model of {x.size} coefficients is not a matrix with columns={columns}: give a divisor of {x.size}."
         )
     return x.reshape(-1, columns)
 

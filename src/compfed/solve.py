@@ -153,6 +153,8 @@ class PooledSolution:
         Iterations of FISTA.
     converged : bool
         Whether the gradient mapping is zero to rounding.
+    convex : bool
+        False if the loss or the penalty is not known to be convex: x is stationary, and may not be a minimum.
 
     Examples
     --------
@@ -168,12 +170,14 @@ class PooledSolution:
     gradient_mapping: float
     iterations: int
     converged: bool
+    convex: bool = True
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
 
     def __repr__(self) -> str:
-        state = "converged" if self.converged else "NOT converged"
+        point = "" if self.convex else " to a stationary point"
+        state = f"converged{point}" if self.converged else "NOT converged"
         return (
             f"PooledSolution({state}: gradient mapping {self.gradient_mapping:.1e} after {self.iterations} iterations, "
             f"objective {self.objective:.12g}, {np.count_nonzero(self.x)} of {self.x.size} coefficients non-zero)"
@@ -235,7 +239,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
             f"(rounding level is {rounding:.1e}). Give more max_iterations, or add a little ridge to the loss.",
             stacklevel=2,
         )
-    return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged))
+    return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged), problem.convex)
 
 
 @jit

@@ -23,7 +23,7 @@ COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
     "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when x_star is given)",
     "objective": "F(x) = sum_i p_i f_i(x) + g(x)",
-    "gradient_mapping": "||(x - prox(x - grad f(x)/L)) L||, zero exactly at the minimiser",
+    "gradient_mapping": "||(x - prox(x - grad f(x)/L)) L||, zero exactly at stationary points: the minimisers, if F is convex",
     "nonzeros": "coefficients that are not exactly zero",
     "drift": "weighted mean distance of the participants' local models from their mean, at the end of the round",
     "correction": "||sum_i p_i c_i||, for algorithms with a drift correction c_i",

@@ -320,7 +320,7 @@ BAD = {
     "growing lambdas": (lambda: SortedL1(WEIGHTS), r"SortedL1\(lam=.*lam must not increase\. Give np\.sort"),
     "one lambda to sort": (lambda: SortedL1(1.0), r"lam must be one number per coefficient"),  # pyright: ignore[reportArgumentType]  # the mistake
     "too few lambdas": (lambda: SortedL1(np.ones(1)).prox(jnp.ones(3), 1.0), r"SortedL1 has 1 numbers in lam.*\(3,\)"),
-    "no such matrix": (lambda: Nuclear(1.0, 4)(jnp.ones(6)), r"6 coefficients is no matrix with columns=4: give a divisor"),
+    "no such matrix": (lambda: Nuclear(1.0, 4)(jnp.ones(6)), r"6 coefficients is not a matrix with columns=4: give a divisor"),
     "no columns": (lambda: Nuclear(1.0, 0), r"columns must be a whole number >= 1"),
     "gamma of MCP": (lambda: MCP(1.0, gamma=1.0), r"MCP\(gamma=1\.0\): gamma must be > 1\."),
     "gamma of SCAD": (lambda: SCAD(1.0, gamma=2.0), r"SCAD\(gamma=2\.0\): gamma must be > 2\."),

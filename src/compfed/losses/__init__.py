@@ -28,18 +28,6 @@ from compfed.losses.linear import (
 )
 
 __all__ = [
-    "FromFunction",
-    "Huber",
-    "Logistic",
-    "Loss",
-    "ManyOutputs",
-    "Model",
-    "MultiSquared",
-    "OneOutput",
-    "Poisson",
-    "SmoothedQuantile",
-    "Softmax",
-    "Squared",
-    "SquaredHinge",
-    "from_function",
-]
+    "FromFunction", "Huber", "Logistic", "Loss", "ManyOutputs", "Model", "MultiSquared", "OneOutput", "Poisson",
+    "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "from_function",
+]  # fmt: skip

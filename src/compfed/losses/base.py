@@ -47,10 +47,6 @@ class Loss(Protocol):
         """sum_l q_l grad loss(x; a_l, y_l)."""
         ...
 
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
-        ...
-
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
         ...
@@ -156,12 +152,6 @@ class OneOutput(SymmetricHessian):
         return self.second_derivative(z, y)
 
     @ignore_overflow
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l |loss'_l| ||a_l||."""
-        row_norms = namespace(x, A).linalg.norm(A, axis=1)
-        return (q * abs(self.derivative(A @ x, y))) @ row_norms
-
-    @ignore_overflow
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         z, each = product(A, X[0])[:, None] if len(X) == 1 else A @ X.T, y[:, None]
         weighted = q[:, None] * self.derivative(z, each)
@@ -235,12 +225,6 @@ class ManyOutputs(SymmetricHessian):
         features = A[:, j]
         same_output = ((features * c[:, k]).T * q) @ features
         return same_output * (k[:, None] == k) - gram(features * r[:, k], q)
-
-    @ignore_overflow
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
-        """sum_l q_l ||loss'_l|| ||a_l||: the gradient of a row is the matrix a loss'^T."""
-        norm = namespace(x, A).linalg.norm
-        return (q * norm(self.derivative(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
 
     @ignore_overflow
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:

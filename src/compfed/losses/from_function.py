@@ -103,7 +103,7 @@ class FromFunction(SymmetricHessian):
         return jax.hessian(lambda part: q @ self.values(x.at[W].set(part), A, y))(x[W])
 
     @_also_for_numpy
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+    def _gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
         """sum_l q_l ||grad loss(x; a_l, y_l)||."""
 
         def length(row: tuple[Array, Array]) -> Array:
@@ -114,7 +114,7 @@ class FromFunction(SymmetricHessian):
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         value = np.array([q @ self.values(x, A, y) for x in X])
         gradient = np.array([self.gradient(x, A, y, q) for x in X])
-        return LossEvaluation(value, gradient, np.array([self.gradient_terms(x, A, y, q) for x in X]))
+        return LossEvaluation(value, gradient, np.array([self._gradient_terms(x, A, y, q) for x in X]))
 
     def lipschitz(
         self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None

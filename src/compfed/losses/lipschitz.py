@@ -92,7 +92,9 @@ def _joined(parts: list[Part]) -> list[Part]:
     for _, group in itertools.groupby(zip(before // GRAM_WIDTH, small, strict=True), key=lambda entry: entry[0]):
         members = [part for _, part in group]
         large.append(
-            tuple(np.concatenate(arrays) for arrays in zip(*members, strict=True)) if members[1:] else members[0]
+            (np.concatenate([A for A, _ in members]), np.concatenate([w for _, w in members]))
+            if members[1:]
+            else members[0]
         )
     return large
 

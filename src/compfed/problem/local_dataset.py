@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax import Array
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import issparse
 
 from compfed._utils.array_namespace import Numbers
 from compfed._utils.arrays import block_ranges, empty_aligned
@@ -25,6 +25,8 @@ from compfed._utils.validation import check_dense_size
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
 from compfed.losses import Loss
+
+SparseMatrix: TypeAlias = Numbers  # a csr matrix of scipy, which has no types
 
 MAX_POWER_OF_TWO = 256  # rows up to which a single site is padded to a power of two
 MIN_BUCKET, MIN_LOCAL = 16, 32  # rows to which it is padded at least, in a Problem and in a federation
@@ -192,7 +194,7 @@ def power_of_two(rows: int | np.integer) -> int:
 class LocalDataset(NamedTuple):
     """The rows of one site, scaled and encoded for an objective."""
 
-    A: np.ndarray | SparseRows
+    A: Numbers  # an array, or `SparseRows`
     y: np.ndarray
     q: np.ndarray  # sample weights, which sum to 1
     start: np.ndarray  # the default start of a model
@@ -219,7 +221,7 @@ class SparseRows:
     that a linear model needs. Only columns that are asked for by number are made dense.
     """
 
-    A: csr_matrix
+    A: SparseMatrix
     centre: np.ndarray
     scale: np.ndarray
     intercept: bool
@@ -292,7 +294,7 @@ class _Transposed:
         return np.concatenate([moved, np.asarray(total)[None]]) if rows.intercept else moved
 
 
-def sparse_moments(A: csr_matrix, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sparse_moments(A: SparseMatrix, q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(mean, rest, square) of the columns of a csr matrix, rows weighted by q: see `Moments`."""
     by_row, width = np.repeat(q, np.diff(A.indptr)), A.shape[1]
 
@@ -306,7 +308,7 @@ def sparse_moments(A: csr_matrix, q: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return mean, summed(away) - zeros * mean, summed(away**2) + zeros * mean**2
 
 
-def dense_rows(A: csr_matrix | np.ndarray, name: str) -> np.ndarray:
+def dense_rows(A: SparseMatrix, name: str) -> np.ndarray:
     """A as a dense array, if that is not too large."""
     if not issparse(A):
         return np.asarray(A)

@@ -35,7 +35,7 @@ BLOCK = 2**26  # bytes of rows of a LazyProblem that are read together in a pass
 class _WithRows(ProblemSpec):
     """What Problem and LazyProblem share: a checked specification, and the sites that hold the rows."""
 
-    sites: Sites | LazySites
+    sites: Any  # Sites, or LazySites
 
     def __init__(
         self,

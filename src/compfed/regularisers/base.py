@@ -31,8 +31,8 @@ class Regulariser(Protocol):
     `g(x)` is a number, 0 or inf for the indicator of a set. `g.prox(x, t)` is argmin_u t g(u) + ||u - x||^2 / 2.
     """
 
-    def __call__(self, x: Array) -> Array: ...
-    def prox(self, x: Array, t: Array | float) -> Array: ...
+    def __call__(self, x: Numbers) -> Numbers: ...
+    def prox(self, x: Numbers, t: Array | float) -> Numbers: ...
 
 
 class Subspace(NamedTuple):
@@ -125,7 +125,7 @@ def alpha_max_by_bisection(g: Regulariser, gradient: Numbers) -> Numbers:
             high = middle
         else:
             low = middle
-    found = np.inf if high == bound else 2.0**high  # an end that never moved is no solution
+    found = np.inf if high == bound else 2.0**high  # the upper end never moved: there is no such alpha
     return dtype.type(0.0 if low == -bound else found)
 
 

@@ -196,9 +196,9 @@ class OnBlock(_OfOne):
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
         block = self.g.prox(self._block(x), t)
-        if namespace(x, block) is jnp:
-            return jnp.asarray(x).at[self.start : self.stop].set(block)
-        return np.concatenate([x[: self.start], block, x[self.stop :]])
+        if namespace(x, block) is np:
+            return np.concatenate([x[: self.start], block, x[self.stop :]])  # pyright: ignore[reportReturnType]  # x is of NumPy
+        return jnp.asarray(x).at[self.start : self.stop].set(block)  # pyright: ignore[reportReturnType]  # x is of JAX
 
     def coordinate_form(self, d: int) -> CoordinateForm | None:
         form = coordinate_form(self.g, self._block(np.empty(d)).size)

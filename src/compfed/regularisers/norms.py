@@ -314,7 +314,7 @@ class Nuclear(BaseRegulariser):
 
 
 def column_space(g: Regulariser, points: Numbers, columns: int) -> Subspace | None:
-    """g in a basis of the columns of all `points` as matrices; None if that is no smaller.
+    """g in a basis of the columns of all `points` as matrices; None if that is not smaller.
 
     A function of singular values does not change when X is multiplied by an orthogonal matrix, and grows with the part of X
     outside a subspace. So the minimiser of g plus a quadratic lies in the span of the columns that the quadratic is made of.

@@ -17,7 +17,7 @@ from compfed.federation.server.evaluation import Trial, evaluate_request, evalua
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import FederatedProblem
 from compfed.problem_spec import safe_norm
-from compfed.regularisers import Regulariser, largest_step
+from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.first_order import faster_method, solve_by_rounds
 from compfed.solvers.search import (
@@ -170,8 +170,7 @@ def candidates(spec: FederatedProblem, first_order: type[Algorithm]) -> list[Can
     loss, g, d = spec.loss, spec.regulariser, spec.d
     vectors = 16.0 * d
     found = [Candidate(first_order, ROUNDS[FIRST_ORDER], vectors)]
-    convex = getattr(loss, "convex", False) and largest_step(g) == np.inf
-    if not convex or spec.dtype != np.float64:
+    if not spec.convex or spec.dtype != np.float64:
         return found
     found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)

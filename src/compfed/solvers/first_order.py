@@ -136,7 +136,7 @@ def _certificate(spec: FederatedProblem, search: SearchOptions, start: Start, se
     norm, at = float(segment.trace["gradient_mapping"][-1]), segment.at
     L = 1.0 / start.certificate_step(spec)
     rounding = 0.0 if at is None else rounding_error(spec, segment.trace.x, L, at.terms)
-    return Certificate(norm, start.scale, search.tol, rounding=rounding)
+    return Certificate(norm, start.scale, search.tol, rounding=rounding, convex=spec.convex)
 
 
 def _status(segment: Segment, allowed: int, done: int, certificate: Certificate) -> Status:

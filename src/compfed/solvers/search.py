@@ -87,13 +87,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Certificate:
-    """How far a model can be from the minimiser, from numbers at the model alone.
+    """How far a model can be from stationary, from numbers at the model alone.
 
     The gradient mapping of a model x is::
 
         G(x) = L * (x - prox_{g / L}(x - grad f(x) / L)),    L = sum_i p_i L_i
 
-    It is zero exactly at a minimiser of f + g.
+    It is zero exactly at a stationary point of f + g; of a convex problem that is a minimiser.
 
     Attributes
     ----------
@@ -111,6 +111,8 @@ class Certificate:
         Whether x* is the only minimiser; None where that is not known.
     rounding : float
         An estimate of how much of the gradient mapping rounding can hide.
+    convex : bool
+        False if the loss or the penalty is not known to be convex.
 
     Examples
     --------
@@ -126,6 +128,12 @@ class Certificate:
     minimiser_exists: bool = True
     unique: bool | None = None
     rounding: float = 0.0
+    convex: bool = True
+
+    @property
+    def claim(self) -> str:
+        """What the certificate shows if it holds: "minimum", or "stationary point" without known convexity."""
+        return "minimum" if self.convex else "stationary point"
 
     @property
     def relative(self) -> float:

@@ -221,6 +221,7 @@ class _History:
             self.search.tol,
             minimiser_exists=stop.note not in (NO_MINIMISER, STILL_GROWS),
             rounding=rounding_error(self.spec, at.x, 1.0 / self.step, at.terms),
+            convex=self.spec.convex,
         )
         if self.search.progress is not None:
             self.search.progress(self.messages, self.messages)

@@ -35,6 +35,7 @@ from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
+from compfed.federation.spec import FederatedProblem, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
 from compfed.regularisers import largest_step
