@@ -22,7 +22,7 @@ from compfed.estimators.programs.certificate import duality_gap, exchangeable
 from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.server.sums import Description
+from compfed.federation.server.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
 from compfed.losses import Loss
 from compfed.problem_spec import length
@@ -56,7 +56,7 @@ class Gathered:
     labels: Labels
     columns: tuple[str, ...] | None
     width: int
-    moments: Moments.Reply
+    moments: MomentsSum
 
 
 @dataclass(frozen=True)
