@@ -307,7 +307,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What the operator was told, in order and without repetition."""
+        """The problems that the operator saw, in order and without repetition."""
         found = [
             f"{line['site'] or 'operator'}: {line['problem']}" for line in read_lines(self.folder / "log.jsonl") if "problem" in line
         ]  # fmt: skip

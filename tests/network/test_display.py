@@ -45,7 +45,7 @@ def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
     log, out = RunLog(None, SITES), io.StringIO()
     with Display(log, out):
         answered(log, 1)
-        log.begin(2, ["Round"], SITES)
+        log.begin(2, ["LocalUpdate"], SITES)
         log.problem("south", "not connected")
         log.reply("north", seconds=0.1, **FACTS)
         log.reply("south", seconds=0.1, **FACTS)
@@ -54,7 +54,7 @@ def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
     first, second, third, last = out.getvalue().splitlines()
     assert re.fullmatch(r"message   1 +0\.0 s +5\.0 kB down +3\.0 kB up  Describe, Moments", first)
     assert second == "  ! message 2, site south: not connected"
-    assert re.match(r"message   2 .* Round", third)
+    assert re.match(r"message   2 .* LocalUpdate", third)
     assert last == "  ! the SuperLink cannot be used: it is away"
     assert "\x1b" not in out.getvalue()
 
@@ -133,7 +133,7 @@ def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
     log, out = RunLog(None, SITES), Terminal()
     with Display(log, out):
         answered(log)
-        log.begin(2, ["Round"], SITES)
+        log.begin(2, ["LocalUpdate"], SITES)
         log.connected(["north"])
         log.reply("north", seconds=4.25, **FACTS)
         time.sleep(0.08)
@@ -150,14 +150,14 @@ def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
 def test_the_table_has_a_line_per_site():
     log = RunLog(None, SITES)
     answered(log)
-    log.begin(2, ["Round"], SITES)
+    log.begin(2, ["LocalUpdate"], SITES)
     log.connected(["north"])
     log.reply("north", seconds=4.25, **FACTS)
     rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
     assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "answered"]
     assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
-    assert rows[4][0] == "Message 2 (Round): waiting for south since 0 s; not connected: south."
+    assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
     fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
     assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
 
@@ -201,7 +201,7 @@ def test_trouble_with_the_superlink_is_said_once():
 def test_a_long_run_keeps_a_bounded_number_of_lines(tmp_path):
     log = RunLog(None, SITES)
     for number in range(1, 3000):
-        log.begin(number, ["Round"], ("north",))
+        log.begin(number, ["LocalUpdate"], ("north",))
         log.reply("north", seconds=0.0, **FACTS)
         log.problem("north", "x")
     assert len(log.lines) <= 1000

@@ -486,12 +486,12 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "labels twice": (SITE.replace('"y"', '["y", "y"]') + NETWORK, "names a column twice"),
     "features": (SITE + "features = 1\n" + NETWORK, "features = 1 must be a list of names"),
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
-    "refuses": (SITE + NETWORK + "[refuses]\nleast_row = 5\n", r"\[refuses\]: 'least_row' .* Did you mean 'min_rows'"),
+    "refuses": (SITE + NETWORK + "[refuses]\nmin_row = 5\n", r"\[refuses\]: 'min_row' .* Did you mean 'min_rows'"),
     "refuses is no table": ("refuses = 1\n" + SITE + NETWORK, r"\[refuses\] must be a table"),
-    "query": (SITE + NETWORK + '[refuses]\nquestions = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
-    "least rows": (SITE + NETWORK + "[refuses]\nleast_rows = -1\n", "min_rows"),
-    "least rows in words": (SITE + NETWORK + '[refuses]\nleast_rows = "many"\n', "min_rows"),
-    "share": (SITE + NETWORK + "[refuses]\ncurvature_share = -0.5\n", "max_hessian_share"),
+    "query": (SITE + NETWORK + '[refuses]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
+    "least rows": (SITE + NETWORK + "[refuses]\nmin_rows = -1\n", "min_rows"),
+    "least rows in words": (SITE + NETWORK + '[refuses]\nmin_rows = "many"\n', "min_rows"),
+    "share": (SITE + NETWORK + "[refuses]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
     "limits": (SITE + NETWORK + "[limits]\nmax_second = 5\n", r"\[limits\]: 'max_second' .* Did you mean 'max_seconds'"),
     "seconds": (SITE + NETWORK + "[limits]\nmax_seconds = 0\n", "max_seconds"),
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
@@ -511,7 +511,7 @@ def test_mistakes_in_a_site_toml_are_named(mistake, tmp_path):
 
 def test_settings_of_a_site_and_their_defaults(tmp_path):
     path = tmp_path / "site.toml"
-    more = "[refuses]\nleast_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
+    more = "[refuses]\nmin_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
     path.write_text(SITE + NETWORK + more)
     settings = SiteSettings.read(path)
     assert (settings.data, settings.state, settings.key) == (
@@ -530,11 +530,11 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
 
 def test_a_site_says_what_leaves(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(SITE + NETWORK + '[refuses]\nquestions = ["Curvature"]\nleast_rows = 50\ncurvature_share = 0.2\n')
+    path.write_text(SITE + NETWORK + '[refuses]\nqueries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n')
     said = what_leaves(SiteSettings.read(path))
     assert set(LEAVES) == {query.__name__ for query in QUERIES}
     assert all(query.__name__ in said for query in QUERIES)
     assert "x.csv stay here" in said
-    assert "never Curvature: refused" in said
+    assert "never HeldOut: refused" in said
     assert "With fewer than 50 rows: nothing at all." in said
     assert "at most 0.2 x rows" in said
