@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compfed._utils.text import number_table, some
+from compfed._utils.text import join_names, number_table
 
 MOST_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MOST_LINES = 40  # sites printed; `Summary.rows` has them all
@@ -90,7 +90,7 @@ class Summary:
                 f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})",
                 f"features: shift of a column's mean in pooled sd: at most {self.feature_shift:.3g} "
                 f"(column {column}, site {site})",
-                *([f"constant everywhere: column(s) {some(everywhere, ' ')}"] if everywhere else []),
+                *([f"constant everywhere: column(s) {join_names(everywhere, ' ')}"] if everywhere else []),
             ]
         )
 
@@ -160,5 +160,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     if "classes" in row:
         labels = [f"{share:.1%}" for share in row["classes"].values()]
     else:
-        labels = [some([f"{value:.3g}" for value in row[key]], " ") for key in ("mean", "sd")]
+        labels = [join_names([f"{value:.3g}" for value in row[key]], " ") for key in ("mean", "sd")]
     return [row["site"], str(row["rows"]), f"{row['share']:.1%}", *labels, str(len(row["constant"]))]

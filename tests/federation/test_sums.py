@@ -16,6 +16,7 @@ from compfed import estimators
 from compfed.federation import Describe, Evaluate, HeldOut, InProcess, Lipschitz, LocalUpdate, Moments, Site, ask
 from compfed.federation.queries import LIPSCHITZ_BINS, FinishRound, largest_lipschitz, lipschitz_bin
 from compfed.federation.server import program
+from compfed.federation.server.moments import standardisation
 from compfed.federation.server.sums import Description, HeldOutSum, MomentsSum, UpdateSum
 from compfed.federation.spec import Fold, ObjectiveSpec, RunSpec
 
@@ -207,8 +208,11 @@ def test_no_method_receives_a_list_of_replies(name, received):
     assert any(isinstance(summed, UpdateSum) for summed in received)
 
 
-def test_moments_of_sites_with_other_columns_name_the_site():
+def test_moments_of_sites_with_other_columns_are_not_added():
     A, y = table("numbers")[0]
     odd = InProcess([Site(A, y, name="a", index=0), Site(A[:, :3], y, name="b", index=1)])
+    assert ask(odd, Moments()) == (None,)
+    with pytest.raises(cf.InputError, match="different numbers of columns"):
+        standardisation(odd)
     with pytest.raises(cf.InputError, match="site 'b' has 3 columns, site 'a' has 4 columns"):
-        ask(odd, Moments())
+        cf.FederatedLasso().fit_federation(odd)

@@ -36,8 +36,9 @@ def multiply(x: Pair, y: Pair) -> Pair:
     return two_sum(p, e + (x[0] * y[1] + x[1] * y[0]))
 
 
-def divide(x: Pair, y: Pair) -> Pair:
-    """x / y."""
+def divide(x: Pair, by: Pair | float) -> Pair:
+    """x / by."""
+    y = by if isinstance(by, tuple) else (np.asarray(by, float), np.zeros(()))
     q = x[0] / y[0]
     p, e = multiply((q, np.zeros_like(q)), y)
     return two_sum(q, ((x[0] - p) + (x[1] - e)) / y[0])

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from compfed._utils.text import some
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_words, check_written_out, one_of, whole
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.data.validation import as_float, check_names, check_no_category, one_per_row
@@ -161,7 +161,7 @@ def first_line(problem: BaseException) -> str:
 
 
 def _some(names: Iterable[Any]) -> str:
-    return some([str(name) for name in names], most=12)
+    return join_names([str(name) for name in names], most=12)
 
 
 # Options of pandas.read_csv that say how lines are cut into fields, and so what the header says.
@@ -470,7 +470,7 @@ def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, dro
     words = [c for c in wanted if c in frame.columns and c not in labels and not _all_numbers(frame[c])]
     holes = [c for c in wanted if c in frame.columns and frame[c].isna().any()]
     said = [
-        f"{what} {some([repr(c) for c in which])}"
+        f"{what} {join_names([repr(c) for c in which])}"
         for what, which in (
             ("it has no column", absent),
             ("words in column", words),

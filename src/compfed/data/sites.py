@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.arrays import in_blocks, joined, made_here, owned, rows_by
-from compfed._utils.text import some
+from compfed._utils.text import join_names
 from compfed._utils.validation import LEAST, MOST, check_sizes, check_weights
 from compfed.data.validation import check_finite, check_names, check_same_order, floats, is_frame, site_of_every_row
 from compfed.errors import InputError
@@ -55,7 +55,7 @@ class Sites:
 
     def __repr__(self) -> str:
         """Names and sizes: the rows are for nobody's screen. `compfed.data.describe(sites)` says more."""
-        named = some([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
+        named = join_names([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
         return f"Sites({len(self)} site(s), {self.sizes.sum()} rows, {self.width} columns: {named})"
 
     @property

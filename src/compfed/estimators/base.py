@@ -22,7 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.progress import progress_bar
-from compfed._utils.text import some
+from compfed._utils.text import join_names
 from compfed._utils.validation import is_number, truth, whole
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
@@ -154,7 +154,7 @@ class FederatedModel(BaseEstimator):
         if named:
             warnings.warn(
                 f"{type(self).__name__}: these coefficients are one choice of many with the same objective: those of "
-                f"{some(named)} can change together at no cost. Some of these columns are the same, or add up to others. "
+                f"{join_names(named)} can change together at no cost. Some of these columns are the same, or add up to others. "
                 "Drop one, or give a penalty with a ridge (l1_ratio < 1), which has one minimiser.",
                 NotUniqueWarning,
                 stacklevel=stacklevel,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import shortened, some
+from compfed._utils.text import join_names, shortened
 from compfed._utils.validation import is_whole, numbers, unmasked
 from compfed.data.validation import one_per_row
 from compfed.errors import InputError
@@ -83,7 +83,7 @@ class Grouped(Family):
         series = hasattr(index, "tolist")
         if series and index.tolist() not in (names, list(range(len(given)))):  # a Series of pandas
             raise InputError(
-                f"groups is a Series with the index {some([repr(i) for i in index])}, which is not that of the columns in "
+                f"groups is a Series with the index {join_names([repr(i) for i in index])}, which is not that of the columns in "
                 "their order. Give groups[X.columns].tolist() to match by name, groups.tolist() to match by place."
             )
         unmasked(given, "groups")

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from compfed._utils.text import some
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_words
 from compfed.errors import InputError
 from compfed.estimators.programs.certificate import duality_gap, exchangeable
@@ -139,9 +139,9 @@ def _columns_apart(
     extra = [c for c in columns if c not in first]
     found = []
     if missing:
-        found.append(f"site {other!r} has no column {some(list(map(repr, missing)))}, which site {one!r} has.")
+        found.append(f"site {other!r} has no column {join_names(list(map(repr, missing)))}, which site {one!r} has.")
     if extra:
-        found.append(f"site {other!r} has a column {some(list(map(repr, extra)))} that site {one!r} has not.")
+        found.append(f"site {other!r} has a column {join_names(list(map(repr, extra)))} that site {one!r} has not.")
     if found:
         return " ".join(found)
     at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)

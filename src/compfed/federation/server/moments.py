@@ -33,6 +33,8 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
     [4.0, 4.32]
     """
     (moments,) = ask(federation, Moments(), weights=weights)
+    if moments is None:
+        raise InputError("the sites have different numbers of columns. All sites need the same columns.")
     mean = pooled_mean(moments)
     return ColumnScales(mean, spread(moments, mean))
 

@@ -80,7 +80,7 @@ def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, n
         case HeldOut():
             return _held_out(parts)
         case Moments():
-            return _moments(parts, weights, names)
+            return _moments(parts, weights)
         case LocalUpdate():
             return _updates(query, parts, weights, names)
     fields = zip(*parts, strict=True)
@@ -134,13 +134,13 @@ def _held_out(replies: Sequence[HeldOut.Reply]) -> HeldOutSum:
     )
 
 
-def _moments(
-    replies: Sequence[Moments.Reply], weights: np.ndarray | None, names: Sequence[str]
-) -> MomentsSum | Refusal:
-    """Without weights each site counts as much as its rows weigh. A site without rows counts nothing."""
-    for name, reply in zip(names, replies, strict=True):
-        if (width := reply.mean.size) != (first := replies[0].mean.size):
-            return Refusal(f"site {name!r} has {width} columns, site {names[0]!r} has {first} columns.")
+def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> MomentsSum | None:
+    """Without weights each site counts as much as its rows weigh. A site without rows counts nothing.
+
+    None if the sites differ in their columns: the program finds that in their descriptions, and names the site.
+    """
+    if len({reply.mean.size for reply in replies}) > 1:
+        return None
     rows = np.array([reply.weight for reply in replies])
     w = rows if weights is None else np.where(rows > 0, weights, 0.0)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from cryptography import x509
 
-from compfed._utils.text import some
+from compfed._utils.text import join_names
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.settings_file import parse_address
@@ -69,7 +69,7 @@ def _check_table(settings: SiteSettings, say: Callable[[str], Any], problems: li
     except InputError as problem:
         problems.append(str(problem))
         return
-    say(f"{settings.data}: {len(site.labels)} rows, {site.width} columns: {some(list(site.columns or ()), most=12)}.")
+    say(f"{settings.data}: {len(site.labels)} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
     values, counts = np.unique(site.labels, return_counts=True)
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.files import check_writable, whole_file, write_text
+from compfed._utils.files import check_writable, atomic_path, write_text
 from compfed.errors import MissingExtra
 from compfed.report.figures import write
 from compfed.report.local_federated_pooled import comparison_figure
@@ -79,7 +79,7 @@ class Comparison:
         table, coefficients = target / "table.txt", target / "coefficients.csv"
         write_text(table, f"{self}\n")
         names, values = self._coefficient_rows()
-        with whole_file(coefficients) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+        with atomic_path(coefficients) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file)
             out.writerow(["feature", *self.models])
             out.writerows([name, *row] for name, row in zip(names, values.tolist(), strict=True))
