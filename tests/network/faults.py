@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import compfed as cf
+from compfed.cli.demo import NAMES, Loopback, end_process
 from compfed.data import bundled
 from compfed.federation import InProcess
-from compfed.network.demo import NAMES, Loopback, end_process
 from compfed.network.model_file import load_model
 from compfed.network.operator import is_alive
 

@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import NOW, furnish, remote
 
 import compfed as cf
+from compfed.cli.federation import certificate_text, result_text
 from compfed.federation import Describe, InProcess, Moments, ask
-from compfed.network import display
-from compfed.network.display import Display, certificate_text, happening, result_text, site_table
-from compfed.network.server.run_log import RunLog
+from compfed.network.server import run_log
+from compfed.network.server.run_log import Display, RunLog, happening, site_table
 from compfed.solvers.certificate import Certificate
 
 SITES = ("north", "south")
@@ -41,7 +41,7 @@ def answered(log: RunLog, number: int = 1) -> None:
 
 
 def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
-    monkeypatch.setattr(display, "REFRESH", 0.01)
+    monkeypatch.setattr(run_log, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), io.StringIO()
     with Display(log, out):
         answered(log, 1)
@@ -105,10 +105,10 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
         shown._refresh()
         if len(out.getvalue()) > before:
             said.append(clock[0])
-        clock[0] += display.REFRESH
+        clock[0] += run_log.REFRESH
     assert len(said) >= 6
     assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
-    assert display.SILENCE + 2 * display.REFRESH <= 10
+    assert run_log.SILENCE + 2 * run_log.REFRESH <= 10
     line = out.getvalue().splitlines()[0]
     assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
 
@@ -119,7 +119,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     for number in range(1, 5):
-        clock[0] += display.SILENCE - 1
+        clock[0] += run_log.SILENCE - 1
         answered(log, number)
         shown._refresh()
     assert out.getvalue().count("\n") == 4  # the lines alone
@@ -129,7 +129,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
 
 
 def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
-    monkeypatch.setattr(display, "REFRESH", 0.01)
+    monkeypatch.setattr(run_log, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), Terminal()
     with Display(log, out):
         answered(log)
@@ -155,7 +155,7 @@ def test_the_table_has_a_line_per_site():
     log.reply("north", seconds=4.25, **FACTS)
     rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
-    assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "answered"]
+    assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "replied"]
     assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
     assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
     fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
@@ -175,7 +175,7 @@ def test_what_happens_now_in_one_sentence():
     log.link("")
     for site in SITES:
         log.reply(site, seconds=0.0, **FACTS)
-    assert happening(log.snapshot()) == "Message 1 is answered; the fit computes the next one."
+    assert happening(log.snapshot()) == "Message 1 is complete; the fit computes the next one."
 
 
 def test_the_state_of_a_run_can_be_read_from_another_process(tmp_path):

@@ -20,6 +20,7 @@ from problems import logistic
 from sklearn.metrics import r2_score
 
 import compfed as cf
+from compfed import estimators
 from compfed._utils.records import nonnegative, record
 from compfed.algorithms import ALGORITHMS, default_steps
 from compfed.federation import (
@@ -159,7 +160,7 @@ FITS: dict[str, tuple[str, Any]] = {
 
 
 def test_every_estimator_is_listed():
-    assert {name for name in cf.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
+    assert {name for name in estimators.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ def test_score_and_comparison_over_the_network(tmp_path):
 
 
 def test_a_refusal_of_a_site_names_the_site_and_the_rule(problem, tmp_path):
-    more = "[refuses]\nmax_hessian_share = 0\nmin_rows = 10\n"
+    more = "[disclosure]\nmax_hessian_share = 0\nmin_rows = 10\n"
     federation, _ = remote(furnish(tmp_path, problem.sites, more)[:1])
     assert ask(federation, Moments())[0].mean[0].shape == (D,)
     with pytest.raises(cf.InputError, match="site '0' refuses Evaluate: 2 coordinates are more than 0 of the number"):
@@ -213,7 +214,7 @@ def test_a_refusal_of_a_site_names_the_site_and_the_rule(problem, tmp_path):
 
 def test_a_fit_works_without_the_hessian_that_a_site_refuses(tmp_path):
     sites = table("numbers")
-    federation, _ = remote(furnish(tmp_path, sites, "[refuses]\nmax_hessian_share = 0\n"))
+    federation, _ = remote(furnish(tmp_path, sites, "[disclosure]\nmax_hessian_share = 0\n"))
     there, here = (
         cf.FederatedLasso(alpha=0.1).fit_federation(f)
         for f in (federation, InProcess(sites, DisclosurePolicy(max_hessian_share=0)))

@@ -31,11 +31,9 @@ from cryptography.hazmat.primitives.serialization import (
 import compfed as cf
 from compfed.federation import QUERIES
 from compfed.network import keys
-from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.settings_file import parse_address
-from compfed.network.site.node import LEAVES, what_leaves
-from compfed.network.site.settings import SiteSettings
-from compfed.network.site.setup import init
+from compfed.network.settings import FederationSettings, admit, new_federation, parse_address
+from compfed.network.site.node import LEAVES, disclosure_text
+from compfed.network.site.settings import SiteSettings, init
 
 SITES = ("north", "south")
 
@@ -486,12 +484,12 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "labels twice": (SITE.replace('"y"', '["y", "y"]') + NETWORK, "names a column twice"),
     "features": (SITE + "features = 1\n" + NETWORK, "features = 1 must be a list of names"),
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
-    "refuses": (SITE + NETWORK + "[refuses]\nmin_row = 5\n", r"\[refuses\]: 'min_row' .* Did you mean 'min_rows'"),
-    "refuses is no table": ("refuses = 1\n" + SITE + NETWORK, r"\[refuses\] must be a table"),
-    "query": (SITE + NETWORK + '[refuses]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
-    "least rows": (SITE + NETWORK + "[refuses]\nmin_rows = -1\n", "min_rows"),
-    "least rows in words": (SITE + NETWORK + '[refuses]\nmin_rows = "many"\n', "min_rows"),
-    "share": (SITE + NETWORK + "[refuses]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
+    "disclosure": (SITE + NETWORK + "[disclosure]\nmin_row = 5\n", r"\[disclosure\]: 'min_row' .* Did you mean 'min_rows'"),
+    "disclosure is not a table": ("disclosure = 1\n" + SITE + NETWORK, r"\[disclosure\] must be a table"),
+    "query": (SITE + NETWORK + '[disclosure]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
+    "least rows": (SITE + NETWORK + "[disclosure]\nmin_rows = -1\n", "min_rows"),
+    "least rows in words": (SITE + NETWORK + '[disclosure]\nmin_rows = "many"\n', "min_rows"),
+    "share": (SITE + NETWORK + "[disclosure]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
     "limits": (SITE + NETWORK + "[limits]\nmax_second = 5\n", r"\[limits\]: 'max_second' .* Did you mean 'max_seconds'"),
     "seconds": (SITE + NETWORK + "[limits]\nmax_seconds = 0\n", "max_seconds"),
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
@@ -511,7 +509,7 @@ def test_mistakes_in_a_site_toml_are_named(mistake, tmp_path):
 
 def test_settings_of_a_site_and_their_defaults(tmp_path):
     path = tmp_path / "site.toml"
-    more = "[refuses]\nmin_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
+    more = "[disclosure]\nmin_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
     path.write_text(SITE + NETWORK + more)
     settings = SiteSettings.read(path)
     assert (settings.data, settings.state, settings.key) == (
@@ -519,7 +517,7 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         tmp_path / "state",
         tmp_path / "node.key",
     )
-    assert (settings.refuses.min_rows, settings.budget.max_seconds) == (50, 60)
+    assert (settings.disclosure.min_rows, settings.budget.max_seconds) == (50, 60)
     assert (settings.limits.max_message_bytes, settings.limits.max_models) == (1000, 7)
     with pytest.raises(cf.InputError, match=r"ca = 'ca\.crt' is not there. The operator sends ca\.crt"):
         settings.check_files()
@@ -528,10 +526,10 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         settings.check_files()
 
 
-def test_a_site_says_what_leaves(tmp_path):
+def test_a_site_says_disclosure_text(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(SITE + NETWORK + '[refuses]\nqueries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n')
-    said = what_leaves(SiteSettings.read(path))
+    path.write_text(SITE + NETWORK + '[disclosure]\nqueries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n')
+    said = disclosure_text(SiteSettings.read(path))
     assert set(LEAVES) == {query.__name__ for query in QUERIES}
     assert all(query.__name__ in said for query in QUERIES)
     assert "x.csv stay here" in said

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import furnish, key_of, remote
 
 import compfed as cf
-from compfed._utils import files as durable
+from compfed._utils import files
 from compfed.federation import Describe, Evaluate, InProcess, LocalUpdate, Moments, Refusal
 from compfed.federation.codec import digest, pack, to_bytes
 from compfed.federation.site import answers
@@ -26,9 +26,8 @@ from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import keys
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.site import service as service_module
-from compfed.network.site.service import SiteService
+from compfed.network.site.service import RunFiles, SiteService
 from compfed.network.site.settings import SiteSettings
-from compfed.network.site.state import RunFiles
 
 D = 3
 OBJECTIVE = ObjectiveSpec(cf.losses.Squared())
@@ -177,7 +176,7 @@ def test_a_damaged_record_is_sent_again(tmp_path):
     answered(path, message(query))
     (file,) = (path.parent / "state" / "runs" / "run" / "records").iterdir()
     other = ObjectiveSpec(cf.losses.Logistic())
-    durable.write_checked(file, to_bytes(pack(other)))  # a record under the name of another
+    files.write_checked(file, to_bytes(pack(other)))  # a record under the name of another
     assert answered(path, message(query, number=2, after=1, known={digest(OBJECTIVE)}))["kind"] == "lost"
     file.write_bytes(b"")
     assert answered(path, message(query, number=2, after=1, known={digest(OBJECTIVE)}))["kind"] == "lost"
@@ -294,10 +293,10 @@ def test_bytes_that_are_no_message_get_a_signed_refusal_and_leave_nothing(what, 
 def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
     path = site(tmp_path)
 
-    def failing(self, site):
+    def failing(query, site):
         raise RuntimeError("the value of Mrs Miller is 42.42")
 
-    monkeypatch.setattr(Moments, "answer", failing)
+    monkeypatch.setattr(answers, "_moments", failing)
     fields = answered(path, message(Moments()))
     assert (fields["kind"], fields["reason"]) == ("failed", "it failed with RuntimeError; its log says where.")
     where, line = log_of(path)
@@ -318,7 +317,7 @@ def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypat
 
 
 def test_a_refusal_of_one_query_does_not_affect_the_others(tmp_path):
-    path = site(tmp_path, "[refuses]\nmax_hessian_share = 0\n")
+    path = site(tmp_path, "[disclosure]\nmax_hessian_share = 0\n")
     moments, refused = answered(path, message(Moments(), Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2))))[
         "replies"
     ]
@@ -337,18 +336,18 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
     path = site(tmp_path, "[limits]\nmax_seconds = 5\n")
     service = service_of(path)
     seen: list[bool] = []
-    real = Moments.answer
+    real = answers._moments
 
-    def slow(self, site):
+    def slow(query, site):
         seen.append(service.is_overdue())
         began = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: began + 6)
         seen.append(service.is_overdue())
         service.mark_overdue()
         monkeypatch.setattr(time, "monotonic", time.perf_counter)
-        return real(self, site)
+        return real(query, site)
 
-    monkeypatch.setattr(Moments, "answer", slow)
+    monkeypatch.setattr(answers, "_moments", slow)
     service.reply(message(Moments()))
     monkeypatch.undo()
     assert seen == [False, True]
@@ -370,7 +369,7 @@ def test_the_reply_to_one_message_is_bounded(tmp_path):
 
 
 def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
-    path = site(tmp_path, '[refuses]\nqueries = ["Describe"]\n')
+    path = site(tmp_path, '[disclosure]\nqueries = ["Describe"]\n')
     answered(path, message(*[Describe()] * 500))
     (line,) = log_of(path)
     assert line["refused"]["count"] == 500
@@ -378,7 +377,7 @@ def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
 
 
 def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
-    path = site(tmp_path, '[refuses]\nqueries = ["Moments"]\n')
+    path = site(tmp_path, '[disclosure]\nqueries = ["Moments"]\n')
     (first,) = answered(path, message(Moments()))["replies"]
     assert isinstance(first, Refusal)
     path.write_text(path.read_text().replace('"Moments"', '"HeldOut"'))
@@ -388,7 +387,7 @@ def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
 
 def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path):
     """No query is refused in another way for another number of rows: a bisection would find it."""
-    path = site(tmp_path, "[refuses]\nmin_rows = 50\n")
+    path = site(tmp_path, "[disclosure]\nmin_rows = 50\n")
     algorithm = cf.algorithms.FedAvg(eta=0.1, tau=2)
     reasons = set()
     for batch in (1, 5, 12, 13, 40):
@@ -439,17 +438,17 @@ def test_the_state_of_a_run_stays_within_its_limit(tmp_path):
 
 def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
     path = site(tmp_path)
-    real = durable.write_checked
+    real = files.write_checked
 
     def full(target, data):
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(durable, "write_checked", full)
+    monkeypatch.setattr(files, "write_checked", full)
     fields = answered(path, message(Moments()))
     assert fields["kind"] == "failed"
     assert fields["reason"].endswith("(No space left on device).")
     assert str(tmp_path) not in fields["reason"]
-    monkeypatch.setattr(durable, "write_checked", real)
+    monkeypatch.setattr(files, "write_checked", real)
     assert answered(path, message(Moments()))["kind"] == "replies"
 
 
@@ -459,7 +458,7 @@ def test_a_reply_that_cannot_be_logged_does_not_leave(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable, "append", full)
+    monkeypatch.setattr(files, "append_line", full)
     assert answered(path, message(Moments()))["kind"] == "failed"
 
 

@@ -3,8 +3,8 @@
 Three parties use it:
 
 - a site (`FleetConnection`): signs in with its identity key, receives messages, sends replies;
-- the operator (`Operator`): creates a run at the SuperLink, sends messages to nodes, collects replies;
-- the SuperLink itself (`superlink_app`): Flower's server, in memory, behind a gate of ours (`superlink_gate`).
+- the operator (`Operator`, `FlowerLink`): creates a run at the SuperLink, sends messages to nodes, collects replies;
+- the SuperLink itself (`superlink_app`): Flower's server, in memory, behind a gate of ours (`superlink.Gate`).
 
 A message is bytes (`envelope.py`). Flower carries them as one configuration record. No app is fetched, none is run: the
 bundle that a run needs (`EMPTY_APP`) names modules that do not exist.
@@ -87,6 +87,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.version import package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from compfed._utils.files import locked
 from compfed._utils.text import printable
 from compfed.errors import InputError
 
@@ -124,11 +125,11 @@ class LinkError(Exception):
 
 
 class Unreachable(LinkError):
-    """No answer, or not the answer of a SuperLink."""
+    """No response, or not the response of a SuperLink."""
 
 
 class Rejected(LinkError):
-    """The SuperLink answered with an error."""
+    """The SuperLink responded with an error."""
 
     def __init__(self, status: int, code: int | None, detail: str):
         super().__init__(f"the SuperLink answered {status}: {detail}")
@@ -154,7 +155,7 @@ def _call(address: str, method: Callable[[Any], Response], request: Any) -> Resp
 
 
 def _rejected(response: httpx.Response) -> Rejected:
-    """An error that the SuperLink answered; whatever it wrote into it."""
+    """The error in a response of the SuperLink, whatever its text is."""
     text = response.content[:10_000].decode("utf-8", "replace")
     try:
         error = FlowerError.from_json(text)
@@ -440,7 +441,7 @@ class FleetConnection:
                 _call(self.address, self._client.PushObject, one)
 
     def close(self) -> None:
-        """Sign out, so that nobody waits for this node."""
+        """Sign out, so that the operator does not wait for this node."""
         self._closed.set()
         if self.node_id:
             try:
@@ -472,7 +473,7 @@ EMPTY_APP = _empty_app()
 
 
 def gate_token(secret: bytes) -> str:
-    """What the operator shows at the gate of the SuperLink."""
+    """The token that the operator shows at the gate of the SuperLink."""
     return hmac.new(secret, b"compfed/gate/1", hashlib.sha256).hexdigest()
 
 
@@ -485,7 +486,7 @@ class NodeState(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back for a message: bytes, or what went wrong."""
+    """The reply to a message: bytes, or the problem in words."""
 
     data: bytes | None
     problem: str = ""
@@ -657,6 +658,43 @@ def _flower_error(error: Any) -> str:
     if error.code == 5:  # NODE_UNAVAILABLE
         return "not connected"
     return f"Flower says: {printable(error.reason or f'error {error.code}', 200)}"
+
+
+class FlowerLink:
+    """A `Link` through a SuperLink: knows sites by name, holds one run, carries bytes."""
+
+    def __init__(self, address: str, keys: Path, secret: bytes, roster: Mapping[str, ec.EllipticCurvePublicKey]):
+        self.address, self._keys, self._roster = address, keys, roster
+        self._operator = Operator(address, keys / "ca.crt", secret)
+        self._nodes: dict[str, int] = {}
+
+    def open(self) -> None:
+        if self._operator.started:
+            return
+        with locked(self._keys / "operator.lock"):  # of two operators each takes the run that it created
+            self._nodes = self._operator.register(self._roster)
+            self._operator.start()
+
+    def connected(self) -> dict[str, str]:
+        states = self._operator.nodes()
+        found: dict[str, NodeState | None] = {name: states.get(node) for name, node in self._nodes.items()}
+        if None in found.values():
+            raise LinkError("the SuperLink has forgotten the keys of the sites")
+        return {name: state.since for name, state in found.items() if state is not None and state.online}
+
+    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
+        names = {self._nodes[name]: name for name in messages}
+        sent = self._operator.push({self._nodes[name]: data for name, data in messages.items()}, ttl)
+        return {names[node]: message for node, message in sent.items()}
+
+    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
+        return self._operator.pull(ids)
+
+    def reset(self) -> None:
+        self._operator.finish()
+
+    def close(self) -> None:
+        self._operator.close()
 
 
 # --- the SuperLink ---

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-import compfed
-from compfed._utils import files as durable
+import compfed.estimators
+from compfed._utils.files import write_private
 from compfed.errors import InputError
 
 NAME = "model.safetensors"
@@ -42,7 +42,7 @@ def save_model(model: Any, path: str | Path) -> Path:
         elif isinstance(value, (bool, int, float, str, np.generic)):
             plain[name] = value.item() if isinstance(value, np.generic) else value
     facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
-    durable.write(path, _tensors(arrays, json.dumps(facts, default=_plain)))
+    write_private(path, _tensors(arrays, json.dumps(facts, default=_plain)))
     return path
 
 
@@ -65,9 +65,9 @@ def _loaded(data: bytes) -> Any:
     end = 8 + int.from_bytes(data[:8], "little")
     head = json.loads(data[8:end])
     facts = json.loads(head.pop("__metadata__")["compfed"])
-    if facts["estimator"] not in compfed.__all__ or not facts["estimator"].startswith("Federated"):
+    if facts["estimator"] not in compfed.estimators.__all__ or not facts["estimator"].startswith("Federated"):
         raise InputError(f"{facts['estimator']!r} is not an estimator of compfed.")
-    model = getattr(compfed, facts["estimator"])(**facts["parameters"])
+    model = getattr(compfed.estimators, facts["estimator"])(**facts["parameters"])
     attributes: dict[str, Any] = {}
     for name, value in facts["attributes"].items():
         words = isinstance(value, dict)

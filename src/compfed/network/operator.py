@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compfed._utils import files as durable
+from compfed._utils.files import locked, make_folder, write_private
 from compfed.errors import InputError
-from compfed.network.display import Display
-from compfed.network.flower import LinkError, Operator
+from compfed.network.flower import FlowerLink, LinkError, Operator
 from compfed.network.model_file import save_model
-from compfed.network.server.link import FlowerLink
 from compfed.network.server.remote import RemoteFederation
+from compfed.network.server.run_log import Display
 from compfed.network.settings import FederationSettings
 
 
@@ -83,13 +82,13 @@ def _connect(settings: FederationSettings, folder: str | Path | None) -> RemoteF
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """One process per run folder, for as long as it lives."""
-    durable.make_folder(folder)
+    make_folder(folder)
     found = {path.name for path in folder.iterdir()}
     if found and not found & {"lock", "status.json"}:
         raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
     with contextlib.ExitStack() as stack:
         try:
-            handle = stack.enter_context(durable.locked(folder / "lock", wait=False))
+            handle = stack.enter_context(locked(folder / "lock", wait=False))
         except BlockingIOError:
             raise InputError(
                 f"a run is going on in {folder} (process {is_alive(folder) or 'unknown'}). Wait for it, or: compfed federation stop "
@@ -113,7 +112,7 @@ def run(settings: FederationSettings, folder: Path) -> Any:
         try:
             if federation.log.messages:
                 _check_config(folder, config)
-            durable.write(folder / "config.json", json.dumps(config, indent=2).encode())
+            write_private(folder / "config.json", json.dumps(config, indent=2).encode())
             if federation.log.messages:
                 log.lines.append(f"Continuing run {federation.log.run} after message {max(federation.log.messages)}.")
             federation.attach(Display(log))

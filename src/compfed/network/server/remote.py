@@ -11,10 +11,10 @@ import hashlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,12 +26,11 @@ from compfed.federation.limits import MAX_REASON
 from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
-from compfed.network.flower import FRAMING, LARGEST, LinkError
+from compfed.network.flower import FRAMING, LARGEST, LinkError, Reply
 from compfed.network.keys import fingerprint
-from compfed.network.server.link import Link
-from compfed.network.server.retry import RetryPolicy
 from compfed.network.server.run_log import RunLog
 from compfed.network.server.write_ahead_log import Replies, WriteAheadLog
+from compfed.network.settings import RetryPolicy
 
 CHECK_CONNECTED = 2.0  # seconds between two looks at who is connected, while replies are missing
 UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops
@@ -50,6 +49,32 @@ class _SiteState:
     after: int = 0  # the last message that it answered
     width: int | None = None  # columns of its table, once it said how many
     rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
+
+
+class Link(Protocol):
+    """Carries bytes to sites, which are known by name, and brings their replies."""
+
+    def open(self) -> None:
+        """Make sure that messages can be sent; raises `LinkError`."""
+        ...
+
+    def connected(self) -> dict[str, str]:
+        """The sites that are connected; the text changes whenever a site signs in again."""
+        ...
+
+    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
+        """Send; the id of each message that was taken."""
+        ...
+
+    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
+        """The replies that have arrived, by the id of their message; waits a moment if there are none."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the run at the SuperLink: it failed, or the SuperLink was restarted."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class RemoteFederation:
