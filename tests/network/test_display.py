@@ -17,6 +17,7 @@ from network.memory_link import NOW, furnish, remote
 
 import compfed as cf
 from compfed.cli.federation import certificate_text, result_text
+from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network.server import run_log
 from compfed.network.server.run_log import Display, RunLog, happening, site_table
@@ -258,7 +259,7 @@ def test_the_result_of_several_classes_has_a_column_for_each():
 
 
 def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
-    class Model:
+    class Model(FederatedModel):
         coef_, alpha_ = np.ones(500), 0.5
         feature_names_in_ = np.array(["\x1b[2J" + "x" * 100, *(f"c{j}" for j in range(499))])
         certificate_ = Certificate(0.0, 1.0, 1e-6)
@@ -270,7 +271,7 @@ def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
 
 
 def test_a_model_without_names_numbers_its_columns():
-    class Model:
+    class Model(FederatedModel):
         coef_, alpha, certificate_ = np.array([0.0, 2.0]), 0.5, Certificate(0.0, 1.0, 1e-6)
 
     assert re.search(r"^column 1 +2$", result_text(Model()), re.MULTILINE)

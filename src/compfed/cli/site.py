@@ -19,7 +19,7 @@ def add(commands: Commands) -> None:
     init.set_defaults(run=needs_flower(_init))
     for name, run, text in (
         ("check", _check, "read the settings and the table, and say what would happen"),
-        ("run", _run, "connect to the operator and answer, until interrupted"),
+        ("run", _run, "connect to the operator and reply to queries, until interrupted"),
     ):
         made = steps.add_parser(name, help=text, description=text)
         made.add_argument(

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
+from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, payload, to_bytes, unpack
 from compfed.federation.queries import Query
 from compfed.network import keys
 
@@ -41,22 +41,11 @@ class Header(NamedTuple):
     queries: str  # hash of the queries
 
 
-class _Everything:
-    """Contains whatever it is asked for."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        raise TypeError("everything cannot be listed")
-
-    def __len__(self) -> int:
-        raise TypeError("everything cannot be counted")
-
-
 def query_hash(queries: Sequence[Query]) -> str:
     """The hash of the content of queries, whichever records of it travelled before."""
-    return hashlib.sha256(to_bytes(pack(queries, _Everything()))).hexdigest()
+    records: set[str] = set()
+    payload(queries, records)  # collects the hashes of all records that travel once
+    return hashlib.sha256(to_bytes(pack(queries, records))).hexdigest()
 
 
 def query_counts(queries: Iterable[Query]) -> dict[str, int]:

@@ -37,30 +37,7 @@ from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushAppMessagesRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto import control_pb2, fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, runtime_pb2
 from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -121,7 +98,7 @@ Response = TypeVar("Response")
 
 
 class LinkError(Exception):
-    """A request to the SuperLink failed; the text says why, for a person."""
+    """A request to the SuperLink failed; the text gives the reason."""
 
 
 class Unreachable(LinkError):
@@ -281,7 +258,7 @@ def _content(data: bytes) -> RecordDict:
     return RecordDict({KEY: ConfigRecord({KEY: data})})
 
 
-def _leaf(tree: ObjectTree) -> str:
+def _leaf(tree: message_pb2.ObjectTree) -> str:
     """The id of the one record in a message."""
     node, depth = tree, 0
     while node.children:
@@ -309,7 +286,7 @@ class _Parts(NamedTuple):
     """A message as Flower sends it: the message without content, the tree of its objects, and their contents."""
 
     proto: Any
-    tree: ObjectTree
+    tree: message_pb2.ObjectTree
     objects: dict[str, bytes]
 
 
@@ -319,7 +296,7 @@ def _parts(message: Message) -> _Parts:
         objects = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
         tree = get_object_tree(message)
     bare = make_message(metadata=message.metadata, content=RecordDict())
-    # the record comes last: its receiver needs nothing else, and the SuperLink then drops what is left of the message
+    # the record comes last: its receiver needs nothing else, and the SuperLink then drops the rest of the message
     order = reversed([part.object_id for part in iterate_object_tree(tree)])
     return _Parts(message_to_proto(bare), tree, {name: objects[name] for name in order})
 
@@ -374,15 +351,17 @@ class FleetConnection:
 
     def _activate(self) -> None:
         public = public_key_to_bytes(self.key.public_key())
-        request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
+        request = fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
         self.node_id = _call(self.address, self._client.ActivateNode, request).node_id
 
     def _deactivate(self) -> None:
         with contextlib.suppress(Rejected):
-            _call(self.address, self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id))
+            _call(self.address, self._client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=self.node_id))
 
     def _beat(self) -> None:
-        request = SendNodeHeartbeatRequest(node=Node(node_id=self.node_id), heartbeat_interval=HEARTBEAT)
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(
+            node=node_pb2.Node(node_id=self.node_id), heartbeat_interval=HEARTBEAT
+        )
         while not self._closed.wait(0.6 * HEARTBEAT):
             try:
                 if not _call(self.address, self._client.SendNodeHeartbeat, request).success:
@@ -398,8 +377,8 @@ class FleetConnection:
         """The next message, or None. The SuperLink holds the request open for some seconds while there is none."""
         if self.lost is not None:
             raise self.lost
-        node = Node(node_id=self.node_id)
-        pulled = _call(self.address, self._client.PullMessages, PullMessagesRequest(node=node))
+        node = node_pb2.Node(node_id=self.node_id)
+        pulled = _call(self.address, self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=node))
         if not pulled.messages_list:
             return None
         try:
@@ -409,12 +388,12 @@ class FleetConnection:
         run = message.metadata.run_id
 
         def pull(object_id: str) -> Any:
-            request = PullObjectRequest(node=node, run_id=run, object_id=object_id)
+            request = message_pb2.PullObjectRequest(node=node, run_id=run, object_id=object_id)
             return _call(self.address, self._client.PullObject, request)
 
         leaf = _leaf(tree)
         data = _data(leaf, _pull(pull, leaf, self._closed.is_set))
-        confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+        confirm = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         _call(self.address, self._client.ConfirmMessageReceived, confirm)
         return Delivery(message, data)
 
@@ -428,14 +407,14 @@ class FleetConnection:
             src_task_id=to.dst_task_id, dst_task_id=to.src_task_id,
         )  # fmt: skip
         parts = _parts(make_message(metadata, _content(data)))
-        node = Node(node_id=self.node_id)
-        request = PushMessagesRequest(
+        node = node_pb2.Node(node_id=self.node_id)
+        request = fleet_pb2.PushMessagesRequest(
             node=node, messages_list=[parts.proto], message_object_trees=[parts.tree], clientapp_runtime_list=[0.0]
         )
         pushed = _call(self.address, self._client.PushMessages, request)
         for name, content in parts.objects.items():
             if name in pushed.objects_to_push:
-                one = PushObjectRequest(
+                one = message_pb2.PushObjectRequest(
                     node=node, run_id=to.run_id, session_id=pushed.session_id, object_id=name, object_content=content
                 )
                 _call(self.address, self._client.PushObject, one)
@@ -446,7 +425,7 @@ class FleetConnection:
         if self.node_id:
             try:
                 self._client._client.timeout = httpx.Timeout(2.0)
-                _call(self.address, self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id))
+                _call(self.address, self._client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=self.node_id))
             except LinkError:
                 pass
         self._client.close()
@@ -512,7 +491,7 @@ class Operator:
         for name, key in keys.items():
             public = public_key_to_bytes(key)
             if public not in known:
-                request = RegisterNodeRequest(public_key=public, name=name)
+                request = control_pb2.RegisterNodeRequest(public_key=public, name=name)
                 try:
                     known[public] = _call(self.address, self._control.RegisterNode, request).node_id
                 except Rejected as refused:
@@ -526,7 +505,7 @@ class Operator:
         return {node.public_key: node.node_id for node in self._nodes()}
 
     def _nodes(self) -> list[Any]:
-        listed = _call(self.address, self._control.ListNodes, ListNodesRequest())
+        listed = _call(self.address, self._control.ListNodes, control_pb2.ListNodesRequest())
         return [node for node in listed.nodes_info if node.status != "unregistered"]
 
     def nodes(self) -> dict[int, NodeState]:
@@ -540,15 +519,15 @@ class Operator:
 
     def start(self) -> int:
         """Create a run and take it; only the run that was created here is used. Returns Flower's run id."""
-        fab = Fab(hash_str=hashlib.sha256(EMPTY_APP).hexdigest(), content=EMPTY_APP)
-        run_id = _call(self.address, self._control.StartRun, StartRunRequest(fab=fab)).run_id
+        fab = fab_pb2.Fab(hash_str=hashlib.sha256(EMPTY_APP).hexdigest(), content=EMPTY_APP)
+        run_id = _call(self.address, self._control.StartRun, control_pb2.StartRunRequest(fab=fab)).run_id
         if not run_id:
             raise Unreachable(f"{self.address} did not create a run")
         method = frozenset({"/flwr.proto.Runtime/AcquireTask"})
         sign = SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=method)
         with _client(RuntimeHttpClient, self.address, self._ca, [self._gate, sign]) as acquirer:
             while True:
-                request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+                request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
                 acquired = _call(self.address, acquirer.AcquireTask, request)
                 if not acquired.token:
                     raise Unreachable(f"{self.address} did not hand out the run that was created")
@@ -558,10 +537,12 @@ class Operator:
                 if acquired.task.run_id == run_id:
                     break
                 with runtime:  # a run that somebody else created: nobody serves it
-                    _call(self.address, runtime.PullTaskInput, PullTaskInputRequest())
-                    output = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="not a run of this operator")
+                    _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
+                    output = runtime_pb2.PushTaskOutputRequest(
+                        sub_status=SubStatus.FAILED, details="not a run of this operator"
+                    )
                     _call(self.address, runtime.PushTaskOutput, output)
-        self._task = _call(self.address, runtime.PullTaskInput, PullTaskInputRequest())
+        self._task = _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
         self._runtime, self._ended = runtime, threading.Event()
         threading.Thread(target=self._beat, args=(runtime, self._ended), daemon=True, name="compfed-run").start()
         return run_id
@@ -569,7 +550,7 @@ class Operator:
     def _beat(self, runtime: RuntimeHttpClient, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT):
             try:
-                _call(self.address, runtime.SendTaskHeartbeat, SendTaskHeartbeatRequest())
+                _call(self.address, runtime.SendTaskHeartbeat, runtime_pb2.SendTaskHeartbeatRequest())
             except LinkError:
                 continue  # the next request of the main thread will say so
 
@@ -585,7 +566,7 @@ class Operator:
             return
         try:
             runtime._client.timeout = httpx.Timeout(5.0)
-            output = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
+            output = runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
             _call(self.address, runtime.PushTaskOutput, output)
         except LinkError:
             pass
@@ -610,7 +591,7 @@ class Operator:
                 src_task_id=self._task.task_id,
             )  # fmt: skip
             parts[node] = _parts(make_message(metadata, _content(data)))
-        request = PushAppMessagesRequest(
+        request = runtime_pb2.PushAppMessagesRequest(
             messages_list=[p.proto for p in parts.values()], message_object_trees=[p.tree for p in parts.values()]
         )
         pushed = _call(self.address, self._runtime.PushMessages, request)
@@ -618,8 +599,8 @@ class Operator:
         for part in parts.values():
             for name, content in part.objects.items():
                 if name in wanted and name not in sent:
-                    one = PushObjectRequest(
-                        node=Node(node_id=SUPERLINK_NODE_ID), run_id=run, session_id=pushed.session_id, object_id=name,
+                    one = message_pb2.PushObjectRequest(
+                        node=node_pb2.Node(node_id=SUPERLINK_NODE_ID), run_id=run, session_id=pushed.session_id, object_id=name,
                         object_content=content,
                     )  # fmt: skip
                     _call(self.address, self._runtime.PushObject, one)
@@ -630,8 +611,8 @@ class Operator:
         """The replies that have arrived, by the id of the message they reply to."""
         assert self._runtime is not None
         assert self._task is not None
-        runtime, run, node = self._runtime, self._task.run.run_id, Node(node_id=SUPERLINK_NODE_ID)
-        request = PullAppMessagesRequest(message_ids=list(ids))
+        runtime, run, node = self._runtime, self._task.run.run_id, node_pb2.Node(node_id=SUPERLINK_NODE_ID)
+        request = runtime_pb2.PullAppMessagesRequest(message_ids=list(ids))
         pulled = _call(self.address, runtime.PullMessages, request)
         replies = {}
         for proto, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
@@ -641,7 +622,7 @@ class Operator:
                 continue
 
             def pull(object_id: str) -> Any:
-                one = PullObjectRequest(node=node, run_id=run, object_id=object_id)
+                one = message_pb2.PullObjectRequest(node=node, run_id=run, object_id=object_id)
                 return _call(self.address, runtime.PullObject, one)
 
             try:
@@ -649,7 +630,7 @@ class Operator:
                 replies[to] = Reply(_data(leaf, _pull(pull, leaf, self._ended.is_set)))
             except InputError as problem:
                 replies[to] = Reply(None, str(problem))
-            confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+            confirm = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
             _call(self.address, runtime.ConfirmMessageReceived, confirm)
         return replies
 

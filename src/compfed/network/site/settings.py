@@ -197,8 +197,10 @@ def _disclosure(path: Path, given: object) -> DisclosurePolicy:
         if name not in QUERY_NAMES:
             raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(QUERY_NAMES)}.")
     rows = whole(table.get("min_rows", 1), f"{path}: min_rows", 0)
-    share = table.get("max_hessian_share", np.inf)
-    return DisclosurePolicy(rows, share if share == np.inf else nonnegative(share, f"{path}: max_hessian_share"), names)
+    share = np.inf
+    if "max_hessian_share" in table:
+        share = nonnegative(table["max_hessian_share"], f"{path}: max_hessian_share")
+    return DisclosurePolicy(rows, share, names)
 
 
 # --- new sites ---

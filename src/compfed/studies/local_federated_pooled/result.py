@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.files import check_writable, atomic_path, write_text
+from compfed._utils.files import atomic_path, check_writable, write_text
 from compfed.errors import MissingExtra
 from compfed.report.figures import write
 from compfed.report.local_federated_pooled import comparison_figure
