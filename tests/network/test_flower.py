@@ -483,7 +483,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
             operator_module.run(impatient, federation / "run")
     status = operator_module.read_status(federation / "run")
     assert status["state"] == "failed"
-    assert status["reason"].startswith("site 'south' was not connected")
+    assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):
         model = operator_module.run(settings, federation / "run")
     np.testing.assert_array_equal(model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table())).coef_)

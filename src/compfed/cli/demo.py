@@ -25,6 +25,7 @@ from compfed._utils.text import text_table
 from compfed.data import Sites, bundled
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators import FederatedLogisticRegression
+from compfed.estimators.base import FederatedModel
 from compfed.federation import InProcess
 from compfed.network import keys, operator
 from compfed.network.settings import FederationSettings, admit, new_federation
@@ -48,9 +49,9 @@ class Loopback:
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
             self._furnish(name, superlink, A, y, columns)
-        self.processes: dict[str, subprocess.Popen[Any]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def _furnish(self, name: str, superlink: str, A: Any, y: Any, columns: Sequence[str]) -> None:
+    def _furnish(self, name: str, superlink: str, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
         """The folder of a site, as its administrator would have made it."""
         folder = self.site_folder(name)
         _, line, _ = init(folder, name, superlink)
@@ -78,12 +79,12 @@ class Loopback:
         folder = self.site_folder(name)
         self.processes[name] = self._start(["site", "run", "--config", str(folder / "site.toml")], folder / "site.log")
 
-    def start_run(self, folder: Path, log: Path) -> subprocess.Popen[Any]:
+    def start_run(self, folder: Path, log: Path) -> subprocess.Popen[bytes]:
         """`compfed federation run` as a process of its own."""
         self.processes["operator"] = self._start(["federation", "run", str(self.home), "--out", str(folder)], log)
         return self.processes["operator"]
 
-    def _start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[Any]:
+    def _start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "compfed.cli", *arguments]
         with log.open("ab") as file:
             return subprocess.Popen(
@@ -93,12 +94,12 @@ class Loopback:
     def __enter__(self) -> Loopback:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(list(self.processes.values())):
             end_process(process)
 
 
-def end_process(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
+def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
     """End a process politely, then not; a stopped one is woken first."""
     for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
@@ -109,7 +110,7 @@ def end_process(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
             return
 
 
-def write_table(path: Path, A: Any, y: Any, columns: Sequence[str]) -> None:
+def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
@@ -122,7 +123,7 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 120.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         with socket.socket() as s:
@@ -144,7 +145,7 @@ def demo(home: Path) -> bool:
             flush=True,
         )
         federation.start()
-        model = operator.run(federation.settings, home / "run")
+        model: Any = operator.run(federation.settings, home / "run")
     seconds = time.monotonic() - began
     estimator = federation.settings.new_estimator()
     here = estimator.fit_federation(InProcess(table.federation()))
@@ -168,7 +169,7 @@ def demo(home: Path) -> bool:
     return bool(same)
 
 
-def _row(name: str, model: Any, other: Any) -> list[str]:
+def _row(name: str, model: FederatedModel, other: FederatedModel) -> list[str]:
     cost = other.communication_
     return [name, f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}", "-", f"{_apart(model.coef_, other.coef_):.1e}"]
 

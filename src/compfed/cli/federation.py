@@ -156,7 +156,7 @@ def _status(args: argparse.Namespace) -> int:
             if (folder / "config.json").exists()
             else "Run the script again to continue it"
         )
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(status.get("updated", 0.0))))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(str(status.get("updated", 0.0)))))
         reason = f": {printable(str(status['reason'])).rstrip('.')}" if "reason" in status else ""
         words = {
             "finished": "has finished",

@@ -18,8 +18,9 @@ import json
 import math
 import pkgutil
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -55,10 +56,13 @@ _SPECS = (
 )  # fmt: skip
 
 
+T = TypeVar("T")
+
+
 class Packed(NamedTuple):
     """A message apart: `head` is plain data, the arrays are beside it."""
 
-    head: Any
+    head: object  # JSON
     arrays: list[np.ndarray]
 
 
@@ -70,20 +74,20 @@ class Cached(Protocol):
     """Records that travelled before, by hash."""
 
     def __contains__(self, name: object, /) -> bool: ...
-    def __getitem__(self, name: str, /) -> Any: ...
-    def __setitem__(self, name: str, record: Any, /) -> None: ...
+    def __getitem__(self, name: str, /) -> object: ...
+    def __setitem__(self, name: str, record: object, /) -> None: ...
 
 
 # --- trees of an algorithm's own types, by name ---
 
 
-def named(tree: Any) -> dict[str, np.ndarray]:
+def named(tree: object) -> dict[str, np.ndarray]:
     """The arrays of a tree by their path: {"x": ..., "momentum.q": ...}."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
-def unnamed(arrays: Mapping[str, np.ndarray], like: Any) -> Any:
+def unnamed(arrays: Mapping[str, np.ndarray], like: T) -> T:
     """The tree shaped `like` another, from arrays by name; refuses other names, shapes or dtypes."""
     if not isinstance(arrays, Mapping) or not all(isinstance(a, (np.ndarray, jax.Array)) for a in arrays.values()):
         raise InputError("a message has fields that are not arrays.")
@@ -106,11 +110,11 @@ def unnamed(arrays: Mapping[str, np.ndarray], like: Any) -> Any:
 # --- packing ---
 
 
-def pack(value: Any, cached: Collection[str] = ()) -> Packed:
+def pack(value: object, cached: Collection[str] = ()) -> Packed:
     """The value as plain data and arrays; records whose hash is in `cached` by that hash alone."""
     arrays: list[np.ndarray] = []
 
-    def plain(value: Any, path: str) -> Any:
+    def plain(value: object, path: str) -> object:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -185,10 +189,10 @@ class _Reader:
     ):
         self.arrays, self.accepts, self.cached, self.allowed = arrays, accepts, cached, records
         self.used = [False] * len(arrays)
-        self.new: dict[str, Any] = {}
+        self.new: dict[str, object] = {}
         self.records = 0
 
-    def built(self, head: Any, depth: int) -> Any:
+    def built(self, head: object, depth: int) -> object:
         if head is None or type(head) in (bool, str):
             return head
         if type(head) is int:
@@ -200,7 +204,7 @@ class _Reader:
             raise InputError(f"a message holds {printable(str(list(head)[:5]), 100)}, which is unknown.")
         return build(self, next(iter(head.values())) if len(head) == 1 else head, depth + 2)
 
-    def read_float(self, text: Any, depth: int) -> float:
+    def read_float(self, text: object, depth: int) -> float:
         try:
             if type(text) is str and len(text) < 40 and (value := float.fromhex(text)).hex() == text:
                 return value
@@ -208,7 +212,7 @@ class _Reader:
             pass
         raise InputError("a message holds a number that is not a float in hexadecimal.")
 
-    def read_array(self, k: Any, depth: int) -> np.ndarray:
+    def read_array(self, k: object, depth: int) -> np.ndarray:
         if type(k) is not int or not 0 <= k < len(self.arrays) or self.used[k]:
             raise InputError(
                 f"a message with {len(self.arrays)} arrays refers to an array that is missing, or to one twice."
@@ -216,7 +220,7 @@ class _Reader:
         self.used[k] = True
         return self.arrays[k]
 
-    def read_cached(self, name: Any, depth: int) -> Any:
+    def read_cached(self, name: object, depth: int) -> object:
         if type(name) is not str or len(name) > MAX_WORD:
             raise InputError("a message refers to a record by something that is not a hash.")
         if name in self.new:
@@ -226,17 +230,17 @@ class _Reader:
             raise NotCached(f"a message refers to {short}, which was not sent before; send it in full.")
         return self.cached[name]
 
-    def read_tuple(self, items: Any, depth: int) -> Any:
+    def read_tuple(self, items: object, depth: int) -> object:
         if type(items) is not list:
             raise InputError("a message holds a sequence that is not a list.")
         return tuple([self.built(item, depth) for item in items])
 
-    def read_dict(self, items: Any, depth: int) -> Any:
+    def read_dict(self, items: object, depth: int) -> object:
         if type(items) is not dict or not all(type(k) is str and len(k) <= MAX_WORD for k in items):
             raise InputError(f"a message holds a table whose keys are not words of at most {MAX_WORD} characters.")
         return {k: self.built(v, depth) for k, v in items.items()}
 
-    def read_model(self, head: Any, depth: int) -> Any:
+    def read_model(self, head: dict[str, object], depth: int) -> object:
         name = self.name(head["model"])
         if self.allowed is not None or name not in self.accepts:
             _not_ours(name)
@@ -244,7 +248,7 @@ class _Reader:
         params = self.built(head["params"], depth)
         return self.made(name, lambda: Model(function, params))
 
-    def read_record(self, head: Any, depth: int) -> Any:
+    def read_record(self, head: dict[str, object], depth: int) -> object:
         name, given = self.name(head["record"]), head["fields"]
         cls = self.found(name)
         expected = _fields_of(cls)
@@ -262,14 +266,14 @@ class _Reader:
             self.new[self.made(name, lambda: digest(made))] = made
         return made
 
-    def name(self, name: Any) -> str:
+    def name(self, name: object) -> str:
         if type(name) is not str or len(name) > MAX_WORD:
             raise InputError(
                 f"a message names a class by something that is not a word of at most {MAX_WORD} characters."
             )
         return name
 
-    def found(self, name: str) -> Any:
+    def found(self, name: str) -> type:
         """The class called `module:object`: of the closed list, or accepted by name."""
         if self.allowed is not None:
             if name not in self.allowed:
@@ -284,7 +288,7 @@ class _Reader:
                 raise InputError(f"a message names {name}, which is not a record.")
         return cls
 
-    def made(self, name: str, make: Any) -> Any:
+    def made(self, name: str, make: Callable[[], T]) -> T:
         """Whatever goes wrong while a record is built is the fault of the message."""
         try:
             return make()
@@ -304,11 +308,11 @@ _BUILD = {
 }  # fmt: skip
 
 
-def digest(record: Any) -> str:
+def digest(record: object) -> str:
     """The hash of a record's content; computed once."""
     kept = record.__dict__.get("_digest")
     if kept is None:
-        fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+        fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}  # pyright: ignore[reportArgumentType]
         try:
             packed = pack(fields)
         except InputError:  # holds what cannot travel: it stays in this process, where its address is its name
@@ -378,7 +382,7 @@ def _read_head(data: bytes) -> tuple[Any, int]:
     return content, 8 + length
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     table = dict(pairs)
     if len(table) != len(pairs):
         raise ValueError("a key comes twice")
@@ -401,11 +405,11 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError("its head has a number that is not whole")
 
 
-def _check_nodes(content: Any) -> None:
+def _check_nodes(content: object) -> None:
     """Depth, and words that are Unicode, level by level: no recursion."""
     level = [content]
     for _ in range(MAX_DEPTH + 2):
-        below: list[Any] = []
+        below: list[object] = []
         for node in level:
             if type(node) is list:
                 below += node
@@ -420,7 +424,7 @@ def _check_nodes(content: Any) -> None:
     raise ValueError(f"its head is nested more than {MAX_DEPTH} deep")
 
 
-def _array_size(described: Any) -> tuple[np.dtype, tuple[int, ...], int]:
+def _array_size(described: object) -> tuple[np.dtype, tuple[int, ...], int]:
     """(dtype, shape, bytes) of an array, from its description alone."""
     if type(described) is not dict or described.keys() != {"dtype", "shape"}:
         raise ValueError("an array is described by other words than dtype and shape")
@@ -459,7 +463,7 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def payload(value: Any, cached: set[str]) -> int:
+def payload(value: object, cached: set[str]) -> int:
     """Bytes of the numbers in a query or a reply. Records in `cached` cost nothing; `cached` gains the others.
 
     Numbers and arrays count; names, labels of a message and its framing do not.
@@ -500,7 +504,7 @@ def _replies() -> list[type]:
     return [*replies, queries.Refusal, Facts]
 
 
-def _modules() -> Iterator[Any]:
+def _modules() -> Iterator[ModuleType]:
     for package in RECORD_PACKAGES:
         module = importlib.import_module(package)
         yield module
@@ -512,7 +516,7 @@ def _within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
-def _name(thing: Any) -> str:
+def _name(thing: type | Callable[..., object]) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
@@ -539,12 +543,12 @@ def _imported(name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def _fields_of(cls: Any) -> dict[str, None]:
+def _fields_of(cls: type) -> dict[str, None]:
     """The names of the fields of a record."""
     return dict.fromkeys(getattr(cls, "_fields", None) or [f.name for f in dataclasses.fields(cls)])
 
 
-def _key(key: Any, path: str) -> str:
+def _key(key: object, path: str) -> str:
     key = str(key)
     if len(key) > MAX_WORD or not _is_unicode(key):
         raise InputError(f"{path}: a key of more than {MAX_WORD} characters, or with half a character, cannot travel.")

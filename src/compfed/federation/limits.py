@@ -139,7 +139,7 @@ class _Checks:
 
     # --- the objective ---
 
-    def objective(self, objective: Any) -> int:
+    def objective(self, objective: object) -> int:
         """d, the size of a model of an objective that fits this site."""
         if type(objective) is not ObjectiveSpec:
             raise InputError(f"objective must be an ObjectiveSpec; got a {type(objective).__name__}")
@@ -165,14 +165,13 @@ class _Checks:
         self.numbers(d, f"a model of {d} coefficients")
         return d
 
-    def columns(self, columns: Any) -> int:
+    def columns(self, columns: object) -> int:
         """The number of columns that are used."""
         if columns is None:
             return self.site.width
-        _indices("columns", columns, self.site.width)
-        return columns.size
+        return _indices("columns", columns, self.site.width).size
 
-    def scaling(self, scaling: Any, width: int) -> int:
+    def scaling(self, scaling: object, width: int) -> int:
         """The number of columns after scaling."""
         if type(scaling) is not FeatureScaling:
             raise InputError(f"scaling must be a FeatureScaling; got a {type(scaling).__name__}")
@@ -184,7 +183,7 @@ class _Checks:
             raise InputError("scale must be > 0")
         return width + int(scaling.intercept)
 
-    def classes(self, classes: Any) -> None:
+    def classes(self, classes: object) -> None:
         if classes is None:
             return
         self.site.check_classes()  # first and always: refusals by label would give the labels away
@@ -228,7 +227,7 @@ class _Checks:
             if subset.by_class and self.site.labels.ndim != 1:
                 raise InputError("by_class needs one label per row")
 
-    def models(self, x: Any, d: int) -> int:
+    def models(self, x: object, d: int) -> int:
         """The number of models in the rows of x."""
         if not isinstance(x, np.ndarray) or x.ndim != 2 or not 1 <= len(x) <= self.limits.max_models:
             raise InputError(f"x must be an array with a model in each row, at most {self.limits.max_models} of them")
@@ -236,16 +235,15 @@ class _Checks:
         self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
         return len(x)
 
-    def hessian(self, coords: Any, models: int, d: int) -> None:
-        _indices("coords", coords, d)
-        w = coords.size
+    def hessian(self, coords: object, models: int, d: int) -> None:
+        w = _indices("coords", coords, d).size
         # the matrices, where their triangles are in them and back, and the columns of the rows
         self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
         self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
 
     # --- a run ---
 
-    def run_spec(self, run_spec: Any) -> None:
+    def run_spec(self, run_spec: object) -> None:
         if type(run_spec) is not RunSpec:
             raise InputError(f"run_spec must be a RunSpec; got a {type(run_spec).__name__}")
         d = self.objective(run_spec.objective)
@@ -268,7 +266,7 @@ class _Checks:
         self.algorithm(run_spec.algorithm, d)
         self.regulariser(run_spec.regulariser, d)
 
-    def algorithm(self, algorithm: Any, d: int) -> None:
+    def algorithm(self, algorithm: Algorithm, d: int) -> None:
         steps, most = 1, self.limits.max_local_steps
         for record, name, value in _fields(algorithm):
             if name == "keep":
@@ -296,7 +294,7 @@ class _Checks:
                     f"{name} has shape {np.shape(value)}; it must be a number, or one for each of {d} coefficients"
                 )
 
-    def message(self, arrays: Any) -> None:
+    def message(self, arrays: object) -> None:
         """The message of a round: its names, shapes and dtypes are compared with the algorithm's own later."""
         if not isinstance(arrays, Mapping) or not all(isinstance(a, np.ndarray) for a in arrays.values()):
             raise InputError("d must be a table of arrays")
@@ -319,7 +317,7 @@ def _fields(record: Any, depth: int = 0) -> Iterator[tuple[Any, str, Any]]:
                 yield record, f.name, item
 
 
-def _floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
+def _floats(name: str, value: object, shape: tuple[int, ...]) -> None:
     if not isinstance(value, np.ndarray) or value.dtype.name not in ("float64", "float32"):
         raise InputError(f"{name} must be an array of float64 or float32")
     if value.shape != shape:
@@ -332,14 +330,15 @@ def _finite(name: str, value: Any, shape: tuple[int, ...]) -> None:
         raise InputError(f"{name} has numbers that are NaN or infinite")
 
 
-def _indices(name: str, value: Any, below: int) -> None:
-    """Different whole numbers from 0 to below - 1, so that there are no more of them than that."""
+def _indices(name: str, value: object, below: int) -> np.ndarray:
+    """An array of different whole numbers from 0 to below - 1; at most `below` of them."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
         raise InputError(f"{name} must be a list of whole numbers")
     if value.size > below:
         raise InputError(f"{name} has {value.size} entries; there are {below} to choose from, each once")
     if value.size and not (int(value.min()) >= 0 and int(value.max()) < below and len(np.unique(value)) == value.size):
         raise InputError(f"{name} must have different whole numbers from 0 to {below - 1}")
+    return value
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> None:
@@ -348,6 +347,6 @@ def _integer(name: str, value: Any, least: int, most: int) -> None:
         raise InputError(f"{name}={shown} must be a whole number from {least} to {most}")
 
 
-def _boolean(name: str, value: Any) -> None:
+def _boolean(name: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be True or False")

@@ -37,7 +37,7 @@ DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
 
 
-def fault(queries: Sequence[Query], replies: Any, *, weighted: bool = False, width: int | None = None) -> str | None:
+def fault(queries: Sequence[Query], replies: object, *, weighted: bool = False, width: int | None = None) -> str | None:
     """What is wrong with the replies to a message, in a sentence for a person; None if nothing is.
 
     Parameters
@@ -55,7 +55,7 @@ def fault(queries: Sequence[Query], replies: Any, *, weighted: bool = False, wid
         return f"the reply cannot be checked: {type(problem).__name__}"
 
 
-def _fault(queries: Sequence[Query], replies: Any, weighted: bool, width: int | None) -> str | None:
+def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:
     if type(replies) is not tuple or len(replies) != len(queries):
         count = f"{len(replies)} replies" if type(replies) is tuple else f"a {type(replies).__name__}"
         return f"{count} to {len(queries)} queries"
@@ -163,7 +163,7 @@ def _classes(reply: Describe.Reply) -> None:
         raise InputError(f"class_weights add up to {weights.sum():g}; weight is {reply.weight:g}")
 
 
-def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
+def _sorted_classes(classes: object, most: int, kinds: str) -> None:
     if not isinstance(classes, np.ndarray) or classes.ndim != 1 or classes.dtype.kind not in kinds:
         raise InputError("classes must be a list of words or numbers")
     if classes.size > most:
@@ -266,7 +266,7 @@ def _dtypes(objective: ObjectiveSpec, double: tuple[str, ...]) -> tuple[str, ...
     return EITHER if objective.dtype == "float32" else double
 
 
-def _array(name: str, value: Any, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+def _array(name: str, value: object, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     """An array of exactly this shape and one of these dtypes: checked before its numbers are."""
     if not isinstance(value, np.ndarray):
         raise InputError(f"{name} is not an array")
@@ -276,7 +276,7 @@ def _array(name: str, value: Any, shape: tuple[int, ...], dtypes: tuple[str, ...
         raise InputError(f"{name} has shape {value.shape}; expected {shape}")
 
 
-def _vector(name: str, value: Any, dimensions: tuple[int, ...]) -> None:
+def _vector(name: str, value: object, dimensions: tuple[int, ...]) -> None:
     if not isinstance(value, np.ndarray) or value.ndim not in dimensions or value.size > MAX_OUTCOMES:
         raise InputError(f"{name} must be one number per outcome, at most {MAX_OUTCOMES}")
     _array(name, value, value.shape, DOUBLE)
@@ -297,7 +297,7 @@ def _at_most_infinite(name: str, value: np.ndarray) -> None:
         raise InputError(f"{name} has numbers that are NaN or minus infinity")
 
 
-def _number(name: str, value: Any) -> None:
+def _number(name: str, value: object) -> None:
     if type(value) is not float or not 0 <= value < np.inf:
         raise InputError(f"{name} is {_shown(value)}; expected a finite number >= 0")
 
@@ -308,17 +308,17 @@ def _weight(name: str, value: Any, weighted: bool) -> None:
         raise InputError(f"{name} is {value:g}; without row weights it is a number of rows")
 
 
-def _integer(name: str, value: Any, least: int, below: int) -> None:
+def _integer(name: str, value: object, least: int, below: int) -> None:
     if type(value) is not int or not least <= value < below:
         raise InputError(f"{name} is {_shown(value)}; expected a whole number from {least} to {below - 1}")
 
 
-def _boolean(name: str, value: Any) -> None:
+def _boolean(name: str, value: object) -> None:
     if type(value) is not bool:
         raise InputError(f"{name} is {_shown(value)}; expected true or false")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value from outside in a few characters; of arrays and tables their type."""
     if type(value) is str:
         return repr(printable(value, 50))

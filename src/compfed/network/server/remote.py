@@ -29,7 +29,7 @@ from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import FRAMING, LARGEST, LinkError, Reply
 from compfed.network.keys import fingerprint
-from compfed.network.server.run_log import RunLog
+from compfed.network.server.run_log import Problem, RunLog
 from compfed.network.server.write_ahead_log import Replies, WriteAheadLog
 from compfed.network.settings import RetryPolicy
 
@@ -158,7 +158,7 @@ class RemoteFederation:
         self._displays.close()
 
     @property
-    def problems(self) -> list[dict[str, object]]:
+    def problems(self) -> list[Problem]:
         """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
         return list(self.run_log.problems)
 

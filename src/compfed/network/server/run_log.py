@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 from compfed._utils.files import append_line, write_private
 from compfed._utils.text import printable, text_table
@@ -25,12 +25,21 @@ REFRESH = 0.5  # seconds between two redraws, on a terminal
 SILENCE = 8.0  # seconds without a line after which a run without a terminal prints what it waits for
 
 
+class Problem(TypedDict):
+    """A problem of a run: when, at which message, at which site ("" for none), and what happened."""
+
+    time: float
+    number: int
+    site: str
+    problem: str
+
+
 class RunLog:
     """The log of a run, and its current state. Safe to read from another thread (`snapshot`)."""
 
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
-        self.problems: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
+        self.problems: deque[Problem] = deque(maxlen=LINES_KEPT)
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems, in words
         self._lock = threading.RLock()
         self._state: dict[str, Any] = {"state": "starting", "message": 0, "queries": [], "waiting": {}}
@@ -70,12 +79,10 @@ class RunLog:
     def problem(self, site: str, what: str) -> None:
         """Log a problem for the operator to see; `site` is "" where no site caused it."""
         with self._lock:
-            entry = {"number": self._state["message"], "site": site, "problem": printable(what)}
-            self.problems.append({"time": round(time.time(), 3), **entry})
-            self.lines.append(
-                f"  ! message {entry['number']}, site {site}: {entry['problem']}" if site else f"  ! {entry['problem']}"
-            )
-        self._write(entry)
+            number, what = self._state["message"], printable(what)
+            self.problems.append({"time": round(time.time(), 3), "number": number, "site": site, "problem": what})
+            self.lines.append(f"  ! message {number}, site {site}: {what}" if site else f"  ! {what}")
+        self._write({"number": number, "site": site, "problem": what})
 
     def link(self, trouble: str) -> None:
         """The SuperLink cannot be used, and why; "" when it can."""
