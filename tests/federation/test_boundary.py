@@ -443,7 +443,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(paper):
 
 
 def test_numbers_are_not_listed_as_classes():
-    """A number of its own for every row is no class: the site does not list them."""
+    """A number of its own for every row is not a class: the site does not list them."""
     with pytest.raises(cf.InputError, match=r"the labels of site 'north' are numbers \(continuous\), not classes"):
         cf.FederatedLogisticRegression().fit_federation(in_this_process("numbers"))
 

@@ -111,7 +111,7 @@ def test_a_function_of_ones_own_is_named_and_must_be_accepted():
         {"record": "os:system", "fields": {}},
         {"record": "subprocess:Popen", "fields": {"args": "ls"}},
         {"record": "compfed.trace:Trace", "fields": {}},  # of ours, and nothing that travels
-        {"record": "compfed.algorithms:find", "fields": {}},  # a function is no record
+        {"record": "compfed.algorithms:find", "fields": {}},  # a function is not a record
         {"record": "compfed.losses:Squared", "fields": {"ridge": 0.0, "more": 1}},
         {
             "record": "compfed.losses:Squared",
@@ -150,9 +150,9 @@ def test_words_in_an_object_array_travel_as_words():
 
 
 def a_run(number: int = 0) -> RunSpec:
-    frame = FeatureScaling(np.arange(4.0), np.ones(4), intercept=True)
+    scaling = FeatureScaling(np.arange(4.0), np.ones(4), intercept=True)
     objective = ObjectiveSpec(
-        cf.losses.Logistic(), frame, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False)
+        cf.losses.Logistic(), scaling, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False)
     )
     return RunSpec(
         number,
@@ -196,7 +196,7 @@ def test_bytes_are_counted_by_hand():
     assert payload(Describe(classes=True), cached) == 0
     assert payload(Moments(), cached) == 0
     run_spec = a_run()
-    # eta, lambda, frame (two vectors of 4), x0, first (two), two words of one letter, ridge
+    # eta, lambda, scaling (two vectors of 4), x0, first (two), two words of one letter, ridge
     words = np.array(["a", "b"]).nbytes
     assert payload(run_spec, cached) == 8 + 8 + 64 + 40 + 16 + words + 8
     assert payload(run_spec, cached) == 0

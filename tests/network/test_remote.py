@@ -628,7 +628,7 @@ def test_a_site_that_signs_in_again_gets_its_message_at_once(paths, monkeypatch)
 
 
 def test_a_site_that_is_away_is_waited_for(paths):
-    """Longer than attempts would last: a message to a site that is not connected is no attempt."""
+    """Longer than attempts would last: a message to a site that is not connected is not an attempt."""
     federation, link = remote(paths, retry=replace(NOW, attempts=1, wait=60.0))
     del link.signed_in["1"]
     looks = itertools.count()

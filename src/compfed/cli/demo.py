@@ -35,7 +35,7 @@ NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 
 
 class Loopback:
-    """A federation of processes on this machine. What it starts it ends."""
+    """A federation of processes on this machine; leaving its `with` statement ends them."""
 
     def __init__(
         self, home: Path, sites: Sites, names: Sequence[str] = NAMES, environment: Mapping[str, str] | None = None
@@ -60,22 +60,27 @@ class Loopback:
         shutil.copy(self.home / "keys" / "ca.crt", folder / "ca.crt")
 
     def site_folder(self, name: str) -> Path:
+        """The folder of a site."""
         return self.home / "sites" / name
 
     @property
     def settings(self) -> FederationSettings:
+        """The settings of the federation, read again."""
         return FederationSettings.read(self.home)
 
     def start(self) -> None:
+        """Start the SuperLink and all sites."""
         self.start_superlink()
         for name in self.names:
             self.start_site(name)
 
     def start_superlink(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
         self.processes["superlink"] = self._start(["federation", "serve", str(self.home)], self.home / "superlink.log")
         wait_for_port(self.settings.listen[1], self.processes["superlink"])
 
     def start_site(self, name: str) -> None:
+        """Start the node of a site."""
         folder = self.site_folder(name)
         self.processes[name] = self._start(["site", "run", "--config", str(folder / "site.toml")], folder / "site.log")
 
@@ -100,7 +105,7 @@ class Loopback:
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
-    """End a process politely, then not; a stopped one is woken first."""
+    """End a process with SIGTERM, then with SIGKILL; a stopped process is continued first."""
     for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
@@ -111,6 +116,7 @@ def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None
 
 
 def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
+    """Write the table of a site as CSV, every number with all its digits."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
@@ -118,12 +124,14 @@ def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]
 
 
 def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 120.0) -> None:
+    """Wait until a process listens on a port."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         with socket.socket() as s:
@@ -134,8 +142,8 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 
 
 
 def demo(home: Path) -> bool:
-    """Train over processes, compare with the simulation and the pooled solution; is it the same model?"""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever stops this, or closes its terminal, stops all of it
+    """Fit over processes, compare with the simulation and the pooled solution; return whether the models are the same."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # these end the processes that were started, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     table = bundled.breast_cancer()
     began = time.monotonic()

@@ -51,12 +51,26 @@ LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluated")
 class QueryLimits:
     """Limits of a site on one message and on each query in it.
 
-    - `max_message_bytes`: bytes of a message; the network service checks it before the message is decoded.
-    - `max_reply_bytes`: bytes of numbers in the reply to one message; further queries in it are refused.
-    - `max_numbers`: numbers to allocate for one query, beside a few copies of the site's own rows.
-    - `max_models`: models evaluated by one query.
-    - `max_local_steps`: local steps of one round.
-    - `max_folds`: folds of a cross-validation.
+    Parameters
+    ----------
+    max_message_bytes : int, default=2**26
+        Bytes of a message. The network service checks this before it decodes the message.
+    max_reply_bytes : int, default=2**26
+        Bytes of numbers in the reply to one message; further queries in it are refused.
+    max_numbers : int, default=2**27
+        Numbers to allocate for one query, beside a few copies of the site's own rows.
+    max_models : int, default=10_000
+        Models evaluated by one query.
+    max_local_steps : int, default=100_000
+        Local steps of one round.
+    max_folds : int, default=10_000
+        Folds of a cross-validation.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.federation.QueryLimits(max_models=100).max_models
+    100
     """
 
     max_message_bytes: int = 2**26

@@ -212,14 +212,17 @@ class FederationSettings:
 
     @property
     def home(self) -> Path:
+        """The folder of the file."""
         return self.path.parent
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the sites, in order."""
         return tuple(self.public_keys)
 
     @property
     def host(self) -> str:
+        """The host name of the SuperLink."""
         return parse_address(self.superlink, "superlink")[0]
 
     @property

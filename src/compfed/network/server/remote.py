@@ -235,6 +235,7 @@ class _Exchange:
         self.link_down_since: float | None = None
 
     def replies(self) -> Replies:
+        """Send, wait and resend until every site has replied."""
         remote = self.remote
         kinds = [type(query).__name__ for asked in self.queries.values() for query in asked]
         remote.run_log.begin(remote.number, kinds, [remote.names[i] for i in self.queries])

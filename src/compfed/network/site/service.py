@@ -253,6 +253,7 @@ class RunFiles:
         return facts if data is None else json.loads(data)
 
     def read(self, number: int) -> ReplyFile | None:
+        """The file of a message; None if it is gone or damaged."""
         data = files.read_checked(self._path(number))
         if data is None:
             return None
@@ -325,9 +326,11 @@ class RecordFiles:
         self._new = {}
 
     def pending_bytes(self) -> int:
+        """Bytes of the records that `commit` will write."""
         return sum(map(len, self._new.values()))
 
     def commit(self) -> None:
+        """Write the new records, and remove all but the last ones."""
         for name, data in self._new.items():
             files.write_checked(self.folder / name, data)
         if self._new:
