@@ -3,10 +3,11 @@
     python benchmarks/against_peers.py [--quick] [--turns 5] [--install] [--out results/peers.json]
 
 30 clients x 2,000 rows x 60 features, logistic loss, five full-gradient steps a round, every client in every round. Each peer runs in
-an environment of its own under benchmarks/.environments, made by --install; who is not there is left out, and said so. The NumPy
+an environment of its own under benchmarks/.environments, made by --install; a peer that is not installed is left out,
+and a line says so. The NumPy
 loop, pfl with a NumPy model and Flower run Algorithm 1 in float64 and must end at compfed's model; fluke and pfl with
 PyTorch run FedAvg, which does less per step, in float32, and are set against compfed in float32. All take turns; a
-contestant's figure is the mean round of a turn; of the turns, and of the ratios in them, median and range are told. Flower's
+contestant's figure is the mean round of a turn; of the turns, and of the ratios in them, median and range are printed. Flower's
 simulation looks for replies ten times a second, so that a round takes one or two tenths; a second row has it look all the time.
 --quick: 6 clients x 200 rows, for trying the script out.
 """

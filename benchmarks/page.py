@@ -22,23 +22,23 @@ average before a measurement is given with it, and ratios are of contestants tha
 ## What to do for speed
 
 - **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` and `grid` share out the clients over
-  the cores (JAX must be told before it starts; it is a setting of the process, so compfed does not make it by itself). It is used where
+  the cores (JAX reads this setting when it starts; it belongs to the process, so compfed does not change it by itself). It is used where
   every client takes part, without `measure`, and a round reads more than a megabyte of rows; it keeps a second copy of the rows.
 - **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
   draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
 - **What is recorded.** A trace has the objective and the gradient mapping of every model it records: two products with all rows, which
-  with mini-batches is more work than the round itself. `record_every=10` looks at every tenth. The members of a grid are looked at
-  together.
+  with mini-batches is more work than the round itself. `record_every=10` evaluates every tenth model. The members of a grid are
+  evaluated together.
 - **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
   by the next process. `COMPFED_CACHE=PATH` puts them elsewhere, `COMPFED_CACHE=off` keeps none. JAX has one cache for a process: your own
-  programs are kept there too, unless you have told JAX where to keep them, in which case yours is used for ours.
+  programs are kept there too, unless JAX has a cache folder of yours already, which is then used for both.
 - **On a CPU, how clients are visited** follows from the shapes:
 
 | rows of all clients | gradients | one device | after `use_all_cores()` |
 |---|---|---|---|
 | up to 1 MiB | any | everybody at once | the same |
 | more | full | as many clients at a time as there are cores | each core visits its own clients, one after another |
-| more | full, some clients take part | those one after another, nobody else | the same |
+| more | full, some clients take part | those one after another, no other | the same |
 | more | mini-batches: up to 1 MiB of rows in a round (5 if all are recorded), over all members of a grid | everybody at once | the same |
 | more | mini-batches: more | everybody at once | each core all of its own clients at once |
 
@@ -52,7 +52,7 @@ average before a measurement is given with it, and ratios are of contestants tha
   them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
   fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
   filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
-  on two. *Draws and rows of a round ahead of its steps; XLA told not to split its loops among threads*: nothing. *Keys worked out without
+  on two. *Draws and rows of a round ahead of its steps; XLA set not to split its loops among threads*: nothing. *Keys worked out without
   loops, weights of rows not fetched where all are equal*: 0 to 5 in 100. *Grids: rows in blocks that stay in the cache*: slower, for the
   products are smaller; *rows kept transposed too*: about 6 in 100, for a third copy of them. *All local steps as one function of machine
   code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
@@ -172,7 +172,7 @@ def gpu(found: dict[str, Any]) -> str:
 
 PARTS = [
     ("rounds", "A round, in one process", "30 x 2,000 x 60, tau = 5, float64; fastest turn of ten, range over runs.", rounds),
-    ("rounds-asleep", "The same for who is not root: cores may sleep while they wait", "", rounds),
+    ("rounds-asleep", "Without root rights: cores may sleep while they wait", "", rounds),
     ("rounds-one-device", "The same without `use_all_cores()`", "", rounds),
     ("rounds-core-taken", "The same beside a process that keeps one core busy", "", rounds),
     ("peers", "Other engines", PEERS, peers),

@@ -2,7 +2,7 @@
 
 The problem has the paper's size (30 clients, 2000 rows each, 60 features, tau = 5, float64), once with full gradients
 and once with mini-batches of 20 rows drawn without replacement by everyone. The contestants take turns; in a run each is scored by
-its fastest of ten, so that a busy machine hurts them alike, and what is told is the range over runs. Prints ratios to the
+its fastest of ten, so that a busy machine hurts them alike, and the range over runs is printed. Prints ratios to the
 NumPy loop; writes JSON.
 
     python benchmarks/rounds.py [--quick] [--one-device] [--core-taken] [--asleep] [--runs 3] [--out results/rounds.json]
@@ -110,16 +110,16 @@ def main() -> None:
         "--one-device", action="store_true", help="leave JAX with one CPU device, as a user who asks for nothing"
     )
     parser.add_argument("--core-taken", action="store_true", help="beside a process that keeps one core busy")
-    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as for who is not root")
+    parser.add_argument("--asleep", action="store_true", help="cores may sleep, as without root rights")
     args = parser.parse_args()
     if args.asleep:
-        host_devices.LATENCY = os.devnull
+        host_devices.CPU_LATENCY_FILE = os.devnull
     devices = 1 if args.one_device else cf.use_all_cores()
     problem = cf.Problem(cf.losses.Logistic(ridge=RIDGE), cf.regularisers.L1(LAM), cf.data.synthetic(seed=0))
     machine = described() | {
         "devices": devices,
         "a core taken": args.core_taken,
-        "awake": not args.asleep and os.access(host_devices.LATENCY, os.W_OK),
+        "awake": not args.asleep and os.access(host_devices.CPU_LATENCY_FILE, os.W_OK),
     }
     other = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.core_taken else None
     try:

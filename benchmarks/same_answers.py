@@ -6,7 +6,7 @@
 `save` runs every method for 50 rounds with its default steps (all clients, mini-batches, some of the clients), fits every
 estimator, and writes models, steps, coefficients and numbers of messages. `compare` runs the same with the steps of the
 file and prints the largest relative difference of each; it ends with status 1 if a trajectory differs by more than 1e-12, a
-fit by more than 1e-10 or in its zeros, or a fit takes more messages than before.
+fit by more than 1e-10 or in its zeros, or a fit takes more messages than before (15 % more where its steps use max_i L_i).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import compfed as cf
 
 ROUNDS = 50
-MESSAGES = 1.0  # at most so many times as before
+FIRST_ORDER = 1.15  # messages, relative to before, of methods whose steps use a bound on max_i L_i
 
 
 def problems(name: str):
@@ -94,7 +94,7 @@ def fits() -> dict[str, np.ndarray]:
     found = {}
     for name, model, table, y in estimators():
         for kind, options in {"default": {}, "first-order": {"algorithm": "DecoupledProx"}}.items():
-            if kind == "first-order" and ("CV" in name or name not in ("Lasso", "LogisticRegression")):
+            if kind == "first-order" and ("CV" in name or name not in ("Lasso", "ElasticNet")):
                 continue
             fitted = model.set_params(**options).fit(table.X, y, sites=table.sites)
             model.set_params(algorithm="auto")
@@ -108,7 +108,7 @@ def differences(old: dict[str, np.ndarray], new: dict[str, np.ndarray]) -> bool:
     for name, was in old.items():
         now = new[name]
         if name.endswith("/messages"):
-            bad = int(now) > MESSAGES * int(was)
+            bad = int(now) > (FIRST_ORDER if "first-order" in name else 1.0) * int(was)
             print(f"{name:<50} {int(was)} -> {int(now)}{'  MORE' if bad else ''}")
         else:
             away = float(np.max(np.abs(now - was)) / max(np.max(np.abs(was)), 1e-300))

@@ -2,8 +2,9 @@
 
     python benchmarks/versions.py --other PATH/TO/OTHER/src [--turns 5]
 
-Times a warm fit of three estimators, a path, and 50 rounds of the paper's problem. Each turn is a process of its own that
-imports one of the versions; prints the ratio of this one to the other for every case, and the range over the turns.
+Times the first fit and the first simulation of a process (import and compilation included, nothing cached), warm fits of
+three estimators, a path, 50 rounds of the paper's problem, and a grid of 16 runs. Each turn is a process of its own that imports
+one of the versions; prints the ratio of this one to the other for every case, and the range over the turns.
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ from pathlib import Path
 
 CASES = """
 import json, time, warnings
+began = time.perf_counter()
 import numpy as np
 import compfed as cf
 warnings.simplefilter("ignore")
+out = {}
+diabetes = cf.data.bundled.diabetes()
+cf.FederatedLasso().fit(diabetes.X, diabetes.y, sites=diabetes.sites)
+out["first fit, lasso"] = time.perf_counter() - began
+began = time.perf_counter()
+small = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), cf.data.synthetic(clients=5, samples=50, features=10))
+cf.simulate(small, cf.algorithms.DecoupledProx(eta=0.1, tau=5), 20)
+out["first simulation"] = time.perf_counter() - began
 diabetes, cancer = cf.data.bundled.diabetes(), cf.data.bundled.breast_cancer()
 sites = cf.data.synthetic(alpha=10, beta=10, clients=30, samples=2000, features=60, seed=0)
 problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(1e-4), sites)
@@ -35,12 +45,13 @@ cases = {
     ),
     "simulate, full gradients": lambda: cf.simulate(problem, A1, 50, record_every=50),
     "simulate, b = 20": lambda: cf.simulate(problem, A1, 50, record_every=50, batch_size=20),
+    "simulate, 10 of 30 clients": lambda: cf.simulate(problem, A1, 50, record_every=50, participants=10),
+    "grid of 16, full gradients": lambda: cf.grid(problem, A1, 10, {"eta": list(np.geomspace(0.1, 1, 16))}, record_every=10),
 }
-out = {}
 for name, run in cases.items():
     run()
     best = np.inf
-    for _ in range(12):
+    for _ in range(4 if "grid" in name else 12):
         began = time.perf_counter()
         run()
         best = min(best, time.perf_counter() - began)
@@ -50,7 +61,7 @@ print(json.dumps(out))
 
 
 def turn(source: Path) -> dict[str, float]:
-    environment = {**os.environ, "PYTHONPATH": str(source)}
+    environment = {**os.environ, "PYTHONPATH": str(source), "COMPFED_CACHE": "off"}
     done = subprocess.run([sys.executable, "-c", CASES], env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -27,7 +27,7 @@ import numpy as np
 
 import compfed as cf
 from compfed._utils.text import number_table
-from compfed.data.splits import held_out
+from compfed.data import held_out
 
 HIDDEN, CLASSES = 32, 10
 ETA, TAU, BATCH = 0.5, 5, 32

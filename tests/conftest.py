@@ -48,10 +48,10 @@ def compilations() -> Callable[[], int]:
     The count is that of the programs in memory, which are dropped when there are too many. So the test starts with none, and
     what other tests compiled in this process before does not matter.
     """
-    from compfed._utils.compilation import make_room
+    from compfed._utils.compilation import limit_programs
     from compfed.simulation.xla import programs_compiled
 
-    make_room(most=0)
+    limit_programs(most=0)
     return programs_compiled
 
 

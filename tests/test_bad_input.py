@@ -299,7 +299,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: run(problem=SITES),
         r"first argument must be a compfed\.Problem; got Sites",
     ),
-    "solving something else": (lambda: cf.solve_pooled(SITES), r"solve needs a compfed\.Problem; got Sites"),  # pyright: ignore[reportArgumentType]  # the mistake
+    "solving something else": (lambda: cf.solve_pooled(SITES), r"solve_pooled needs a compfed\.Problem; got Sites"),  # pyright: ignore[reportArgumentType]  # the mistake
     "no iterations": (
         lambda: cf.solve_pooled(problem(), max_iterations=0),
         r"max_iterations=0 must be a whole number >= 1",
@@ -337,7 +337,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"x0 has shape \(2, 1\); this problem has 2 coefficients",
     ),
     "x0 with NaN": (lambda: run(x0=[np.nan, 0]), r"x0 has NaN or infinite entries"),
-    "reference of the wrong shape": (lambda: run(x_star=np.zeros(5)), r"reference has shape \(5,\)"),
+    "x_star of the wrong shape": (lambda: run(x_star=np.zeros(5)), r"x_star has shape \(5,\)"),
     "gradient sums from some": (
         lambda: run(algorithm=DecoupledProx(eta=1.0, upload="gradient-sum"), participants=1),
         r"upload='gradient-sum'\) needs every client.*participants=1 of 2\. Use upload='model'",
@@ -425,7 +425,7 @@ def quadratic() -> cf.Problem:
 BLOWS_UP = DecoupledProx(eta=2.0)
 
 
-@pytest.mark.parametrize("engine", ["simulate", "reference"])
+@pytest.mark.parametrize("engine", ["simulate", "run_plain"])
 def test_divergence_names_the_round_and_the_cause_and_keeps_the_rest(quadratic, engine):
     run = getattr(cf.simulation, engine)
     with pytest.raises(cf.Divergence) as caught:

@@ -236,8 +236,8 @@ def test_a_trace_knows_its_sites_also_from_a_file(problem, trace, tmp_path):
         by_hand = [
             (A @ w[:8] + y * w[8]).mean() for A, y in zip(problem.sites.features, problem.sites.labels, strict=True)
         ]
-        assert members.marks is not None
-        np.testing.assert_allclose(members.marks, by_hand, rtol=0, atol=1e-12)
+        assert members.fingerprints is not None
+        np.testing.assert_allclose(members.fingerprints, by_hand, rtol=0, atol=1e-12)
 
 
 # --- looking at it ---

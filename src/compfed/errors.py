@@ -9,39 +9,76 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Something the caller gave cannot be used: the message names the value, the requirement and the way out."""
+    """An argument cannot be used: the message names the value, the requirement and the way out.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> try:
+    ...     cf.FederatedLasso(alpha=-1.0).fit([[0.0], [1.0]], [0.0, 1.0], sites=None)
+    ... except cf.InputError as error:
+    ...     print(error)
+    FederatedLasso(alpha=-1.0): alpha must be a finite number >= 0.
+    """
+
+
+class UnknownArgument(InputError, TypeError):
+    """A call was given an argument that it does not have; the message names the one that was probably meant."""
 
 
 class MissingExtra(ImportError):
-    """An optional dependency is not installed; the message says what to install."""
+    """An optional dependency is not installed; the message gives the command that installs it.
+
+    Parameters
+    ----------
+    module : str
+        The package that is missing.
+    extra : str
+        The extra of compfed that brings it.
+    purpose : str
+        What needs it: the beginning of the message.
+    """
 
     def __init__(self, module: str, extra: str, purpose: str):
         super().__init__(f"{purpose} needs {module}, which is not installed. Run: pip install 'compfed[{extra}]'")
 
 
-class StepSizeWarning(UserWarning):
-    """A step proved too long and was halved; the run went on."""
+class ForkError(RuntimeError):
+    """This process was forked after JAX had started in its parent, so that a computation would hang."""
 
-
-class RunWarning(UserWarning):
-    """A run is prepared that may not be what was meant; the message says why, and the way out."""
+    def __init__(self) -> None:
+        super().__init__(
+            "this process was forked after JAX had started in its parent, and JAX's threads do not survive a fork: the "
+            "computation would hang. Start processes with multiprocessing.get_context('spawn'), or with joblib's default "
+            "'loky', or fork before the first computation."
+        )
 
 
 class Divergence(ArithmeticError):
-    """A run produced a model that is not finite. `trace` holds every round recorded before that."""
+    """A run produced a model that is not finite.
+
+    Attributes
+    ----------
+    trace : Trace
+        All rounds recorded before that.
+    """
 
     def __init__(self, message: str, trace: Trace):
         super().__init__(message)
         self.trace = trace
 
 
-class UnknownArgument(InputError, TypeError):
-    """An argument that a call does not take; the message names the one that was probably meant."""
+class StepSizeWarning(UserWarning):
+    """A step size was too long and was halved; the run went on."""
+
+
+class RunWarning(UserWarning):
+    """A run may not be what was meant; the message says why, and names the way out."""
 
 
 class OneSiteWarning(UserWarning):
-    """`fit` was not told of sites, so all rows were taken for those of one; `sites=None` says that this is meant."""
+    """``fit`` got no ``sites``, so all rows were fitted as those of one site; ``sites=None`` says that this is meant."""
 
 
 class NotUniqueWarning(UserWarning):
-    """Other coefficients reach the same objective: those given are one choice of many."""
+    """Other coefficients reach the same objective: those returned are one choice of many."""

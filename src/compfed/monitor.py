@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,9 @@ from compfed._utils.text import versions
 from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.contract import FlatLoss
 from compfed.errors import Divergence, InputError
-from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import CoordinateForm, plain
+from compfed.problem_spec import ProblemSpec
 from compfed.sampling import Scheme
-from compfed.trace import COLUMNS, Members, State, Trace
+from compfed.trace import COLUMNS, State, Trace
 
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 Measure = Callable[[np.ndarray], Mapping[str, np.ndarray]]  # columns of the models in the rows of an array
@@ -32,28 +31,11 @@ Measure = Callable[[np.ndarray], Mapping[str, np.ndarray]]  # columns of the mod
 BLOW_UP = 1e10
 
 
-class Described(Protocol):
-    """A problem, as far as a trace needs to know it: a `Problem`, or a `Task`, which has no rows."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def d(self) -> int: ...
-    @property
-    def dtype(self) -> np.dtype: ...
-    @property
-    def weights(self) -> np.ndarray: ...
-    @property
-    def regulariser(self) -> Regulariser: ...
-    def describe(self) -> dict[str, Any]: ...
-    def members(self) -> Members | None: ...
-
-
 @dataclass(frozen=True)
 class Run:
     """A checked request: `algorithm` is ready to run, numbers are whole, arrays have the right shape."""
 
-    problem: Described
+    problem: ProblemSpec
     algorithm: Algorithm
     rounds: int
     batch_size: int | None
@@ -299,10 +281,6 @@ class _CountingRegulariser:
     def prox(self, x: Array, t: Array | float) -> Array:
         self.steps.append(t)
         return x
-
-    def form(self, d: int) -> CoordinateForm:
-        """Nothing at all: what a second-order step at the server does with it is no prox."""
-        return plain(d)
 
 
 _counted: dict[Any, Cost] = {}

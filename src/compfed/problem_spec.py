@@ -1,136 +1,144 @@
-"""What is to be minimised, whoever holds the rows: loss, regulariser, weights and precision, checked.
-
-What the server makes of f(x) and grad f(x) with its own g: the objective, and how far x is from the minimiser.
-"""
+"""A problem without its rows: objective, penalty and weights, and the optimality of a point from sums over the sites."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 from scipy.linalg import get_blas_funcs
 
-from compfed._utils.arrays import owned
-from compfed._utils.compilation import compiled
-from compfed._utils.precision import checked_dtype, our_settings, precision
+from compfed._utils.arrays import readonly
+from compfed._utils.compilation import jit
+from compfed._utils.precision import jax_settings, precision
 from compfed._utils.records import describe
-from compfed._utils.validation import numbers
-from compfed.data import LazySites, Sites
+from compfed._utils.validation import check_numbers
 from compfed.errors import InputError
 from compfed.losses import Loss
-from compfed.regularisers import Regulariser, from_object, largest_step
+from compfed.regularisers import Regulariser, largest_step
+from compfed.regularisers.base import check_prox
 from compfed.regularisers.coordinate_form import coordinate_form
+from compfed.trace import Members
 
 
-class Statement:
-    """min_x sum_i p_i f_i(x) + g(x): what a `Problem` and a `LazyProblem` have in common."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ProblemSpec:
+    """min_x sum_i p_i f_i(x) + g(x), without the rows: what `Problem`, `LazyProblem` and the server have in common."""
 
-    sites: Any  # Sites, or LazySites
-
-    def __init__(self, loss: Loss, regulariser: Regulariser, sites: Sites | LazySites, weights: Any, dtype: Any):
-        self.dtype = checked_dtype(dtype)
-        for part in (loss, regulariser):
-            if isinstance(part, type):
-                raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
-        if hasattr(loss, "prox") and hasattr(regulariser, "gradient"):
-            raise InputError(
-                f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
-                "the loss comes first, then the regulariser."
-            )
-        lacks = [name for name in ("size", "values", "gradient", "gradient_terms") if not hasattr(loss, name)]
-        if lacks:
-            raise InputError(
-                f"{type(loss).__name__} is no loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
-                "function of a row and its label with losses.from_function."
-            )
-        regulariser = from_object(regulariser)
-        check_fits(regulariser, loss.size(sites.width))
-        self.loss, self.regulariser, self.sites = loss, regulariser, sites
-        self.weights = checked_weights(weights, len(sites))
-
-    def _check_loss(self, A: Any, y: Any) -> None:
-        """A loss must give one number per row: a function that does not is found out here."""
-        try:
-            with precision(self.dtype):
-                found = jax.eval_shape(self.loss.values, self.start, A, y).shape
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"{type(self.loss).__name__} does not work with {self.sites.width} features: {error}"
-            ) from error
-        if found != y.shape[:1]:
-            raise InputError(
-                f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give a single number."
-            )
+    loss: Loss
+    regulariser: Regulariser
+    weights: np.ndarray  # p_i
+    names: tuple[str, ...] | range  # of the sites; a range for sites known by their numbers
+    numbers: tuple[int, ...] | range  # of the sites' random draws
+    sizes: np.ndarray  # rows at each site
+    width: int  # columns of a row
+    dtype: np.dtype
+    source: dict[str, object] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
         """Number of clients."""
-        return len(self.sites)
+        return len(self.names)
 
     @property
     def d(self) -> int:
         """Number of coefficients."""
-        return self.loss.size(self.sites.width)
+        return self.loss.size(self.width)
 
     @property
     def start(self) -> np.ndarray:
-        """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
+        """The default start of a run: zero, or the parameters a loss was made with."""
         return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
 
-    def point(self, x: Any, name: str = "x") -> np.ndarray:
-        """x as a vector of this problem, checked."""
-        array = np.array(numbers(x, name, self.dtype))  # a copy: the caller may change his
-        if array.shape != (self.d,):
-            raise InputError(
-                f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
-            )
-        if not np.isfinite(array).all():
-            raise InputError(f"{name} has NaN or infinite entries; it must be finite.")
-        return array
+    @property
+    def convex(self) -> bool:
+        """Whether f and g are known to be convex, so that a stationary point is a minimiser."""
+        return getattr(self.loss, "convex", False) and largest_step(self.regulariser) == np.inf
 
     @property
     def strong_convexity(self) -> float:
-        """mu: what the ridge guarantees to every f_i."""
+        """mu: the strong convexity that the ridge guarantees to every f_i."""
         return float(self.loss.ridge)
 
-    def describe(self) -> dict[str, Any]:
+    @property
+    def fingerprints(self) -> np.ndarray | None:
+        """One sum over the rows of each site, by which it is recognised; None where the rows are elsewhere."""
+        return None
+
+    def with_regulariser(self, g: Regulariser) -> Self:
+        """The same problem with another g."""
+        return replace(self, regulariser=g)
+
+    def members(self) -> Members:
+        """The sites, as a trace stores them for runs that continue it."""
+        return Members(self.names, self.sizes, self.weights, self.fingerprints)
+
+    def describe(self) -> dict[str, object]:
         """The problem in a few plain values, for provenance."""
-        sizes = self.sites.sizes
+        rows = {
+            "total": int(self.sizes.sum()),
+            "smallest": int(self.sizes.min()),
+            "largest": int(self.sizes.max()),
+        }
         return {
             "loss": describe(self.loss),
             "regulariser": describe(self.regulariser),
             "clients": self.n,
-            "samples": {"total": int(sizes.sum()), "smallest": int(sizes.min()), "largest": int(sizes.max())},
+            "samples": rows,
             "features": self.d,
             "uniform_weights": bool(np.ptp(self.weights) == 0),
-            "source": self.sites.source,
+            "source": self.source,
         }
 
 
-@compiled  # traced once for all regularisers of a kind, such as those of a path
+# --- checks ---
+
+
+def check_loss(loss: Loss, regulariser: Regulariser) -> None:
+    """Refuse a loss that lacks a method, a class instead of an instance, and arguments in the wrong order."""
+    for part in (loss, regulariser):
+        if isinstance(part, type):
+            raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
+    if hasattr(loss, "prox") and hasattr(regulariser, "gradient"):
+        raise InputError(
+            f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
+            "the loss comes first, then the regulariser."
+        )
+    lacks = [name for name in ("size", "values", "gradient", "gradient_terms") if not hasattr(loss, name)]
+    if lacks:
+        raise InputError(
+            f"{type(loss).__name__} is no loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
+            "function of a row and its label with losses.from_function."
+        )
+
+
+@jit  # traced once for all regularisers of a kind, such as those of a path
 def _prox(g: Regulariser, x: Array, t: Array) -> Array:
     return g.prox(x, t)
 
 
-def check_fits(g: Regulariser, d: int) -> None:
-    """A regulariser with an array (a weight per coefficient, bounds) must have d of them."""
+def check_regulariser(g: Regulariser, d: int) -> None:
+    """Refuse a regulariser that does not fit a model of d coefficients, or whose prox is not that of its value."""
     try:
         scalar, vector = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((), (d,)))
-        with our_settings():
+        with jax_settings():
             shape = jax.eval_shape(_prox, g, vector, scalar).shape
     except (TypeError, ValueError) as error:
         raise InputError(f"{type(g).__name__} does not work with {d} coefficients: {error}") from error
     if shape != (d,):
         raise InputError(f"{type(g).__name__} has a prox of shape {shape} where the model has shape ({d},).")
+    check_prox(g, d)
 
 
-def checked_weights(weights: Any, n: int) -> np.ndarray:
+def check_site_weights(weights: npt.ArrayLike | None, n: int) -> np.ndarray:
+    """p_i as an array, uniform for None; refuses weights that do not sum to 1."""
     if weights is None:
         return np.full(n, 1.0 / n)
-    p = owned(numbers(weights, "weights"))
+    p = readonly(check_numbers(weights, "weights"))
     if p.shape != (n,):
         raise InputError(f"weights has shape {p.shape}; there are {n} sites: give one weight per site.")
     if not (np.isfinite(p).all() and (p >= 0).all()):
@@ -143,41 +151,7 @@ def checked_weights(weights: Any, n: int) -> np.ndarray:
     return p
 
 
-(_norm,) = get_blas_funcs(("nrm2",), dtype=np.float64)
-
-
-def length(v: np.ndarray) -> float:
-    """||v||, also where its square would be too large or too small for a number."""
-    return float(_norm(np.ravel(np.asarray(v, float)))) if np.size(v) else 0.0
-
-
-class AtPoint(NamedTuple):
-    """F(x), and (x - prox_{step g}(x - step grad f(x))) / step, which is zero exactly at the minimiser."""
-
-    objective: float
-    mapping: np.ndarray
-
-    @property
-    def norm(self) -> float:
-        return length(self.mapping)
-
-
-def at_point(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, step: float) -> AtPoint:
-    """From f(x) = value and grad f(x) = gradient. Nothing is compiled where g acts on single coefficients or groups."""
-    form = coordinate_form(g, x.size) if x.dtype == np.float64 else None
-    if form is not None:
-        return AtPoint(float(value) + form.value(x), form.mapping(x, gradient, step))
-    with precision(x.dtype):
-        penalty, mapping = _penalty_and_mapping(g, jnp.asarray(x), jnp.asarray(gradient), step)
-        return AtPoint(float(value) + float(penalty), np.asarray(mapping))
-
-
-@compiled
-def _penalty_and_mapping(g: Regulariser, x: Array, gradient: Array, step: float) -> tuple[Array, Array]:
-    return g(x), (x - g.prox(x - step * gradient, step)) / step
-
-
-def usable(L: float, g: Regulariser) -> float:
+def check_lipschitz(L: float, g: Regulariser) -> float:
     """L, if steps of length 1/L can be taken: it is a positive number, and the prox of g allows that length."""
     if not 0 < L < np.inf:
         raise InputError(
@@ -191,3 +165,46 @@ def usable(L: float, g: Regulariser) -> float:
             "Enlarge its gamma, or scale the features up."
         )
     return float(L)
+
+
+# --- the optimality of a point ---
+
+(_norm,) = get_blas_funcs(("nrm2",), dtype=np.float64)
+
+
+def safe_norm(v: npt.ArrayLike) -> float:
+    """||v||, also where its square would overflow or underflow."""
+    return float(_norm(np.ravel(np.asarray(v, float)))) if np.size(v) else 0.0
+
+
+class Optimality(NamedTuple):
+    """F(x), and the gradient mapping (x - prox_{step g}(x - step grad f(x))) / step.
+
+    The mapping is zero exactly at stationary points; if f and g are convex, these are the minimisers.
+    """
+
+    objective: float
+    mapping: np.ndarray
+
+    @property
+    def norm(self) -> float:
+        """The norm of the gradient mapping."""
+        return safe_norm(self.mapping)
+
+
+def optimality_at(g: Regulariser, x: np.ndarray, value: float, gradient: np.ndarray, step: float) -> Optimality:
+    """F and the gradient mapping at x, from f(x) = value and grad f(x) = gradient.
+
+    Nothing is compiled where g acts on single coefficients or groups.
+    """
+    form = coordinate_form(g, x.size) if x.dtype == np.float64 else None
+    if form is not None:
+        return Optimality(float(value) + form.value(x), form.gradient_mapping(x, gradient, step))
+    with precision(x.dtype):
+        penalty, mapping = _penalty_and_mapping(g, jnp.asarray(x), jnp.asarray(gradient), step)
+        return Optimality(float(value) + float(penalty), np.asarray(mapping))
+
+
+@jit
+def _penalty_and_mapping(g: Regulariser, x: Array, gradient: Array, step: float) -> tuple[Array, Array]:
+    return g(x), (x - g.prox(x - step * gradient, step)) / step

@@ -1,6 +1,7 @@
-"""A federation in figures, from what each site says of itself: sizes, labels, and how far the sites differ.
+"""Summary of a federation: sizes, labels, and how far the sites differ.
 
-`facts_of` is what a site works out from its own rows; `summarised` adds up the facts of all sites and reads no row.
+`summarise_site` computes the facts of one site from its rows; `combine_summaries` combines the facts of all sites and
+reads no row.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 
 from compfed._utils.text import join_names, number_table
 
-MOST_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
-MOST_LINES = 40  # sites printed; `Summary.rows` has them all
+MAX_COUNTED_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
+MAX_LINES = 40  # sites printed; `Summary.rows` has them all
 
 
-class Facts(NamedTuple):
+class SiteFacts(NamedTuple):
     """Sums over the rows of one site. Labels are counted by class where they are few and whole, and averaged."""
 
     rows: int
@@ -30,16 +31,16 @@ class Facts(NamedTuple):
     label_square: np.ndarray
 
 
-def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
-    """What one site says of its rows."""
-    X = np.asarray(X, float)  # small integers would wrap, and booleans cannot be subtracted
+def summarise_site(X: np.ndarray, y: np.ndarray) -> SiteFacts:
+    """Compute the facts of one site from its features and labels."""
+    X = np.asarray(X, float)  # small integers would overflow, and booleans cannot be subtracted
     classes, counts = np.unique(y, return_counts=True) if y.ndim == 1 else (np.empty(0), np.empty(0, int))
     numbers = y.dtype.kind in "biuf"
-    if len(classes) > MOST_CLASSES or not numbers or (classes != np.rint(classes)).any():
+    if len(classes) > MAX_COUNTED_CLASSES or not numbers or (classes != np.rint(classes)).any():
         classes, counts = np.empty(0), np.empty(0, int)
     labels = y.reshape(len(y), -1).astype(float) if numbers else np.zeros((len(y), 1))
     mean, label_mean = (a[0] + (a - a[0]).mean(axis=0) for a in (X, labels))  # a constant is its own mean, exactly
-    return Facts(
+    return SiteFacts(
         rows=len(y),
         mean=mean,
         square=((X - mean) ** 2).mean(axis=0),
@@ -53,15 +54,27 @@ def facts_of(X: np.ndarray, y: np.ndarray) -> Facts:
 
 @dataclass(frozen=True)
 class Summary:
-    """A federation in figures; `str` gives the table. Rows are counted, not weighted.
+    """Summary of a federation; ``print`` shows it as a table. Rows are counted, not weighted.
 
-    - `rows`: one dictionary per site: site, rows, share, constant (columns that do not vary there), and of the labels
-      either classes (label: share) or mean and sd, one number per output.
-    - `pooled`: the same of all rows together.
-    - `size_ratio`: largest site / smallest site.
-    - `label_distance`: how far the labels of the worst site, `label_site`, are from the pooled ones. With classes, the
-      total variation max_i 1/2 sum_c |p_i(c) - p(c)|, from 0 to 1; with numbers, max_i |mean_i - mean| / sd.
-    - `feature_shift`: max_ij |mean_ij - mean_j| / sd_j over sites and columns, at (site, column) `feature_shift_at`.
+    Attributes
+    ----------
+    rows : tuple of dict
+        One per site: site, rows, share, constant (columns that do not vary there), and of the labels either classes
+        (label: share) or mean and sd, one number per output.
+    pooled : dict
+        The same keys, of all rows together.
+    features : int
+        The number of columns.
+    size_ratio : float
+        Largest site / smallest site.
+    label_distance : float
+        How far the labels of the most distant site, ``label_site``, are from the pooled ones. With classes, the total
+        variation max_i 1/2 sum_c |p_i(c) - p(c)|, from 0 to 1; with numbers, max_i |mean_i - mean| / sd.
+    label_site : str
+    feature_shift : float
+        max_ij |mean_ij - mean_j| / sd_j over sites and columns.
+    feature_shift_at : tuple of str
+        The site and the column of that maximum.
     """
 
     rows: tuple[dict[str, Any], ...]
@@ -74,7 +87,7 @@ class Summary:
     feature_shift_at: tuple[str, str]
 
     def __str__(self) -> str:
-        lines = [_cells(row) for row in (*self.rows[:MOST_LINES], self.pooled)]
+        lines = [_cells(row) for row in (*self.rows[:MAX_LINES], self.pooled)]
         by_class = "classes" in self.pooled
         measured = "total variation of label shares" if by_class else "shift of the label mean in pooled sd"
         site, column = self.feature_shift_at
@@ -84,7 +97,7 @@ class Summary:
                 f"{len(self.rows)} site(s), {self.pooled['rows']} rows, {self.features} features",
                 "",
                 number_table(_header(self.pooled), lines),
-                *([f"({len(self.rows) - MOST_LINES} more sites)"] if len(self.rows) > MOST_LINES else []),
+                *([f"({len(self.rows) - MAX_LINES} more sites)"] if len(self.rows) > MAX_LINES else []),
                 "",
                 f"sizes: largest / smallest = {self.size_ratio:.3g}",
                 f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})",
@@ -95,22 +108,24 @@ class Summary:
         )
 
 
-def summarised(names: Sequence[str], columns: Sequence[str] | None, facts: Sequence[Facts]) -> Summary:
-    """The facts of all sites, added up."""
+def combine_summaries(names: Sequence[str], columns: Sequence[str] | None, facts: Sequence[SiteFacts]) -> Summary:
+    """Combine the facts of all sites."""
     columns = tuple(str(j) for j in range(facts[0].mean.size)) if columns is None else tuple(columns)
     m = np.array([f.rows for f in facts])
-    mean, sd, varies = _together(m, [f.mean for f in facts], [f.square for f in facts])
+    mean, sd, varies = _pool_moments(m, [f.mean for f in facts], [f.square for f in facts])
     counted = all(f.classes.size for f in facts)
     classes = np.unique(np.concatenate([f.classes for f in facts])) if counted else np.empty(0)
-    counted = counted and len(classes) <= MOST_CLASSES
+    counted = counted and len(classes) <= MAX_COUNTED_CLASSES
     rows = [
         _row(name, f, f.varies, columns, classes, counted, int(m.sum())) for name, f in zip(names, facts, strict=True)
     ]
-    label_mean, label_sd, _ = _together(m, [f.label_mean for f in facts], [f.label_square for f in facts])
-    pooled = facts[0]._replace(rows=int(m.sum()), label_mean=label_mean, label_square=label_sd**2)
-    everyone = [(f.classes, f.counts) for f in facts]
-    pooled = pooled._replace(
-        classes=np.concatenate([c for c, _ in everyone]), counts=np.concatenate([k for _, k in everyone])
+    label_mean, label_sd, _ = _pool_moments(m, [f.label_mean for f in facts], [f.label_square for f in facts])
+    pooled = facts[0]._replace(
+        rows=int(m.sum()),
+        label_mean=label_mean,
+        label_square=label_sd**2,
+        classes=np.concatenate([f.classes for f in facts]),
+        counts=np.concatenate([f.counts for f in facts]),
     )
     whole = _row("all", pooled, varies, columns, classes, counted, int(m.sum()))
     off = np.abs(np.array([_label_profile(row) for row in rows]) - _label_profile(whole))
@@ -129,8 +144,8 @@ def summarised(names: Sequence[str], columns: Sequence[str] | None, facts: Seque
     )
 
 
-def _together(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Mean, standard deviation, and whether it varies, of the rows of all sites, m_i of them at each."""
+def _pool_moments(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Mean, standard deviation, and whether it is positive, of the rows of all sites, m_i of them at each."""
     p, own = m / m.sum(), np.array(means)
     mean = own[0] + p @ (own - own[0])
     variance = p @ (np.array(squares) + (own - mean) ** 2)
@@ -138,7 +153,7 @@ def _together(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[np.n
 
 
 def _row(
-    name: str, f: Facts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
+    name: str, f: SiteFacts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
 ) -> dict[str, Any]:
     constant = [column for column, moves in zip(columns, varies, strict=True) if not moves]
     row = {"site": name, "rows": f.rows, "share": f.rows / total, "constant": constant}

@@ -14,21 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function, nonnegative, whole
+from compfed._utils.validation import check_callable, check_int, check_nonnegative
 from compfed.algorithms import Algorithm
 from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
 from compfed.federation.server.evaluation import Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, run_program
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Loss
 from compfed.monitor import Progress
 from compfed.problem.evaluation import gradients
 from compfed.problem.local_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.problem_spec import length
+from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
@@ -72,10 +72,10 @@ def solve_federated(
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve_federated needs a compfed.Problem; got {type(problem).__name__}.")
-    given = None if scale is None else nonnegative(scale, "scale")
+    given = None if scale is None else check_nonnegative(scale, "scale")
     search = Search(
-        algorithm, whole(tau, "tau", 1), checked_tol(tol), whole(max_rounds, "max_rounds", 1), seed, a_function(progress, "progress"),
-        nonnegative(seconds_per_round, "seconds_per_round"),
+        algorithm, check_int(tau, "tau", 1), checked_tol(tol), check_int(max_rounds, "max_rounds", 1), seed,
+        check_callable(progress, "progress"), check_nonnegative(seconds_per_round, "seconds_per_round"),
     )  # fmt: skip
     problem = problem.astype("float64")
     start = problem.start if x0 is None else problem.point(x0, "x0")
@@ -89,7 +89,7 @@ def solve_federated(
 
 
 def minimising_from(
-    federation: Federation, spec: ProblemSpec, search: Search, x0: np.ndarray, scale: float | None
+    federation: Federation, spec: FederatedProblem, search: Search, x0: np.ndarray, scale: float | None
 ) -> Program[FederatedSolution]:
     """One message for the Lipschitz constants and the scale, then rounds."""
     if scale is not None or np.array_equal(x0, spec.start):
@@ -99,7 +99,7 @@ def minimising_from(
     upper_bound = is_second_order(spec, search)
     queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
     ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
-    at, scale = evaluation(spec, Trial(x0), summed), length(summed.gradient[1])
+    at, scale = evaluation(spec, Trial(x0), summed), safe_norm(summed.gradient[1])
     start = Start(x0, *lipschitz_bounds(spec, bound), scale, at, upper_bound=upper_bound)
     return (yield from minimising(federation, spec, search, start))
 
@@ -137,11 +137,11 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
     """
     if not isinstance(problem, Problem):
         raise InputError(f"solve_pooled needs a compfed.Problem; got {type(problem).__name__}.")
-    whole(max_iterations, "max_iterations", 1)
+    check_int(max_iterations, "max_iterations", 1)
     problem = problem.astype("float64")
     with precision(problem.dtype):
         x, _, iterations = _restarted_fista(
-            problem.loss, problem.regulariser, problem.store, problem.start, 1.0 / problem.lipschitz, max_iterations
+            problem.loss, problem.regulariser, problem.dataset, problem.start, 1.0 / problem.lipschitz, max_iterations
         )
     x = np.asarray(x)
     if not np.isfinite(x).all():
@@ -162,7 +162,7 @@ def solve_pooled(problem: Problem, max_iterations: int = 100_000) -> PooledSolut
     return PooledSolution(x, problem.objective(x), reached, int(iterations), bool(converged))
 
 
-@compiled
+@jit
 def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array, step: float, max_iterations: int):
     """(best x seen, its gradient mapping norm, iterations). Stops when 300 iterations bring nothing better."""
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.files import atomic_path
-from compfed._utils.text import shortened
-from compfed._utils.validation import is_whole
+from compfed._utils.text import shorten
+from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
 
 COLUMNS = {
@@ -60,12 +60,17 @@ class Members:
     rows: np.ndarray
     weights: np.ndarray  # p_i
     # one sum over the rows of each, NaN where nobody looked; None where the rows were elsewhere
-    marks: np.ndarray | None = None
+    fingerprints: np.ndarray | None = None
 
     def __getitem__(self, order: list[int]) -> Members:
         """The same ones in another order."""
         names = tuple(self.names[i] for i in order)
-        return Members(names, self.rows[order], self.weights[order], None if self.marks is None else self.marks[order])
+        return Members(
+            names,
+            self.rows[order],
+            self.weights[order],
+            None if self.fingerprints is None else self.fingerprints[order],
+        )
 
 
 @dataclass(frozen=True)
@@ -154,7 +159,7 @@ class Trace:
                 arrays["of"] = state.of
             if members is not None:
                 head["names"] = len(members.names) if isinstance(members.names, range) else list(members.names)
-                said = {"rows": members.rows, "weights": members.weights, "marks": members.marks}
+                said = {"rows": members.rows, "weights": members.weights, "fingerprints": members.fingerprints}
                 arrays |= {f"members/{name}": values for name, values in said.items() if values is not None}
         with atomic_path(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
@@ -195,7 +200,7 @@ def _damaged(source: Path, problem: Exception) -> InputError:
         f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
     )
     return InputError(
-        f"{source} is a damaged trace ({shortened(what, 200)}). Write it again with Trace.save, or take another copy."
+        f"{source} is a damaged trace ({shorten(what, 200)}). Write it again with Trace.save, or take another copy."
     )
 
 
@@ -228,10 +233,10 @@ def _state(head: dict[str, Any], arrays: dict[str, np.ndarray]) -> State:
     if "names" in head:
         said = [arrays[f"members/{name}"] for name in ("rows", "weights")]
         names = range(head["names"]) if isinstance(head["names"], int) else tuple(head["names"])
-        members = Members(names, *said, marks=arrays.get("members/marks"))
+        members = Members(names, *said, fingerprints=arrays.get("members/fingerprints"))
         if any(values.shape != (len(members.names),) for values in said):
             raise ValueError("its sites are of different numbers")
-    if not is_whole(head["rounds"]) or head["rounds"] < 0:
+    if not is_int(head["rounds"]) or head["rounds"] < 0:
         raise ValueError(f"it says that {head['rounds']} rounds were done")
     of = arrays.get("of")
     if of is not None and any(len(leaf) != len(of) for leaf in clients):

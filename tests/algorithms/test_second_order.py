@@ -313,16 +313,16 @@ def test_what_travels_of_several_outputs_is_their_hessian(kind, W):
     rng = np.random.default_rng(1)
     loss: Any = Softmax(OUTPUTS) if kind == "softmax" else MultiSquared(OUTPUTS)
     y = rng.integers(0, OUTPUTS, ROWS) if kind == "softmax" else rng.standard_normal((ROWS, OUTPUTS))
-    triangle = loss.model_triangle(x, A, y, q, W)
+    triangle = loss.packed_hessian(x, A, y, q, W)
     e = np.exp(A @ x.reshape(WIDTH, OUTPUTS))
     inner = [np.diag(p) - np.outer(p, p) for p in e / e.sum(axis=1, keepdims=True)]
     if kind == "squares":
         inner = [np.eye(OUTPUTS)] * ROWS
     whole = np.sum([w * np.kron(np.outer(a, a), K) for w, a, K in zip(q, A, inner, strict=True)], axis=0)
-    for found in (loss.model_matrix(triangle, W), loss.hessian(x, A, y, q, W)):
+    for found in (loss.unpack_hessian(triangle, W), loss.hessian(x, A, y, q, W)):
         np.testing.assert_allclose(found, whole[np.ix_(W, W)], rtol=0, atol=1e-13)
     if len(W) % OUTPUTS == 0:  # whole features
-        assert len(triangle) == loss.model_numbers(len(W))
+        assert len(triangle) == loss.packed_size(len(W))
     if kind == "squares":  # one output speaks for all
         features = len(np.unique(W // OUTPUTS))
         assert len(triangle) == features * (features + 1) // 2
@@ -337,8 +337,8 @@ def test_losses_that_are_straight_far_out_are_given_some_curvature(loss, inner):
     """Between the second derivative and slope / (z - y); where the loss is a parabola these are the same."""
     r = np.linspace(-5.0, 5.0, 401)  # z - y; 0 is among them
     y = np.full_like(r, 2.0)
-    weight, given = loss.weight(y + r, y), loss.model_weight(y + r, y)
-    above = loss.slope(y + r, y)[r != 0] / r[r != 0]
+    weight, given = loss.second_derivative(y + r, y), loss.model_second_derivative(y + r, y)
+    above = loss.derivative(y + r, y)[r != 0] / r[r != 0]
     assert (given >= weight).all() or np.allclose(given, weight, atol=1e-12)
     assert (given[r != 0] <= above + 1e-12).all()
     parabola = (r > -inner[1] + 1e-9) & (r < -inner[0] - 1e-9)  # u = -r / smoothing within its bounds
@@ -353,8 +353,8 @@ def test_the_hessian_of_a_function_is_that_of_the_formula():
     own = from_function(lambda w, a, y: jnp.logaddexp(0.0, -y * (a @ w)), np.zeros(WIDTH))
     W = np.array([3, 1])
     np.testing.assert_allclose(own.hessian(x, A, y, q, W), Logistic().hessian(x, A, y, q, W), rtol=0, atol=1e-14)
-    triangle = own.model_triangle(x, A, y, q, W)
-    np.testing.assert_allclose(triangle, Logistic().model_triangle(x, A, y, q, W), rtol=0, atol=1e-14)
+    triangle = own.packed_hessian(x, A, y, q, W)
+    np.testing.assert_allclose(triangle, Logistic().packed_hessian(x, A, y, q, W), rtol=0, atol=1e-14)
 
 
 # --- rounds as promised ---

@@ -1,4 +1,4 @@
-"""The table of one site: read, or refused with the column and the way out, and told of without a value."""
+"""The table of one site: read, or refused with the column and the way out; the public reason has no value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.data.readers import UnfitRows, read_site
+from compfed.data.readers import TableError, read_site
 
 pytest.importorskip("pandas")
 
@@ -38,17 +38,17 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_with_a_table_is_told_without_a_value(what, tmp_path):
     text, reason, told = WRONG[what]
-    with pytest.raises(UnfitRows, match=reason) as found:
+    with pytest.raises(TableError, match=reason) as found:
         read_site(table(tmp_path, text), "ill")
-    assert told in found.value.told
-    assert not any(value in found.value.told for value in ("41", "57", "'F'", "yes"))
+    assert told in found.value.public_reason
+    assert not any(value in found.value.public_reason for value in ("41", "57", "'F'", "yes"))
     assert isinstance(found.value, cf.InputError)
     if what in ("words", "holes"):
-        assert "or leave the column out, at every site" in found.value.told
+        assert "or leave the column out, at every site" in found.value.public_reason
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(UnfitRows, match=r"mend `data` in site\.toml"):
+    with pytest.raises(TableError, match=r"mend `data` in site\.toml"):
         read_site(tmp_path / "no.csv", "ill")
 
 

@@ -16,10 +16,11 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.estimators.programs.cv import best_and_within_error, parts_of, selecting
+from compfed.estimators.programs.cv import best_and_within_error, selecting
 from compfed.estimators.programs.path import SIDE_BY_SIDE, AlphaGrid
 from compfed.federation import run_program
 from compfed.federation.site.in_process import sites_of
+from compfed.splits import cv_splits
 
 EXACT: dict[str, Any] = {"tol": 1e-13, "max_iter": 1_000_000}
 ALPHAS = np.geomspace(0.2, 0.002, 6)
@@ -364,7 +365,7 @@ def test_alpha_max_is_where_the_first_coefficient_appears(model, target):
 
 def fold_of_rows(sites: cf.data.Sites, folds: int, seed: int, classes: bool) -> list[np.ndarray]:
     """The fold of every row, as each site deals its own."""
-    part: Any = parts_of(folds, seed, sites.sizes.tolist(), classes)[0](True)
+    part: Any = cv_splits(folds, seed, sites.sizes.tolist(), classes)[0]
     return [part.assign_folds(site) for site in sites_of(sites)]
 
 
@@ -408,7 +409,7 @@ WRONG = {
     "longer array": ({"cv": np.arange(30) % 3}, r"got 30 entries for 20 rows with 3 different folds"),
     "row that is not there": ({"cv": [([0, 1], [25])]}, r"rows that are not there: .* The table has 20 rows"),
     "mask too short": ({"cv": [([True] * 5, [False] * 5)]}, r"rows that are not there: .* The table has 20 rows"),
-    "no pair": ({"cv": [([0], [1], [2])]}, r"no pair \(train, test\)"),
+    "no pair": ({"cv": [([0], [1], [2])]}, r"not a pair \(train, test\)"),
     "empty": ({"cv": []}, r"cv=\[\]: it must be a whole number"),
     "number": ({"cv": 2.5}, r"cv=2.5: it must be a whole number"),
     "one split": (

@@ -394,9 +394,9 @@ def test_memory_follows_the_rows_not_the_largest_site():
     sizes = [9, 149, 649, 928, 994, 1370, 1597, 1843, 2002, 3295, 3650, 3770, 4066, 4099, 4140]  # a9a by occupation
     sites = cf.data.from_arrays([rng.random((m, 3)) for m in sizes], [rng.random(m) for m in sizes])
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites)
-    assert len(problem.store.A) <= 1.5 * sum(sizes) < len(sizes) * max(sizes)
+    assert len(problem.dataset.A) <= 1.5 * sum(sizes) < len(sizes) * max(sizes)
     one_giant = cf.data.from_arrays(
         [rng.random((m, 3)) for m in [5000] + [2] * 200], [np.zeros(m) for m in [5000] + [2] * 200]
     )
     problem = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), one_giant)
-    assert len(problem.store.A) <= 1.5 * 5400
+    assert len(problem.dataset.A) <= 1.5 * 5400

@@ -392,7 +392,7 @@ class Forgetful(InProcess):
 def test_a_site_without_memory_says_so_where_memory_matters(paper):
     problem, _, _ = paper
     with pytest.raises(
-        cf.InputError, match=r"site '1' was asked for round 8 of a run whose earlier rounds it does not"
+        cf.InputError, match=r"site '1' was asked for round 8 of a run whose client state it does not have"
     ):
         cf.solve_federated(problem, "AcceleratedDecoupledProx", federation=Forgetful(problem.sites, at=10))
     # FISTA remembers nothing at a site, so there is nothing to lose

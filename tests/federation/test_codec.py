@@ -35,8 +35,9 @@ from compfed.federation.codec import (
     unnamed,
     unpack,
 )
-from compfed.federation.spec import FeatureScaling, Fold, ObjectiveSpec, RunSpec
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.regularisers import GroupL2, L2Ball, OnBlock, SumOf
+from compfed.splits import Fold
 
 BOUNDS = Bounds(L=1.0, L_max=2.0, mu=0.1, tau=3, d=6)
 

@@ -31,7 +31,8 @@ from compfed.federation import (
 )
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.server.replies import fault
-from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, Holdout, SiteFold
 
 SECONDS, BYTES = 1.0, 200e6
 D = 5

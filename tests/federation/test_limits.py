@@ -28,7 +28,8 @@ from compfed.federation import (
     Site,
     ask,
 )
-from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 D = 5  # four columns and an intercept
 SCALING = FeatureScaling(np.zeros(4), np.ones(4), intercept=True)

@@ -21,8 +21,9 @@ from compfed.federation import (
     run_program,
 )
 from compfed.federation.server.program import Spent, for_site
-from compfed.federation.spec import Holdout, ObjectiveSpec
+from compfed.federation.spec import ObjectiveSpec
 from compfed.simulation.federation import Simulated
+from compfed.splits import Holdout
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,8 @@ from compfed.federation import (
 from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.federation.server.replies import fault
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import FeatureScaling, Fold, ObjectiveSpec, ProblemSpec, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, SiteFold
 
 FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedLasso(0.1)),
@@ -379,7 +380,15 @@ def test_the_replies_of_every_algorithm_are_checked_by_shape(name):
     method = ALGORITHMS[name].from_bounds(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=2, d=D), 1.0)
     g = cf.regularisers.L1(0.1) if method.composite else cf.regularisers.Zero()
     run_spec = replace(RUN, algorithm=method, regulariser=g)
-    spec = ProblemSpec(OBJECTIVE, g, np.ones(1), ("site0",), (0,), np.array([12]), D)
+    spec = FederatedProblem(
+        objective=OBJECTIVE,
+        regulariser=g,
+        weights=np.ones(1),
+        names=("site0",),
+        numbers=(0,),
+        sizes=np.array([12]),
+        width=D,
+    )
     loop = ServerLoop(run_spec, spec)
     query = LocalUpdate(run_spec, 0, 0, loop._message(0))
     (reply,) = sites_of(rows, QueryLimits())[0].reply([query])

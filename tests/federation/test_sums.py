@@ -18,7 +18,8 @@ from compfed.federation.queries import LIPSCHITZ_BINS, FinishRound, largest_lips
 from compfed.federation.server import program
 from compfed.federation.server.moments import standardisation
 from compfed.federation.server.sums import Description, HeldOutSum, MomentsSum, UpdateSum
-from compfed.federation.spec import Fold, ObjectiveSpec, RunSpec
+from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.splits import Fold
 
 SITES = 7  # no other axis in these tests is as long: an array with this axis would hold one entry per site
 

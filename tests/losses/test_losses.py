@@ -1,4 +1,4 @@
-"""Losses: value, slope, gradient and curvature against finite differences, SciPy and scikit-learn."""
+"""Losses: value, derivative, gradient and curvature against finite differences, SciPy and scikit-learn."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def value(loss, z, y):
 
 @jax.jit
 def slope(loss, z, y):
-    return loss.slope(z, y)
+    return loss.derivative(z, y)
 
 
 # --- formulas ---
@@ -165,7 +165,7 @@ def test_curvature_is_the_least_bound_on_the_second_derivative(name):
 
 @jax.jit
 def second_derivative(loss, z, y):
-    return jax.vmap(jax.jacfwd(loss.slope))(z, y)
+    return jax.vmap(jax.jacfwd(loss.derivative))(z, y)
 
 
 def test_softmax_curvature():
@@ -251,7 +251,7 @@ def test_several_outputs_are_the_columns_of_a_matrix():
 def test_logistic_at_extreme_margins(margin, dtype):
     for y in (-1.0, 1.0):
         z = jnp.asarray(y * margin, dtype)
-        v, s = Logistic().value(z, jnp.asarray(y, dtype)), Logistic().slope(z, jnp.asarray(y, dtype))
+        v, s = Logistic().value(z, jnp.asarray(y, dtype)), Logistic().derivative(z, jnp.asarray(y, dtype))
         assert v.dtype == s.dtype == dtype
         # log(1 + exp(-m)) is -m for a large negative margin and exp(-m) for a large positive one
         np.testing.assert_allclose(v, -margin if margin < 0 else np.exp(-margin).astype(dtype), rtol=1e-6, atol=1e-37)
@@ -282,7 +282,7 @@ def test_losses_far_from_the_label(name, dtype):
     loss, y, far_value, far_slope = FAR[name]
     largest = float(np.sqrt(np.finfo(dtype).max)) / 4 if name == "SquaredHinge" else float(np.finfo(dtype).max) / 2
     for z in (-largest, -1e15, 1e15, largest):
-        v, s = (f(jnp.asarray(z, dtype), jnp.asarray(y, dtype)) for f in (loss.value, loss.slope))
+        v, s = (f(jnp.asarray(z, dtype), jnp.asarray(y, dtype)) for f in (loss.value, loss.derivative))
         assert v.dtype == s.dtype == dtype
         np.testing.assert_allclose(v, far_value(z), rtol=1e-6)
         np.testing.assert_allclose(s, far_slope(z), rtol=1e-6)
@@ -291,7 +291,7 @@ def test_losses_far_from_the_label(name, dtype):
 @pytest.mark.parametrize(("dtype", "largest"), [(np.float32, 88.0), (np.float64, 709.0)])
 def test_poisson_at_extreme_predictions(dtype, largest):
     for z, y in [(largest, 3.0), (-largest, 3.0), (-1e30, 3.0), (-1e30, 0.0)]:
-        v, s = (f(jnp.asarray(z, dtype), jnp.asarray(y, dtype)) for f in (Poisson().value, Poisson().slope))
+        v, s = (f(jnp.asarray(z, dtype), jnp.asarray(y, dtype)) for f in (Poisson().value, Poisson().derivative))
         assert v.dtype == s.dtype == dtype
         np.testing.assert_allclose(v, np.exp(z) - y * z, rtol=2e-5)
         np.testing.assert_allclose(s, np.exp(z) - y, rtol=2e-5)

@@ -1,4 +1,4 @@
-"""Losses on arrays of NumPy and of JAX: the same numbers, each in its own library; Hessians, terms and steepness."""
+"""Losses on arrays of NumPy and of JAX: the same numbers, each in its own library; Hessians, terms and Lipschitz constants."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ jitted = jax.jit(results)
 
 
 def formulas(loss: Any, z: Any, y: Any) -> dict[str, Any]:
-    return {name: getattr(loss, name)(z, y) for name in ("value", "slope", "weight")}
+    return {name: getattr(loss, name)(z, y) for name in ("value", "derivative", "second_derivative")}
 
 
 def predictions(loss: Any, x: np.ndarray) -> np.ndarray:
@@ -136,7 +136,7 @@ def test_numpy_stays_in_numpy(name, monkeypatch):
         assert isinstance(value, (np.ndarray, np.floating))
     for value in formulas(loss, predictions(loss, model(loss)), y).values():
         assert isinstance(value, np.ndarray)
-    assert isinstance(loss.steepness(A, WEIGHT, model(loss), y), float)
+    assert isinstance(loss.lipschitz(A, WEIGHT, model(loss), y), float)
 
 
 @each
@@ -156,7 +156,7 @@ def test_numbers_of_a_loss_may_be_traced_where_the_arrays_are_not():
     """A grid over delta is one vmap, whatever the predictions come as."""
     z, y = predictions(Squared(), model(Squared())), NUMBERS
     with jax.enable_x64(True):
-        found = jax.vmap(lambda delta: Huber.slope(_with(Huber(), delta=delta), z, y))(jnp.array([0.3, 2.0]))
+        found = jax.vmap(lambda delta: Huber.derivative(_with(Huber(), delta=delta), z, y))(jnp.array([0.3, 2.0]))
     for delta, slope in zip([0.3, 2.0], found, strict=True):
         np.testing.assert_array_equal(slope, np.clip(z - y, -delta, delta))
 
@@ -211,20 +211,20 @@ def test_weight_is_the_second_derivative_in_the_prediction(name):
     z = predictions(loss, model(loss))
     with jax.enable_x64(True):
         second = jax.vmap(jax.hessian(loss.value))(jnp.asarray(z), jnp.asarray(y))
-    np.testing.assert_allclose(loss.weight(z, y), second, rtol=1e-11, atol=1e-14)
+    np.testing.assert_allclose(loss.second_derivative(z, y), second, rtol=1e-11, atol=1e-14)
 
 
 def test_both_sides_of_a_kink_are_among_the_rows():
     """Else the tests above would not see where the second derivative of these losses is zero."""
     for name, most in ("SquaredHinge", 2.0), ("Huber", 1.0), ("SmoothedQuantile", 1 / 1.7):
         loss, y = LINEAR[name]
-        np.testing.assert_allclose(np.unique(loss.weight(predictions(loss, model(loss)), y)), [0.0, most])
+        np.testing.assert_allclose(np.unique(loss.second_derivative(predictions(loss, model(loss)), y)), [0.0, most])
 
 
 def test_logistic_weight_keeps_its_digits():
     """p (1 - p) = exp(-|z|) / (1 + exp(-|z|))^2, for margins at which 1 - p is rounded to 0 or p to 1."""
     z = np.array([-700.0, -40.0, 40.0, 700.0])
-    np.testing.assert_allclose(Logistic().weight(z, np.ones(4)), np.exp(-np.abs(z)), rtol=1e-14)
+    np.testing.assert_allclose(Logistic().second_derivative(z, np.ones(4)), np.exp(-np.abs(z)), rtol=1e-14)
 
 
 # --- the terms of the gradient ---
@@ -240,7 +240,7 @@ def test_gradient_terms_are_the_norms_of_the_rows(name):
     np.testing.assert_allclose(loss.gradient_terms(x, A, y, WEIGHT), expected, rtol=1e-12)
 
 
-# --- steepness ---
+# --- Lipschitz constants ---
 
 
 def top(H: np.ndarray) -> float:
@@ -255,11 +255,11 @@ def gram_width(request, monkeypatch):
 
 @pytest.mark.usefixtures("gram_width")
 @each
-def test_steepness_bounds_the_hessian(name):
+def test_lipschitz_bounds_the_hessian(name):
     loss, y = LOSSES[name]
     for seed in range(3):
         x = model(loss, seed)
-        found = loss.steepness(A, WEIGHT, x, y)
+        found = loss.lipschitz(A, WEIGHT, x, y)
         reached = top(loss.hessian(x, A, y, WEIGHT))
         assert reached <= found * (1 + 1e-8)
         if loss.curvature is None or name in ("Squared", "MultiSquared"):
@@ -279,7 +279,7 @@ REACHED: dict[str, Any] = {
 @pytest.mark.parametrize("shape", [(23, 5), (3, 5), (5, 5), (12, 9)])
 @pytest.mark.usefixtures("gram_width")
 @pytest.mark.parametrize("name", REACHED)
-def test_steepness_is_reached(name, shape):
+def test_lipschitz_is_reached(name, shape):
     """By tables tall and wide."""
     loss, rng = REACHED[name], np.random.default_rng(2)
     A, weight, x = rng.standard_normal(shape), WEIGHT[: shape[0]], np.zeros(loss.size(shape[1]))
@@ -287,29 +287,29 @@ def test_steepness_is_reached(name, shape):
     if name in ("Huber", "SmoothedQuantile"):
         x = rng.standard_normal(shape[1])
         y = A @ x
-    np.testing.assert_allclose(loss.steepness(A, weight), top(loss.hessian(x, A, y, weight)), rtol=1e-10)
+    np.testing.assert_allclose(loss.lipschitz(A, weight), top(loss.hessian(x, A, y, weight)), rtol=1e-10)
 
 
 @pytest.mark.usefixtures("gram_width")
-def test_steepness_that_overflows_is_infinite_and_that_of_nothing_is_zero():
+def test_lipschitz_that_overflows_is_infinite_and_that_of_nothing_is_zero():
     for loss, y in LINEAR.values():
-        assert loss.steepness(1e200 * A, WEIGHT, model(loss), y) == np.inf
-        assert loss.steepness(0 * A, WEIGHT, model(loss), y) == 0.0
-    assert Poisson().steepness(A, WEIGHT, 1e4 * model(Poisson())) == np.inf
-    assert NETWORK.steepness(1e200 * A, WEIGHT, 1e200 * model(NETWORK), NUMBERS) == np.inf
+        assert loss.lipschitz(1e200 * A, WEIGHT, model(loss), y) == np.inf
+        assert loss.lipschitz(0 * A, WEIGHT, model(loss), y) == 0.0
+    assert Poisson().lipschitz(A, WEIGHT, 1e4 * model(Poisson())) == np.inf
+    assert NETWORK.lipschitz(1e200 * A, WEIGHT, 1e200 * model(NETWORK), NUMBERS) == np.inf
 
 
-def test_steepness_of_single_precision_is_computed_in_double():
+def test_lipschitz_of_single_precision_is_computed_in_double():
     large = (1e25 * A).astype(np.float32)  # whose squares overflow there
     expected = np.linalg.eigvalsh((large.T.astype(float) * WEIGHT) @ large.astype(float))[-1]
-    np.testing.assert_allclose(Squared().steepness(large, WEIGHT), expected, rtol=1e-12)
+    np.testing.assert_allclose(Squared().lipschitz(large, WEIGHT), expected, rtol=1e-12)
 
 
-def test_steepness_asks_for_what_it_needs():
-    with pytest.raises(InputError, match=r"the curvature of Poisson has no bound: steepness needs a model x"):
-        Poisson().steepness(A, WEIGHT)
+def test_lipschitz_asks_for_what_it_needs():
+    with pytest.raises(InputError, match=r"the curvature of Poisson has no bound: lipschitz needs a model x"):
+        Poisson().lipschitz(A, WEIGHT)
     with pytest.raises(InputError, match=r"the curvature of a function has no bound: .* a model x and the labels y"):
-        NETWORK.steepness(A, WEIGHT, model(NETWORK))
+        NETWORK.lipschitz(A, WEIGHT, model(NETWORK))
 
 
 @pytest.mark.parametrize("gram_width", [1000, 10])
@@ -317,7 +317,7 @@ def test_a_wide_table_has_no_square_matrix(monkeypatch, gram_width):
     monkeypatch.setattr(curvature, "GRAM_WIDTH", gram_width)
     wide = np.random.default_rng(4).standard_normal((20, 4000))
     tracemalloc.start()
-    found = Squared().steepness(wide, np.ones(20))
+    found = Squared().lipschitz(wide, np.ones(20))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4000 * 4000 * 8 / 10

@@ -160,9 +160,9 @@ class Faults(Loopback):
             )  # fmt: skip
 
     def site_log(self, name: str) -> str:
-        """What a site said since its last start."""
+        """The lines that a site printed since its last start."""
         text = (self.site_folder(name) / "site.log").read_text()
-        return text[text.rfind("What the operator can ask for") :]
+        return text[text.rfind("The operator can ask for") :]
 
     def is_connected(self, name: str) -> bool:
         return " connected to " in self.site_log(name).rpartition("not connected")[2]

@@ -37,7 +37,7 @@ from compfed.federation import (
 )  # fmt: skip
 from compfed.federation.codec import pack, to_bytes
 from compfed.federation.server.rounds import NotFinite, ServerLoop
-from compfed.federation.spec import Holdout, ObjectiveSpec, RunSpec
+from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
@@ -46,6 +46,7 @@ from compfed.network.server.remote import TableChanged
 from compfed.simulation import run_plain
 from compfed.simulation.plain import spec_of
 from compfed.simulation.run_spec import checked
+from compfed.splits import Holdout
 
 ROUNDS = 5
 OBJECTIVE = ObjectiveSpec(cf.losses.Squared())

@@ -63,7 +63,7 @@ def test_value_and_hessian_by_hand(problem):
     with jax.enable_x64(True):
         values, gradients, hessians, parts = (
             np.asarray(a)[np.argsort(problem.order)]
-            for a in out_of_the_store(problem.loss, problem.store, x, max(SIZES))
+            for a in out_of_the_store(problem.loss, problem.dataset, x, max(SIZES))
         )
     np.testing.assert_allclose(gradients, problem.client_gradients(x), rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(problem.weights @ values, problem.objective(x), rtol=1e-13)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.problem.local_dataset import _buckets, store
+from compfed.problem.local_dataset import _buckets, pad_sites
 
 
 @pytest.mark.parametrize("nbytes", [2**25, 700, 100], ids=["one block", "several", "a site each"])
 def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkeypatch):
-    monkeypatch.setattr("compfed._utils.arrays.BYTES", nbytes)
+    monkeypatch.setattr("compfed._utils.arrays.BLOCK_BYTES", nbytes)
     rng = np.random.default_rng(0)
     sizes = [4, 30, 1, 29, 4, 17]
     q = [rng.random(m) + 0.1 for m in sizes]
@@ -21,7 +21,7 @@ def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkey
         [rng.standard_normal((m, 3)) for m in sizes], [rng.standard_normal(m) for m in sizes], row_weights=q
     )
     p = np.array([0.1, 0.2, 0.3, 0.1, 0.2, 0.1])
-    made, order = store(sites, np.concatenate(sites.labels), p, np.dtype(float))
+    made, order = pad_sites(sites, np.concatenate(sites.labels), p, np.dtype(float))
     assert order.tolist() == [1, 3, 5, 0, 4, 2]
     ends = np.append(np.asarray(made.offset)[1:], len(made.A))
     for place, (start, end) in enumerate(zip(np.asarray(made.offset), ends, strict=True)):
@@ -34,8 +34,8 @@ def test_a_site_has_its_rows_and_then_its_last_one_without_weight(nbytes, monkey
         assert not np.asarray(made.q[start + m : end]).any()
         assert not np.asarray(made.row_weight[start + m : end]).any()
     w, v = np.cos([1.0, 2.0, 3.0]), np.cos(4.0)
-    marks = [(a @ w + y * v) @ (r / r.sum()) for a, y, r in zip(sites.features, sites.labels, q, strict=True)]
-    np.testing.assert_allclose(sites.marks, marks, rtol=1e-12)
+    fingerprints = [(a @ w + y * v) @ (r / r.sum()) for a, y, r in zip(sites.features, sites.labels, q, strict=True)]
+    np.testing.assert_allclose(sites.fingerprints, fingerprints, rtol=1e-12)
 
 
 def test_each_further_bucket_saves_the_most():

@@ -124,26 +124,26 @@ def test_lipschitz_follows_the_ridge_and_keeps_the_data(problem):
 
 
 def test_very_unequal_sites_are_bucketed(problem):
-    rows = problem.store.A.shape[0]
+    rows = problem.dataset.A.shape[0]
     assert rows <= 1.5 * sum(SIZES) < 5 * max(SIZES)
-    assert problem.store.buckets == ((1, 300), (4, 40))  # 460 rows for 358; one bucket would be 1500
+    assert problem.dataset.buckets == ((1, 300), (4, 40))  # 460 rows for 358; one bucket would be 1500
     np.testing.assert_array_equal(problem.order, [1, 3, 0, 4, 2])
-    np.testing.assert_array_equal(problem.store.ids, problem.order)
-    np.testing.assert_array_equal(problem.store.size, [300, 40, 9, 8, 1])
+    np.testing.assert_array_equal(problem.dataset.ids, problem.order)
+    np.testing.assert_array_equal(problem.dataset.size, [300, 40, 9, 8, 1])
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_memory_is_at_most_half_again_the_data_whatever_the_sizes(seed):
     sizes = np.random.default_rng(seed).lognormal(3, 2, 30).astype(int) + 1
     sites = cf.data.from_arrays([np.ones((m, 1)) for m in sizes], [np.ones(m) for m in sizes])
-    store = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites).store
+    store = cf.Problem(cf.losses.Squared(), cf.regularisers.Zero(), sites).dataset
     assert sizes.sum() <= store.A.shape[0] <= 1.5 * sizes.sum()
     assert sum(k for k, _ in store.buckets) == 30
     assert store.A.shape[0] == sum(k * m for k, m in store.buckets)
 
 
 def test_padding_changes_nothing(problem, x):
-    store = problem.store
+    store = problem.dataset
     padding = np.asarray(store.row_weight) == 0
     assert padding.sum() == 31 + 32 + 39  # sites of 9, 8 and 1 rows share a bucket with that of 40
     with jax.enable_x64(True):
@@ -198,7 +198,7 @@ def test_weights_are_uniform_unless_given(sites, x):
 
 def test_replace_keeps_the_data(problem, x):
     other = problem.replace(regulariser=cf.regularisers.L1(2 * LAM))
-    assert other.store is problem.store
+    assert other.dataset is problem.dataset
     assert other.sites is problem.sites
     assert problem.regulariser.lam == LAM, "the original must not change"
     np.testing.assert_allclose(other.objective(x) - problem.objective(x), LAM * np.abs(x).sum(), rtol=1e-9)
@@ -233,7 +233,7 @@ def test_astype(problem, x):
     assert problem.astype("float64") is problem
     assert problem.astype(np.float64) is problem
     assert single.dtype == np.float32
-    assert single.store.A.dtype == single.gradient(x).dtype == np.float32
+    assert single.dataset.A.dtype == single.gradient(x).dtype == np.float32
     np.testing.assert_array_equal(single.weights, P)
     np.testing.assert_allclose(single.gradient(x), by_hand_gradient(problem, x), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(single.objective(x), by_hand_objective(problem, x), rtol=1e-5)

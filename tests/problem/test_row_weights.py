@@ -204,7 +204,7 @@ def test_mini_batch_gradients_average_to_the_gradient(weighted, site, batch, sub
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.key(1), 300)
         found, gradients = map(
-            np.asarray, batch_gradients(weighted.loss, weighted.store, position, batch, max(SMALL), keys)
+            np.asarray, batch_gradients(weighted.loss, weighted.dataset, position, batch, max(SMALL), keys)
         )
     _, first = np.unique(found, axis=0, return_index=True)
     assert len(first) == subsets, "all subsets have come up"
@@ -217,7 +217,7 @@ def test_full_gradients_out_of_the_store_of_all_clients():
     A, y, w = rows(BIG)
     big = problem(cf.data.from_arrays(A, y, row_weights=w))
     with jax.enable_x64(True):
-        found = np.asarray(full_gradients(big.loss, big.store, max(BIG)))[np.argsort(big.order)]
+        found = np.asarray(full_gradients(big.loss, big.dataset, max(BIG)))[np.argsort(big.order)]
     by_hand = [
         np.average(-(s * expit(-s * (a @ X)))[:, None] * a, weights=v, axis=0) + RIDGE * X
         for a, s, v in zip(A, y, w, strict=True)
@@ -256,7 +256,7 @@ def test_engines_agree_with_labels_of_several_outcomes():
     y = [np.stack([a[:, 0] + 1, a[:, 1] ** 2], axis=1) for a in A]
     loss = cf.losses.MultiSquared(outputs=2, ridge=RIDGE)
     p = problem(cf.data.from_arrays(A, y, row_weights=w), loss)
-    assert p.store.y.shape == (len(p.store.A), 2)
+    assert p.dataset.y.shape == (len(p.dataset.A), 2)
     agree(p, cf.algorithms.ProximalGradient(eta=0.1), batch_size=2)
 
 
@@ -302,7 +302,7 @@ def test_objective_of_unequal_sites_by_hand(name):
     y = [labels(a.mean(axis=1)) for a in A]
     p = np.array([0.3, 0.1, 0.2, 0.25, 0.15])
     made = problem(cf.data.from_arrays(A, y, row_weights=w), loss, weights=p)
-    assert len(made.store.A) > sum(BIG), "there is padding"
+    assert len(made.dataset.A) > sum(BIG), "there is padding"
     smooth = sum(p_i * np.average(value(a @ X, y_i), weights=w_i) for p_i, a, y_i, w_i in zip(p, A, y, w, strict=True))
     np.testing.assert_allclose(
         made.objective(X),

@@ -1,4 +1,4 @@
-"""Sparse rows give what the same rows written out give: products, columns, moments, steepness, and whole fits."""
+"""Sparse rows give what the same rows written out give: products, columns, moments, Lipschitz constants, and whole fits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import scipy.sparse as sp
 import compfed as cf
 from compfed._utils import validation as memory
 from compfed.estimators import table
-from compfed.federation import InProcess, Moments, ask
-from compfed.federation.site.site import Site
+from compfed.federation.site.site import scaled_rows
 from compfed.federation.spec import FeatureScaling
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
-from compfed.problem import sparse_rows
+from compfed.problem.local_dataset import SparseRows, sparse_moments
 
 N, D = 40, 13
 
@@ -31,14 +30,14 @@ def pair(request):
     """(sparse rows, the same written out)."""
     A, rng = matrix(), np.random.default_rng(1)
     frame = FeatureScaling(rng.standard_normal(D), rng.uniform(0.5, 2.0, D), intercept=request.param)
-    return frame.features(A), frame.features(A.toarray())
+    return scaled_rows(frame, A), scaled_rows(frame, A.toarray())
 
 
 @pytest.mark.parametrize("columns", [None, 3])
 def test_products(pair, columns):
     Z, dense = pair
     rng = np.random.default_rng(2)
-    assert isinstance(Z, sparse_rows.SparseRows)
+    assert isinstance(Z, SparseRows)
     assert Z.shape == dense.shape
     x, r = (rng.standard_normal(size if columns is None else (size, columns)) for size in dense.shape[::-1])
     np.testing.assert_allclose(Z @ x, dense @ x, rtol=1e-12, atol=1e-12)
@@ -51,7 +50,7 @@ def test_columns_and_lengths(pair):
     Z, dense = pair
     W = np.array([0, 5, 5, dense.shape[1] - 1, 3])
     np.testing.assert_allclose(Z[:, W], dense[:, W], rtol=1e-14)
-    np.testing.assert_allclose(Z.lengths(), np.linalg.norm(dense, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(Z.row_norms(), np.linalg.norm(dense, axis=1), rtol=1e-12)
     assert Z.largest() >= np.abs(dense).max()
 
 
@@ -67,7 +66,7 @@ def test_the_largest_eigenvalue(pair):
 def test_the_largest_eigenvalues_of_many_small_arrays(width, monkeypatch):
     """Each is the square of the largest singular value of its own weighted rows; three to a block."""
     monkeypatch.setattr(
-        curvature, "in_blocks", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
+        curvature, "block_ranges", lambda sizes, _: ((a, min(a + 3, len(sizes))) for a in range(0, len(sizes), 3))
     )
     rng = np.random.default_rng(1)
     rows = [1, 7, 8, 9, 300, 301, 5, 6, 8, 7, 1]
@@ -95,12 +94,13 @@ def test_the_largest_eigenvalue_of_wide_and_tall_arrays(shape, monkeypatch):
 
 def test_moments_are_those_of_the_rows_written_out():
     A, w = matrix(), np.random.default_rng(5).random(N)
-    sites = [Site(a, np.zeros(N), name="s", index=0, row_weights=w) for a in (A, A.toarray())]
-    sparse, dense = (ask(InProcess([site]), Moments())[0][0] for site in sites)
-    np.testing.assert_allclose(sparse.mean, dense.mean, rtol=1e-14, atol=1e-16)
-    np.testing.assert_allclose(sparse.square[:3], dense.square[:3], rtol=1e-12)
-    assert sparse.mean[4] == sparse.square[4] == 0.0
-    assert sparse.square[3] <= (1e-15 * 7.1) ** 2  # all entries are there and equal
+    q, dense = w / w.sum(), A.toarray().astype(np.longdouble)
+    mean, rest, square = sparse_moments(A, q)
+    np.testing.assert_allclose(mean, np.asarray(q @ dense, float), rtol=1e-14, atol=1e-16)
+    np.testing.assert_allclose(rest, np.asarray(q @ (dense - mean), float), rtol=0, atol=1e-15)
+    np.testing.assert_allclose(square[:3], np.asarray(q @ (dense - mean) ** 2, float)[:3], rtol=1e-12)
+    assert mean[4] == square[4] == 0.0
+    assert square[3] <= (1e-15 * 7.1) ** 2  # all entries are there and equal
 
 
 MODELS = {
@@ -123,10 +123,10 @@ def test_a_fit_to_sparse_rows(monkeypatch, name):
     y = y + 0.1 * rng.standard_normal(y.shape) if kind < 2 else y
     sites = np.arange(90) % 4
     written = model.fit(A, y, sites=sites).coef_.copy()  # small: written out at once
-    monkeypatch.setattr(table, "SMALL", 0)
+    monkeypatch.setattr(table, "DENSE_BYTES", 0)
     seen = []
-    original = sparse_rows.SparseRows.__matmul__
-    monkeypatch.setattr(sparse_rows.SparseRows, "__matmul__", lambda self, x: seen.append(1) or original(self, x))
+    original = SparseRows.__matmul__
+    monkeypatch.setattr(SparseRows, "__matmul__", lambda self, x: seen.append(1) or original(self, x))
     sparse = model.fit(A, y, sites=sites).coef_
     assert seen, "the rows stayed sparse"
     np.testing.assert_allclose(sparse, written, rtol=1e-7, atol=1e-9)
@@ -134,8 +134,8 @@ def test_a_fit_to_sparse_rows(monkeypatch, name):
 
 
 def test_rows_too_large_to_be_written_out_are_refused_with_their_size(monkeypatch):
-    monkeypatch.setattr(table, "SMALL", 0)
-    monkeypatch.setattr(memory, "LARGEST", 1000)
+    monkeypatch.setattr(table, "DENSE_BYTES", 0)
+    monkeypatch.setattr(memory, "MAX_DENSE_BYTES", 1000)
     A = matrix()
     model = cf.FederatedLasso(alpha=0.1, algorithm="FISTA")
     with pytest.raises(cf.InputError, match=r"site '0': its sparse rows take too much memory written out.*'auto'"):

@@ -35,6 +35,7 @@ from regulariser_cases import (
     value,
 )
 
+from compfed import prox as elementary
 from compfed import regularisers
 from compfed.errors import InputError
 from compfed.regularisers import (
@@ -49,7 +50,6 @@ from compfed.regularisers import (
     Simplex,
     SortedL1,
     TotalVariation1D,
-    ordered,
 )
 
 each = pytest.mark.parametrize("name", CASES)
@@ -260,6 +260,22 @@ def test_without_jit(name):
     np.testing.assert_allclose(g(jnp.asarray(u)), by_value(u), rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("Adapted")])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numpy_arrays_give_numpy_arrays_of_their_dtype(name, dtype):
+    g, by_value, by_hand, inside, _ = CASES[name]
+    x = np.random.default_rng(2).standard_normal(D)
+    p, u = g.prox(x.astype(dtype), 0.3), x if inside is None else inside(x)
+    v = g(u.astype(dtype))
+    assert type(p) is np.ndarray
+    assert isinstance(v, np.ndarray | np.floating)
+    assert p.dtype == v.dtype == dtype
+    rough = dtype == np.float32
+    np.testing.assert_allclose(p, by_hand(x, 0.3), rtol=1e-5 if rough else 1e-13, atol=2e-6 if rough else 1e-14)
+    if not rough:  # rounded to float32, a point may leave its set
+        np.testing.assert_allclose(v, by_value(u), rtol=1e-12)
+
+
 @jax.jit
 def prox_and_value(g, x, t, u):
     return g.prox(x, t), g(u)
@@ -317,7 +333,7 @@ def test_records_are_rebuilt_by_jax_without_being_checked():
     assert paths == [".l1", ".l2"]
 
 
-# critical
+# alpha_max
 
 FREE = {  # coefficients that no factor can hold at 0: the gradient must vanish there
     "L1-weighted": [0], "ElasticNet-weighted": [0], "GroupL2-weighted": [3], "OnBlock": [0, 4, 5],
@@ -327,11 +343,10 @@ FREE = {  # coefficients that no factor can hold at 0: the gradient must vanish 
 NEVER = ["Box-of-arrays", "Simplex"]  # 0 is not even in the set
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if hasattr(CASES[name].g, "critical")])
-def test_critical_factor(name):
+@pytest.mark.parametrize("name", [name for name in CASES if hasattr(CASES[name].g, "alpha_max")])
+def test_alpha_max(name):
     """x = 0 minimises <gradient, x> + c g(x) exactly when prox_{c g}(-gradient) = 0: above the factor, not below."""
     g = CASES[name].g
-    critical = jax.jit(lambda v: g.critical(v))
 
     def zero_for(v, c):
         return not np.any(prox(g, -v, step(name, c)))
@@ -341,10 +356,10 @@ def test_critical_factor(name):
         if name == "Blocks":
             v[3:] = np.abs(v[3:])  # pushes against x >= 0
         if len(FREE.get(name, [])):
-            assert critical(v) == np.inf or name == "OnBlock"  # which leaves the rest to the caller
+            assert g.alpha_max(v) == np.inf or name == "OnBlock"  # which leaves the rest to the caller
             assert not zero_for(v, 1e9)
             v[FREE[name]] = 0.0
-        c = critical(v)
+        c = g.alpha_max(v)
         if name in NEVER:
             assert c == np.inf
         elif name == "NonNegative" or not v.any():
@@ -354,18 +369,16 @@ def test_critical_factor(name):
             assert 0 < c < getattr(g, "largest_step", np.inf)
             assert zero_for(v, c * (1 + 1e-12))
             assert not zero_for(v, c * (1 - 1e-12))
-    assert critical(np.zeros(D)) == (np.inf if name in NEVER else 0.0)
+    assert g.alpha_max(np.zeros(D)) == (np.inf if name in NEVER else 0.0)
 
 
-def test_critical_factor_in_single_precision():
+def test_alpha_max_in_single_precision():
     v = np.random.default_rng(0).standard_normal(D)
     for name in ("L1", "SparseGroup"):
         g = CASES[name].g
-        critical = jax.jit(lambda v, g=g: g.critical(v))
-        with jax.enable_x64(False):
-            c = critical(v.astype(np.float32))
+        c = g.alpha_max(v.astype(np.float32))
         assert c.dtype == np.float32
-        np.testing.assert_allclose(c, critical(v), rtol=1e-5)
+        np.testing.assert_allclose(c, g.alpha_max(v), rtol=1e-5)
 
 
 # one class at a time
@@ -419,10 +432,10 @@ def test_sorted_l1_pools_like_isotonic_regression(decimals):
 def test_members_in_step_agree_with_members_one_by_one():
     """On a GPU a `vmap` runs the long loops in step, on a CPU one after the other; here the first kind on a CPU."""
     X, t = np.random.default_rng(0).standard_normal((4, D)), np.array([0.0, 0.1, 0.5, 2.0])
-    in_step = jax.jit(jax.vmap(inspect.unwrap(ordered._fused)))(X, t)
+    in_step = jax.jit(jax.vmap(inspect.unwrap(elementary.fused_lasso_signal)))(X, t)
     np.testing.assert_allclose(in_step, [tv_prox(x, s) for x, s in zip(X, t, strict=True)], rtol=0, atol=1e-13)
-    in_step = jax.jit(jax.vmap(inspect.unwrap(ordered.nonincreasing_fit)))(X)
-    np.testing.assert_allclose(in_step, [ordered.nonincreasing_fit(x) for x in X], rtol=0, atol=1e-15)
+    in_step = jax.jit(jax.vmap(inspect.unwrap(elementary._pool_adjacent_violators)))(X)
+    np.testing.assert_allclose(in_step, [elementary.isotonic_nonincreasing(x) for x in X], rtol=0, atol=1e-15)
 
 
 def test_sorted_l1_makes_ties():

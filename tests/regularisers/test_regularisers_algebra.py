@@ -337,13 +337,13 @@ BAD = {
     "blocks without sizes": (lambda: Blocks((L1(1.0), Zero()), (3,)), r"give a tuple with one part per size"),
     "blocks of nothing": (lambda: Blocks((L1(1.0),), (0,)), r"Blocks\(sizes=\(0,\)\): every size must be >= 1"),
     "blocks of another model": (lambda: Blocks((Zero(),), (3,)).prox(jnp.ones(4), 1.0), r"has 3 coef.*the model has 4"),
-    "critical without convexity": (
-        lambda: jax.jit(lambda g: (g + Ridge(1.0)).critical(jnp.ones(4)))(2.0 * MCP(1.0) + Box(-1.0, 1.0)),
-        r"a sum with MCP has no critical factor: it is not convex",
+    "alpha_max without convexity": (
+        lambda: ((2.0 * MCP(1.0) + Box(-1.0, 1.0)) + Ridge(1.0)).alpha_max(np.ones(4)),
+        r"a sum with MCP has no alpha_max: it is not convex",
     ),
     "no such method inside": (
-        lambda: (2.0 * Shifted(L1(1.0), 1.0)).critical(jnp.ones(4)),
-        r"Shifted has no critical",
+        lambda: (2.0 * Shifted(L1(1.0), 1.0)).alpha_max(jnp.ones(4)),
+        r"Shifted has no alpha_max",
     ),
 }  # fmt: skip
 

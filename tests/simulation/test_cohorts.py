@@ -167,7 +167,7 @@ def test_what_is_measured_is_said_to_be_of_a_subset_and_all_can_be_measured_at_t
 
 def test_a_pass_over_all_clients_goes_block_by_block(sites, monkeypatch):
     problem, lazy = both(sites, cf.regularisers.L1(0.1), sites.shares)
-    monkeypatch.setattr("compfed.problem.lazy.BLOCK", 16 * 5 * 8)  # sixteen rows
+    monkeypatch.setattr("compfed.problem.problem.BLOCK", 16 * 5 * 8)  # sixteen rows
     assert len(list(lazy._blocks())) > 2
     x = np.arange(5.0)
     assert lazy.objective(x) == pytest.approx(problem.objective(x), rel=1e-13)

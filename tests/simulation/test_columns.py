@@ -37,7 +37,7 @@ def test_models_of_several_problems_are_measured_together(problem, monkeypatch, 
     monkeypatch.setattr(measures, "NUMBERS", at_once * columns.BLOCK)
     columns._values_and_gradients.clear_cache()
     measures.objectives_and_mappings.clear_cache()
-    assert len(problem.store.A) == 80
+    assert len(problem.dataset.A) == 80
     settings = [(0.1, 0.01), (0.1, 0.2), (0.3, 0.01), (0.3, 0.01)]
     problems = [problem.replace(cf.losses.Logistic(ridge=r), cf.regularisers.L1(lam)) for r, lam in settings]
     rng = np.random.default_rng(0)

@@ -20,9 +20,9 @@ import numpy as np
 import compfed as cf
 from compfed.simulation import run_plain
 from compfed._utils import compilation as host_devices
-host_devices.LATENCY = sys.argv[1]
+host_devices.CPU_LATENCY_FILE = sys.argv[1]
 assert cf.use_all_cores(2) == 2
-assert open(host_devices.LATENCY, "rb").read() == b""
+assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == b""
 simulator = importlib.import_module("compfed.simulation.simulate")
 simulator.SMALL = 0
 sites = cf.data.synthetic(clients=5, samples=[30, 6, 30, 6, 30], features=4, seed=0)  # two buckets, neither of them even
@@ -38,7 +38,7 @@ for a, every in ((method, 1), (method, 3), (cf.algorithms.FedDA(eta=1.0, tau=2),
     mine, other = (run(problem, a, 4, record_every=every) for run in (cf.simulate, run_plain))
     same(mine, other)
     assert mine.provenance["mesh"] == {"devices": 2, "processes": 1}
-assert open(host_devices.LATENCY, "rb").read() == bytes(4)  # rounds on several cores keep them awake
+assert open(host_devices.CPU_LATENCY_FILE, "rb").read() == bytes(4)  # rounds on several cores keep them awake
 half = cf.simulate(problem, a, 2)
 np.testing.assert_allclose(cf.simulate(problem, a, 2, resume=half).x, other.x, rtol=0, atol=1e-12)
 
@@ -68,7 +68,7 @@ for how in ({}, {"over": {"eta": [0.5, 1.0], "seed": [0, 1]}}):
 for how in ({"participants": 3}, {"measure": lambda *_: {"one": 1.0}}):
     assert "mesh" not in cf.simulate(problem, method, 2, **how).provenance
 simulator.SMALL = 5 * 5 * 4 * 8 * 2 / 5  # bytes of the rows in a round of mini-batches, for each of its five sums
-assert problem.store.A.nbytes > 2 * simulator.SMALL
+assert problem.dataset.A.nbytes > 2 * simulator.SMALL
 assert "mesh" in cf.simulate(problem, method, 2).provenance
 assert "mesh" not in cf.simulate(problem, method, 2, batch_size=5).provenance
 assert "mesh" in cf.simulate(problem, method, 2, batch_size=5, record_every=2).provenance
@@ -103,20 +103,20 @@ def test_all_cores_are_asked_for_before_jax_has_started():
 def test_cores_are_kept_awake_by_an_open_file_that_says_0_us(tmp_path, monkeypatch):
     """Linux reads four bytes, and forgets them when the file is closed (its documentation of PM QoS)."""
     there = tmp_path / "latency"
-    monkeypatch.setattr(host_devices, "LATENCY", str(there))
-    with host_devices.awake():  # no such file: as it is for who may not write it
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", str(there))
+    with host_devices.keep_cores_awake():  # no such file: as it is for who may not write it
         assert not there.exists()
-    monkeypatch.setattr(host_devices, "LATENCY", "/dev/full")  # opens, and takes nothing
-    with host_devices.awake():
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", "/dev/full")  # opens, and takes nothing
+    with host_devices.keep_cores_awake():
         pass
-    monkeypatch.setattr(host_devices, "LATENCY", str(there))
+    monkeypatch.setattr(host_devices, "CPU_LATENCY_FILE", str(there))
     there.touch()
 
     def held() -> bool:
         return str(there) in {os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
 
     def run_that_ends_badly() -> None:
-        with host_devices.awake():
+        with host_devices.keep_cores_awake():
             assert there.read_bytes() == struct.pack("i", 0)
             assert held()
             raise ArithmeticError

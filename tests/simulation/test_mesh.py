@@ -60,7 +60,7 @@ def test_two_devices_have_the_models_of_one_and_what_nobody_has_counts_nothing(t
         + SETUP
         + """
 from compfed.simulation import simulate as simulator
-assert problem.store.buckets == ((1, 40), (6, 9))
+assert problem.dataset.buckets == ((1, 40), (6, 9))
 off = {}
 in_turn = sampled[0], sampled[1] | {"batch_size": None}  # one after another, where there are more rows than these
 for name, (what, how) in (("in turn", in_turn), ("everyone", everyone), ("sampled", sampled)):

@@ -395,7 +395,7 @@ def test_one_site_needs_no_local_steps():
 
 
 def test_where_the_curvature_has_no_bound_it_is_that_at_the_model():
-    """exp(x) at a site whose only feature is 1: the site that starts flattest is the steepest elsewhere."""
+    """exp(x) at a site whose only feature is 1: the site that starts flattest is the largest_hessian_eigenvalue elsewhere."""
     features = [[[1.0]], [[0.3]], [[0.3]], [[0.3]], [[0.3]]]
     sites = cf.data.from_arrays(features, [[1.0]] * 5)
     problem = cf.Problem(cf.losses.Poisson(), cf.regularisers.Zero(), sites)

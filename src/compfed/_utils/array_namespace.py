@@ -1,9 +1,9 @@
-"""One formula for NumPy and for JAX: the functions that a formula needs, from the library its arrays come from."""
+"""Formulas written once for NumPy and JAX: the functions come from the library of their arrays."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +11,35 @@ import numpy as np
 import scipy.special
 from jax.scipy.special import logsumexp as jax_logsumexp
 
-Numbers: TypeAlias = Any  # an array of NumPy or of JAX; a result is of the same kind
+Numbers: TypeAlias = Any  # a NumPy or JAX array, or a number; a result is of the same library
+ArrayT = TypeVar("ArrayT", np.ndarray, jax.Array)  # the library of the result is that of the argument
 
 
-def is_jax(*values: Any) -> bool:
-    """Is one of the values an array of JAX, or one to be (a tracer)?"""
+def is_jax(*values: object) -> bool:
+    """Whether one of the values is a JAX array or a tracer."""
     return any(isinstance(value, jax.Array) for value in values)
 
 
-def namespace(*values: Any) -> Any:
-    """jax.numpy where one of the values is an array of JAX, numpy otherwise."""
+def namespace(*values: object) -> Any:
+    """jax.numpy if one of the values is a JAX array, numpy otherwise."""
     return jnp if is_jax(*values) else np
 
 
-FEW = 32  # columns: one in so many is read faster alone than with the others
+def cast_like(value: Numbers, x: Numbers) -> Numbers:
+    """The value in the floating-point dtype of x, so that a double-precision parameter does not promote the model."""
+    if is_jax(value, x):
+        return jnp.asarray(value, jnp.result_type(x, float))
+    return np.asarray(value, x.dtype if x.dtype.kind == "f" else float)
+
+
+MIN_SPARSITY = 32  # below one non-zero in this many, reading the few columns is faster than reading all
 
 
 def product(A: Numbers, x: Numbers) -> Numbers:
-    """A @ x. Of a sparse model in NumPy only the columns that count are read."""
+    """A @ x. For a sparse x in NumPy only the columns of A with a non-zero coefficient are read."""
     if isinstance(A, np.ndarray) and isinstance(x, np.ndarray):
         used = np.flatnonzero(x if x.ndim == 1 else x.any(axis=1))
-        if FEW * len(used) <= len(x):
+        if MIN_SPARSITY * len(used) <= len(x):
             return A[:, used] @ x[used]
     return A @ x
 
@@ -44,17 +52,16 @@ def sigmoid(z: Numbers) -> Numbers:
 def softplus(z: Numbers) -> Numbers:
     """log(1 + exp(z)).
 
-    In JAX as max(z, 0) + log(1 + u) with u = exp(-|z|), and log(1 + u) = 2 artanh(s) with s = u / (2 + u) <= 1/3 as its series, whose
-    18 terms are exact to rounding: XLA works out logarithms one by one on a CPU, and polynomials eight at a time.
+    In JAX this is max(z, 0) + log(1 + u) with u = exp(-|z|). The logarithm is 2 artanh(s) with s = u / (2 + u) <= 1/3,
+    whose series is exact to rounding after 18 terms. XLA vectorises polynomials on a CPU, but not logarithms.
     """
     if not is_jax(z):
         return np.logaddexp(0.0, z)
     u = jnp.exp(-jnp.abs(z))
     s = u / (2.0 + u)
     series = functools.reduce(lambda rest, k: rest * (s * s) + 2.0 / (2 * k + 1), range(17, -1, -1), jnp.zeros_like(s))
-    return (
-        jnp.where(z >= 0.0, z, 0.0) + s * series
-    )  # of whose two parts the slopes at 0 are 1 and -1/2, as JAX has them
+    # JAX differentiates the two terms at 0 to 1 and -1/2, which add up to the derivative 1/2.
+    return jnp.where(z >= 0.0, z, 0.0) + s * series
 
 
 def logsumexp(z: Numbers) -> Numbers:

@@ -1,73 +1,64 @@
-"""Whose an array is: what a caller gave is copied once, what was made here is not.
-
-Arrays of NumPy that a CPU device of JAX takes over as they are.
-
-Many small arrays in a few large blocks: what costs by the call is done once for a block.
-
-The rows of a table, by the value of a column.
-"""
+"""Arrays of NumPy: read-only copies, arrays that JAX takes over without a copy, blocks of small arrays, groups of rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+CACHE_LINE_BYTES = 64  # XLA wants an array to begin at a multiple of this
+BLOCK_BYTES = 2**25
 
 
-def owned(array: np.ndarray) -> np.ndarray:
-    """The array where it is nobody else's (read-only, and no view of another), else a read-only copy of it."""
-    return made_here(array.copy()) if array.flags.writeable or array.base is not None else array
+def readonly(array: np.ndarray) -> np.ndarray:
+    """The array itself if nobody can change it (read-only, and not a view of another), else a read-only copy."""
+    return set_readonly(array.copy()) if array.flags.writeable or array.base is not None else array
 
 
-def made_here(array: np.ndarray) -> np.ndarray:
-    """An array that nobody else has: from now on `owned`, without another copy."""
+def set_readonly(array: np.ndarray) -> np.ndarray:
+    """Make an array read-only in place; only for arrays that the caller does not have."""
     array.setflags(write=False)
     return array
 
 
-LINE = 64  # bytes of a line of the cache: where XLA wants an array to begin
+def empty_aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
+    """Like numpy.empty, but `jax.device_put` to a CPU need not copy it: it begins at a line of the cache.
 
-
-def aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Like numpy.empty, but `jax.device_put` to a CPU need not copy it, as it does what begins in the middle of a line.
-
-    That saves the copy, and more: NumPy asks Linux for large pages (of 2 MiB) for a large array, JAX does not for its copies, and rows
-    fetched here and there from large pages arrive sooner.
+    NumPy also asks Linux for large pages (of 2 MiB) for a large array, which JAX does not for its copies, and rows
+    fetched at random arrive sooner from large pages.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
-    room = np.empty(size + LINE, np.uint8)
-    first = -room.ctypes.data % LINE
+    room = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+    first = -room.ctypes.data % CACHE_LINE_BYTES
     return room[first : first + size].view(dtype).reshape(shape)
 
 
-BYTES = 2**25  # of one block; an array that is larger is a block of its own
+def block_ranges(sizes: np.ndarray, width: int) -> Iterator[tuple[int, int]]:
+    """(first, end) of runs of arrays that are about BLOCK_BYTES together; a larger array is a block of its own.
 
+    The arrays have `sizes` rows of `width` numbers. Work with a cost per call is done once for a block.
 
-def in_blocks(sizes: np.ndarray, width: int) -> Iterator[tuple[int, int]]:
-    """(first, end) of runs of arrays with `sizes` rows of `width` numbers each, the runs up to BYTES large.
-
-    >>> list(in_blocks(np.array([1, 1, 1]), 1))
+    >>> list(block_ranges(np.array([1, 1, 1]), 1))
     [(0, 3)]
     """
-    of_block = np.cumsum(sizes) * (8 * max(width, 1)) // BYTES
-    cuts = [0, *(np.flatnonzero(np.diff(of_block)) + 1).tolist(), len(sizes)]
-    yield from pairwise(cuts)
+    block = np.cumsum(sizes) * (8 * max(width, 1)) // BLOCK_BYTES
+    yield from pairwise([0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), len(sizes)])
 
 
-def joined(arrays: Any) -> np.ndarray:
-    """The rows of some arrays in one; of a single one nothing is copied."""
+def concatenate_rows(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """The rows of all arrays in one; a single array is not copied."""
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def rows_by(column: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The values of a column, sorted, and where the rows of each are, in the order they came.
+def group_rows(column: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The sorted values of a column, and the numbers of the rows with each, in increasing order.
 
-    One sort for all of them: a look at the whole column for each value would be quadratic where every row has its own.
+    One sort serves all values: a pass over the column for each would be quadratic where every row has its own.
 
-    >>> values, rows = rows_by(np.array(["b", "a", "b"]))
+    >>> values, rows = group_rows(np.array(["b", "a", "b"]))
     >>> values.tolist(), [r.tolist() for r in rows]
     (['a', 'b'], [[1], [0, 2]])
     """
@@ -75,7 +66,7 @@ def rows_by(column: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     return values, np.split(np.argsort(codes.ravel(), kind="stable"), np.cumsum(counts)[:-1])
 
 
-def as_run(rows: np.ndarray) -> slice | np.ndarray:
-    """Row numbers as a slice where they are one after another: taking them copies nothing then."""
-    together = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
-    return slice(int(rows[0]), int(rows[-1]) + 1) if together else rows
+def as_slice(rows: np.ndarray) -> slice | np.ndarray:
+    """Consecutive row numbers as a slice, with which indexing copies nothing; other row numbers unchanged."""
+    consecutive = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    return slice(int(rows[0]), int(rows[-1]) + 1) if consecutive else rows

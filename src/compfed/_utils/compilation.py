@@ -1,22 +1,18 @@
-"""Compiled programs, of which JAX keeps every one: here those of this library, and how many of them stay.
+"""Compiled programs: their number in memory, their cache on disk, the CPU devices they run on, calls back to NumPy.
 
-Compiled programs kept on disk: a new process need not compile what an earlier one has.
+JAX keeps every program that it compiles. `jit` counts those of this library, and `limit_programs` drops them when there
+are many.
 
-They are in the user's cache folder, `folder()`. COMPFED_CACHE=PATH puts them elsewhere, COMPFED_CACHE=off keeps none. It is JAX's own
-cache, of which a process has one: programs of the caller that take long to compile are kept there too. Who has told JAX where
-to keep programs (JAX_COMPILATION_CACHE_DIR, jax_compilation_cache_dir), or to keep none, is left alone.
-
-The cores of this machine as devices of JAX.
-
-A call from a compiled program back to NumPy.
+Programs are also cached on disk, so that a new process need not compile again what an earlier one has. The cache is in the
+user's cache folder; COMPFED_CACHE=PATH puts it elsewhere, COMPFED_CACHE=off turns it off. It is JAX's own cache, of which a
+process has one: the caller's programs that take long to compile are cached there too. Where the caller has configured JAX's
+cache (JAX_COMPILATION_CACHE_DIR, jax_compilation_cache_dir, jax_enable_compilation_cache), nothing is changed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import itertools
 import os
 import platform
 import sys
@@ -31,75 +27,83 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax._src import xla_bridge  # JAX has no public function that tells whether it has started
 
-from compfed._utils.validation import whole
-from compfed.errors import InputError
+from compfed._utils.validation import check_int
+from compfed.errors import ForkError, InputError
 
-MOST = 256  # programs that stay; one takes 1 to 4 MB, and a new shape of data needs several
-_made: list[Any] = []
+MAX_PROGRAMS = 256  # one takes 1 to 4 MB, and a new shape of data needs several
+MAX_DISK_CACHE_BYTES = 2**30
+MIN_COMPILE_SECONDS = 0.05  # of a program worth writing to disk: reading one takes a few milliseconds
+CPU_LATENCY_FILE = "/dev/cpu_dma_latency"  # Linux: an open file with 4 bytes, the longest wake-up time in us
 
 
-def compiled(function: Callable[..., Any] | None = None, **how: Any) -> Any:
-    """`jax.jit`, whose programs are counted and forgotten (`make_room`); as a decorator or as a function."""
+# --- programs in memory ---
+
+_programs: list[Any] = []
+
+
+def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """`jax.jit` whose programs `limit_programs` counts and drops; a decorator, with or without options."""
     if function is None:
-        return functools.partial(compiled, **how)
-    program = jax.jit(function, **how)
-    _made.append(program)
+        return functools.partial(jit, **options)
+    program = jax.jit(function, **options)
+    _programs.append(program)
     return program
 
 
-def programs_kept() -> int:
-    """How many of our programs are kept now."""
-    return sum(program._cache_size() for program in _made)  # jax has no public count
+def count_programs() -> int:
+    """The number of compiled programs of this library in memory."""
+    return sum(program._cache_size() for program in _programs)  # JAX has no public count
 
 
-def make_room(most: int = MOST) -> None:
-    """Forget all programs where more than `most` are kept: who goes on with new shapes comes back to none of them."""
-    if programs_kept() > most:
-        for program in _made:
+def limit_programs(most: int = MAX_PROGRAMS) -> None:
+    """Drop all programs where there are more than `most`: work on new shapes does not come back to old ones."""
+    if count_programs() > most:
+        for program in _programs:
             program.clear_cache()
 
 
-MOST_PROGRAM_CACHE = 2**30  # bytes in the folder at which the oldest half goes
-LEAST_SECONDS = 0.05  # that a program took to compile: reading one back takes a few thousandths
-_asked = False
+# --- programs on disk ---
+
+_disk_cache_decided = False
 
 
-def folder() -> Path | None:
-    """Where programs are kept; None for nowhere. One folder for each kind of processor: programs are made for it."""
+def disk_cache_folder() -> Path | None:
+    """The folder of the disk cache, one for each kind of processor; None if there is none."""
     chosen = os.environ.get("COMPFED_CACHE")
     if chosen is not None and chosen.strip().lower() in ("", "0", "off", "no", "none", "false"):
         return None
     try:
-        return (Path(chosen).expanduser() if chosen else _users_folder() / "compfed") / f"programs-{_processor()}"
-    except RuntimeError:  # nobody's home
+        return (Path(chosen).expanduser() if chosen else _user_cache_folder() / "compfed") / f"programs-{_processor()}"
+    except RuntimeError:  # the user has no home folder
         return None
 
 
-def keep_programs() -> None:
-    """Start keeping programs, once in a process; where that cannot be done, nothing is said and nothing is kept."""
-    global _asked
-    if _asked:
+def enable_disk_cache() -> None:
+    """Turn the disk cache on, once in a process; where that is impossible, do without it silently."""
+    global _disk_cache_decided
+    if _disk_cache_decided:
         return
-    _asked = True
-    place = folder()
-    if place is None or jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+    _disk_cache_decided = True
+    folder, config = disk_cache_folder(), jax.config
+    if folder is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
         return
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError:  # a home that is read-only, or full
+    except OSError:  # read-only, or full
         return
-    _make_room(place)
-    jax.config.update("jax_compilation_cache_dir", str(place))
-    if jax.config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]  # JAX's default
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_SECONDS)
-    # a program that another process is just writing, or was when it died, is compiled anew: nobody need know
+    _limit_disk_cache(folder)
+    config.update("jax_compilation_cache_dir", str(folder))
+    if config.jax_persistent_cache_min_compile_time_secs == 1.0:  # pyright: ignore[reportAttributeAccessIssue]  # JAX's default
+        config.update("jax_persistent_cache_min_compile_time_secs", MIN_COMPILE_SECONDS)
+    # JAX compiles again what another process is writing, or was writing when it died: that is harmless
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
-def _users_folder() -> Path:
+def _user_cache_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     if sys.platform == "win32":
@@ -108,41 +112,80 @@ def _users_folder() -> Path:
 
 
 def _processor() -> str:
-    """A home may be shared by machines whose processors differ in what they can do."""
-    mark = platform.machine() + platform.processor()
-    with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
-        mark += next(line for line in lines if line.startswith(("flags", "Features")))
-    return hashlib.sha256(mark.encode()).hexdigest()[:8]
+    """A hash of the processor's features: machines that share a home folder may have different processors."""
+    features = platform.machine() + platform.processor()
+    with suppress(OSError, StopIteration), open("/proc/cpuinfo") as lines:
+        features += next(line for line in lines if line.startswith(("flags", "Features")))
+    return hashlib.sha256(features.encode()).hexdigest()[:8]
 
 
-def _make_room(place: Path, most: int = MOST_PROGRAM_CACHE) -> None:
-    """Forget the oldest half where there is too much; several processes may do so at a time."""
-    with contextlib.suppress(OSError):
-        files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(place))
+def _limit_disk_cache(folder: Path, most: int = MAX_DISK_CACHE_BYTES) -> None:
+    """Delete the older half of a cache that is too large; several processes may do so at a time."""
+    with suppress(OSError):
+        files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder))
         if sum(size for _, size, _ in files) > most:
             for _, _, path in files[: len(files) // 2 + 1]:
-                with contextlib.suppress(OSError):
+                with suppress(OSError):
                     os.unlink(path)
 
 
-LATENCY = "/dev/cpu_dma_latency"  # how soon a core must be awake, in us, as Linux is told by whoever has it open
+# --- processes and cores ---
+
+_forked_after_start = False
+
+
+def _note_fork() -> None:
+    global _forked_after_start
+    _forked_after_start = xla_bridge.backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def check_not_forked() -> None:
+    """Refuse to compute in a child that was forked after JAX had started: it would wait for threads that are not there."""
+    if _forked_after_start:
+        raise ForkError
 
 
 def use_all_cores(count: int | None = None) -> int:
-    """Let `simulate` and `grid` share out the clients over the cores of this machine (or over `count` of them); says how many.
+    """Let ``simulate`` and ``grid`` distribute the clients over the CPU cores of this machine.
 
-    JAX sees one CPU device unless told otherwise, and must be told before it computes anything in this process: call this
-    first. It is a setting of JAX, and holds for the whole process: `jax.devices()` then lists that many CPU devices, and
-    programs that use every device they find use them. Programs that name no device run on the first, as before, and so does
-    all of compfed but rounds of every client that read more than a megabyte of rows. A GPU is used as before.
+    JAX sees one CPU device by default. This sets their number, for the whole process, and must come before JAX computes
+    anything. ``jax.devices()`` then lists that many CPU devices. Programs that name no device still run on the first
+    one, and so does all of compfed except rounds of all clients that read more than a megabyte of rows. A GPU is used as
+    before.
 
-    After a round the cores wait for each other. One that has nothing to do may be put to sleep meanwhile, and take as long to
-    wake as a third of a round of mini-batches, in a virtual machine above all. Where this process may (`/dev/cpu_dma_latency`, for
-    root unless it is opened to others), it asks Linux to let none sleep while such rounds are worked out.
+    After a round the cores wait for each other. Linux may put an idle core to sleep, and waking it takes up to a third
+    of a round of mini-batches. Where this process may write ``/dev/cpu_dma_latency`` (root by default), it asks Linux to
+    keep the cores awake during such rounds.
+
+    Parameters
+    ----------
+    count : int, optional
+        The number of cores; all that this process may use by default.
+
+    Returns
+    -------
+    int
+        The number of CPU devices.
+
+    Raises
+    ------
+    InputError
+        If JAX has already started with another number of devices.
+
+    Examples
+    --------
+    In a new process:
+
+    >>> import compfed as cf
+    >>> cf.use_all_cores(4)  # doctest: +SKIP
+    4
     """
-    # the cores this process may use, where the system says so
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = cores if count is None else whole(count, "count", 1)
+    wanted = cores if count is None else check_int(count, "count", 1)
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
@@ -157,49 +200,34 @@ def use_all_cores(count: int | None = None) -> int:
 
 
 @contextmanager
-def awake() -> Iterator[None]:
-    """No core sleeps while this lasts, if this process may ask for that."""
+def keep_cores_awake() -> Iterator[None]:
+    """Ask Linux to let no core sleep inside this block, if this process may."""
     try:
-        file = os.open(LATENCY, os.O_WRONLY)
+        file = os.open(CPU_LATENCY_FILE, os.O_WRONLY)
     except OSError:  # not Linux, or not allowed: rounds take longer, and nothing else changes
         yield
         return
     try:
         with suppress(OSError):
-            os.write(file, bytes(4))  # 0 us, until it is closed
+            os.write(file, bytes(4))  # 0 us, until the file is closed
         yield
     finally:
         os.close(file)
 
 
-def hosted(f: Callable[..., np.ndarray], size: int, *arrays: Any) -> Any:
-    """f(*arrays), a vector of `size` numbers, in NumPy and double precision; in a compiled program, by a call back."""
-    if not any(isinstance(a, Array) for a in arrays):
-        return f(*(np.asarray(a, float) for a in arrays))
-    shapes = [np.shape(a) for a in arrays]
-    ends = np.cumsum([0, *(int(np.prod(shape)) for shape in shapes)])
+def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
+    """f(x, t) of the given shape, called with NumPy arrays from a compiled program.
 
-    def call(packed: np.ndarray, _: float) -> np.ndarray:
-        parts = [packed[a:b] for a, b in itertools.pairwise(ends)]
-        return f(*(part.astype(float).reshape(shape) for part, shape in zip(parts, shapes, strict=True)))
-
-    dtype = next(a.dtype for a in arrays if isinstance(a, Array) and jnp.issubdtype(a.dtype, jnp.inexact))
-    return on_host(call, (size,), jnp.concatenate([jnp.ravel(jnp.asarray(a, dtype)) for a in arrays]), 0.0)
-
-
-def on_host(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
-    """f(x, t), called with NumPy arrays while the compiled program waits.
-
-    The call may come in a thread in which double precision is off: JAX would round x on its way there and refuse the
-    answer on its way back. Hence bits travel, not numbers.
+    JAX may make the call in a thread without double precision, where it would round x and refuse the result. Hence the
+    bits travel as whole numbers.
     """
     dtype = np.dtype(x.dtype)
     words = jax.lax.bitcast_convert_type(jnp.append(x, jnp.asarray(t, x.dtype)), jnp.uint32)
 
-    def call(words: Any) -> np.ndarray:
+    def call(words: Array) -> np.ndarray:
         numbers = np.array(words).reshape(-1).view(dtype)
-        answer = np.array(f(numbers[:-1], float(numbers[-1])), dtype).reshape(shape)
-        return answer[..., None].view(np.uint32).reshape(shape + words.shape[1:])
+        result = np.array(f(numbers[:-1], float(numbers[-1])), dtype).reshape(shape)
+        return result[..., None].view(np.uint32).reshape(shape + words.shape[1:])
 
-    answer = jax.ShapeDtypeStruct(shape + words.shape[1:], np.uint32)
-    return jax.lax.bitcast_convert_type(jax.pure_callback(call, answer, words, vmap_method="sequential"), dtype)
+    result = jax.ShapeDtypeStruct(shape + words.shape[1:], np.uint32)
+    return jax.lax.bitcast_convert_type(jax.pure_callback(call, result, words, vmap_method="sequential"), dtype)

@@ -1,22 +1,21 @@
-"""Our own JAX settings where we compute, double precision among them, without changing the caller's."""
+"""The JAX settings that our programs need, double precision among them, without changing the caller's."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import jax
 import numpy as np
 
-from compfed._utils.compilation import keep_programs, make_room
+from compfed._utils.compilation import check_not_forked, enable_disk_cache, limit_programs
 from compfed.errors import InputError
 
 DTYPES = ("float64", "float32")
-# What our programs are written for. A user's own settings would crash them (strict promotion, transfer guards), stop them
-# at numbers that they deal with (debug_nans), or give other random draws.
-SETTINGS: tuple[tuple[Any, Any], ...] = (
+# A caller's own settings would crash our programs (strict promotion, transfer guards), stop them at values that they
+# handle (debug_nans), or change the random draws.
+SETTINGS = (
     (jax.default_prng_impl, "threefry2x32"),
     (jax.threefry_partitionable, True),
     (jax.numpy_dtype_promotion, "standard"),
@@ -27,11 +26,11 @@ SETTINGS: tuple[tuple[Any, Any], ...] = (
     (jax.debug_infs, False),
     (jax.no_tracing, False),
 )
-_here = threading.local()  # JAX's settings are a thread's own
+_thread = threading.local()  # JAX's settings belong to a thread
 
 
-def checked_dtype(dtype: object) -> np.dtype:
-    """The NumPy dtype named by `dtype`, if it is one we compute in."""
+def check_dtype(dtype: object) -> np.dtype:
+    """The NumPy dtype named by `dtype`, if compfed computes in it."""
     try:
         found = np.dtype(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]  # any object; judged below
     except TypeError:
@@ -43,24 +42,25 @@ def checked_dtype(dtype: object) -> np.dtype:
 
 @contextmanager
 def precision(dtype: np.dtype) -> Iterator[None]:
-    """A block in which JAX arrays may have `dtype` and JAX is as our programs expect it."""
-    with our_settings(), jax.enable_x64(dtype == np.float64):
+    """A block in which JAX computes in `dtype` and has our settings."""
+    check_not_forked()
+    with jax_settings(), jax.enable_x64(dtype == np.float64):
         yield
 
 
 @contextmanager
-def our_settings() -> Iterator[None]:
-    """A block in which JAX is as our programs expect it, in the caller's precision. The outermost makes room first."""
-    if getattr(_here, "inside", False):
+def jax_settings() -> Iterator[None]:
+    """A block in which JAX has our settings, in the caller's precision. The outermost one limits the programs first."""
+    if getattr(_thread, "inside", False):
         yield
         return
-    keep_programs()
-    make_room()
+    enable_disk_cache()
+    limit_programs()
     with ExitStack() as stack:
         for setting, value in SETTINGS:
-            stack.enter_context(setting(value))
-        _here.inside = True
+            stack.enter_context(setting(value))  # pyright: ignore[reportArgumentType]  # each takes its own value
+        _thread.inside = True
         try:
             yield
         finally:
-            _here.inside = False
+            _thread.inside = False

@@ -1,4 +1,4 @@
-"""Progress on the error stream: a bar on a terminal, plain lines elsewhere, nothing for what is done in two seconds."""
+"""Progress on the error stream: a bar on a terminal, plain lines elsewhere, nothing for work of less than two seconds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,40 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-QUIET_SECONDS = 2.0  # work shorter than this is not worth a bar
+QUIET_SECONDS = 2.0  # shorter work has no bar
 LINE_SECONDS = 10.0  # without a terminal, at most one line in this time
-WIDTH = 30
+BAR_WIDTH = 30
 
 
 def progress_bar(
     label: str = "", stream: TextIO | None = None, *, quiet: float = QUIET_SECONDS
 ) -> Callable[[int, int], None]:
-    """A function of (done, total) that shows how far a piece of work has come; pass it as `progress=`.
+    """Make a function of (done, total) that shows progress; pass it as ``progress=``.
 
-    A bar on a terminal, plain lines in a pipe or a file; nothing in the first `quiet` seconds.
+    It draws a bar on a terminal and writes plain lines into a pipe or a file.
+
+    Parameters
+    ----------
+    label : str, default=""
+        Text in front of the bar.
+    stream : text file, optional
+        Where to write; the error stream by default.
+    quiet : float, default=2.0
+        Seconds in which nothing is shown.
+
+    Returns
+    -------
+    callable
+        Takes the number of steps done and their total.
+
+    Examples
+    --------
+    >>> import io
+    >>> out = io.StringIO()
+    >>> show = progress_bar("rounds", out, quiet=0)
+    >>> show(5, 5)
+    >>> out.getvalue()
+    'rounds: 5/5, 0 s\\n'
     """
     out = sys.stderr if stream is None else stream
     began = last_line = time.monotonic()
@@ -31,11 +54,10 @@ def progress_bar(
         if now - began < quiet:
             return
         left = (now - began) * (total - done) / max(done, 1)
-        early = now - began < QUIET_SECONDS  # too early to say how long the rest takes
+        early = now - began < QUIET_SECONDS  # too early for an estimate
         when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
         if terminal:
-            full = WIDTH * done // max(total, 1)
-            out.write(f"\r{label:<28.28} [{'#' * full}{'.' * (WIDTH - full)}] {done}/{total}, {when}   ")
+            out.write(f"\r{label:<28.28} {_bar(done, total)} {done}/{total}, {when}   ")
             out.write("\n" if finished else "")
             out.flush()
         elif (finished and shown) or now - last_line >= LINE_SECONDS or (quiet == 0 and not shown):
@@ -44,6 +66,11 @@ def progress_bar(
             out.flush()
 
     return show
+
+
+def _bar(done: int, total: int) -> str:
+    full = BAR_WIDTH * done // max(total, 1)
+    return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}]"
 
 
 class Steps:
@@ -60,19 +87,19 @@ class Steps:
         head = f"[{self.done:>2}/{self.total}] {name}"
         terminal = self.out.isatty()
         elapsed = time.monotonic() - self.began
-        self.out.write(f"\r\033[K{head} " if terminal else f"{head} (after {elapsed:.0f} s)\n")
-        self.out.flush()
+        self._write(f"\r\033[K{head} " if terminal else f"{head} (after {elapsed:.0f} s)\n")
 
         def show(done: int, total: int) -> None:
             if terminal:
-                full = WIDTH * done // max(total, 1)
-                self.out.write(f"\r\033[K{head:<48} [{'#' * full}{'.' * (WIDTH - full)}]")
-                self.out.flush()
+                self._write(f"\r\033[K{head:<48} {_bar(done, total)}")
 
         return show
 
     def finish(self) -> None:
-        """Clear the line, say how long it took."""
+        """Clear the line and write the time that all steps took."""
         clear = "\r\033[K" if self.out.isatty() else ""
-        self.out.write(f"{clear}{self.done} steps in {time.monotonic() - self.began:.0f} s\n")
+        self._write(f"{clear}{self.done} steps in {time.monotonic() - self.began:.0f} s\n")
+
+    def _write(self, text: str) -> None:
+        self.out.write(text)
         self.out.flush()

@@ -14,63 +14,71 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from compfed._utils.validation import is_whole, numbers
+from compfed._utils.arrays import set_readonly
+from compfed._utils.validation import check_numbers, is_int
 from compfed.errors import InputError
 
 T = TypeVar("T")
 _REQUIRED: Any = dataclasses.MISSING
+# The value to keep, and the requirement that the given one does not meet (None if it does).
+Checked = tuple[object, str | None]
 
 
-def _field(default: Any, check: Callable[[Any], tuple[Any, str | None]], static: bool) -> Any:
+# --- fields; they return Any because a field stands for the value it will hold ---
+
+
+def _field(default: Any, check: Callable[[Any], Checked], static: bool) -> Any:
     return dataclasses.field(default=default, metadata={"check": check, "static": static})
 
 
-def _leaf(requirement: str, accepts: Callable[[np.ndarray], Any]) -> Callable[[Any], tuple[Any, str | None]]:
-    def check(value: Any) -> tuple[Any, str | None]:
+def _leaf(default: object, requirement: str, accepts: Callable[[np.ndarray], npt.ArrayLike]) -> Any:
+    def check(value: object) -> Checked:
         if isinstance(value, Tracer):  # has no value yet
             return value, None
         try:
-            array = np.array(numbers(value, ""))  # a copy: what the caller does with his later is his business
+            array = set_readonly(np.array(check_numbers(value, "")))  # a copy: the caller may change theirs
         except InputError:
             return value, requirement
-        array.setflags(write=False)
-        return (float(array) if array.ndim == 0 else array), None if array.size and np.all(
-            accepts(array)
-        ) else requirement
+        fits = array.size and np.all(accepts(array))
+        return (float(array) if array.ndim == 0 else array), None if fits else requirement
 
-    return check
+    return _field(default, check, static=False)
+
+
+def _static(default: object, requirement: str, accepts: Callable[[Any], bool], convert: Callable[[Any], object]) -> Any:
+    def check(value: object) -> Checked:
+        return (convert(value), None) if accepts(value) else (value, requirement)
+
+    return _field(default, check, static=True)
 
 
 def positive(default: Any = _REQUIRED) -> Any:
     """A leaf: a finite number > 0."""
-    return _field(
-        default, _leaf("a finite number > 0", lambda v: (v.ndim == 0) & np.isfinite(v) & (v > 0)), static=False
-    )
+    return _leaf(default, "a finite number > 0", lambda v: (v.ndim == 0) & np.isfinite(v) & (v > 0))
 
 
 def nonnegative(default: Any = _REQUIRED, scalar: bool = False) -> Any:
     """A leaf: a finite number >= 0 (or an array of them, unless it must be a scalar)."""
     requirement = "a finite number >= 0" if scalar else "finite and >= 0"
-    return _field(
-        default, _leaf(requirement, lambda v: np.isfinite(v) & (v >= 0) & (v.ndim == 0 or not scalar)), static=False
-    )
+    return _leaf(default, requirement, lambda v: np.isfinite(v) & (v >= 0) & (v.ndim == 0 or not scalar))
 
 
 def number(default: Any = _REQUIRED) -> Any:
     """A leaf: a number or an array, infinities allowed."""
-    return _field(default, _leaf("a number that is not NaN", lambda v: ~np.isnan(v)), static=False)
+    return _leaf(default, "a number that is not NaN", lambda v: ~np.isnan(v))
 
 
 def seed(default: Any = _REQUIRED) -> Any:
-    """A leaf: a whole number from 0 to 2**32 - 1, kept as such, since not every one of them is a float32."""
+    """A leaf: a whole number from 0 to 2**32 - 1, kept as an integer, since a float32 cannot hold every one of them."""
 
-    def check(value: Any) -> tuple[Any, str | None]:
+    def check(value: Any) -> Checked:
         if isinstance(value, Tracer):
             return value, None
-        whole = is_whole(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
+        whole = is_int(value) or (isinstance(value, (float, np.floating)) and value % 1 == 0)
         fits = whole and 0 <= value < 2**32
         return (np.uint32(value) if fits else value), None if fits else "a whole number from 0 to 2**32 - 1"
 
@@ -78,51 +86,41 @@ def seed(default: Any = _REQUIRED) -> Any:
 
 
 def optional(field: Any, default: Any = None) -> Any:
-    """The same field, which may be left out: None then stands for the default that the class documents."""
+    """A field that may also be None, which then stands for the default that the class documents."""
     check = field.metadata["check"]
     return _field(default, lambda value: (None, None) if value is None else check(value), field.metadata["static"])
 
 
-def _whole(least: int, default: Any) -> Any:
-    def check(value: Any) -> tuple[Any, str | None]:
-        fits = is_whole(value) and value >= least
-        return (int(value) if fits else value), None if fits else f"a whole number >= {least}"
-
-    return _field(default, check, static=True)
-
-
 def count(default: Any = _REQUIRED) -> Any:
     """Static: a whole number >= 1."""
-    return _whole(1, default)
+    return _static(default, "a whole number >= 1", lambda v: is_int(v) and v >= 1, int)
 
 
 def index(default: Any = _REQUIRED) -> Any:
     """Static: a whole number >= 0."""
-    return _whole(0, default)
+    return _static(default, "a whole number >= 0", lambda v: is_int(v) and v >= 0, int)
 
 
 def labels(default: Any = _REQUIRED) -> Any:
     """Static: a sequence of whole numbers, kept as a tuple."""
 
-    def check(value: Any) -> tuple[Any, str | None]:
+    def check(value: object) -> Checked:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
             return value, "a sequence of whole numbers, none of them masked"
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.ndim == 1 and value.size:
-            return tuple(value.tolist()), None
-        listed = value.tolist() if isinstance(value, np.ndarray) else value
-        fits = isinstance(listed, (list, tuple)) and len(listed) > 0 and all(map(is_whole, listed))
-        return (tuple(map(int, listed)) if fits else value), None if fits else "a sequence of whole numbers"
+            return tuple(value.tolist()), None  # of a million coefficients, say: no test of each
+        values = value.tolist() if isinstance(value, np.ndarray) else value
+        if isinstance(values, (list, tuple)) and values and all(map(is_int, values)):
+            return tuple(map(int, values)), None
+        return value, "a sequence of whole numbers"
 
     return _field(default, check, static=True)
 
 
 def choice(*options: str, default: Any = _REQUIRED) -> Any:
     """Static: one of a few words."""
-
-    def check(value: Any) -> tuple[Any, str | None]:
-        return value, None if isinstance(value, str) and value in options else "one of " + ", ".join(map(repr, options))
-
-    return _field(default, check, static=True)
+    requirement = "one of " + ", ".join(map(repr, options))
+    return _static(default, requirement, lambda v: isinstance(v, str) and v in options, str)
 
 
 def part(default: Any = _REQUIRED) -> Any:
@@ -135,24 +133,7 @@ def fixed(default: Any = _REQUIRED) -> Any:
     return _field(default, lambda value: (value, None), static=True)
 
 
-def _check_fields(self: Any) -> None:
-    for f in dataclasses.fields(self):
-        value, requirement = f.metadata["check"](getattr(self, f.name))
-        if requirement is not None:
-            raise InputError(f"{type(self).__name__}({f.name}={value!r}): {f.name} must be {requirement}.")
-        object.__setattr__(self, f.name, value)
-    if hasattr(self, "check"):  # a condition between fields, where a record has one
-        self.check()
-
-
-def _without_checker(cls: str, f: dataclasses.Field) -> str:
-    default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
-    return (
-        f"{cls}.{f.name} does not say what it accepts: a field of a record is made with one of positive(), nonnegative(), "
-        f"number() (numbers that may change without compiling anew), count(), index(), labels(), choice(), fixed() (what "
-        f"shapes the program), part() (another record). Write {f.name}: ... = positive({default}), or another of these; "
-        f"for a fact about the class, leave the annotation out: {f.name} = ..."
-    )
+# --- the decorator ---
 
 
 @dataclass_transform(
@@ -166,18 +147,19 @@ def record(cls: type[T]) -> type[T]:
     fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
     for f in fields:
         if "check" not in f.metadata:
-            raise InputError(_without_checker(cls.__name__, f))
+            raise InputError(_without_check(cls.__name__, f))
     leaves = [f.name for f in fields if not f.metadata["static"]]
-    static_names = [f.name for f in fields if f.metadata["static"]]
+    static = [f.name for f in fields if f.metadata["static"]]
 
-    def flatten(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
-        keyed = [(GetAttrKey(name), getattr(self, name)) for name in leaves]
-        return keyed, tuple(getattr(self, name) for name in static_names)
+    def flatten(self: object) -> tuple[list[tuple[object, object]], tuple[object, ...]]:
+        return [(GetAttrKey(name), getattr(self, name)) for name in leaves], tuple(
+            getattr(self, name) for name in static
+        )
 
-    def unflatten(static: tuple[Any, ...], values: Iterable[Any]) -> Any:
+    def unflatten(static_values: tuple[object, ...], values: Iterable[object]) -> object:
         # JAX rebuilds trees with placeholders in the leaves (axes of vmap, None, ...): these must not be checked
         new = object.__new__(frozen)
-        for name, value in zip([*leaves, *static_names], [*values, *static], strict=True):
+        for name, value in zip([*leaves, *static], [*values, *static_values], strict=True):
             object.__setattr__(new, name, value)
         return new
 
@@ -185,22 +167,44 @@ def record(cls: type[T]) -> type[T]:
     return frozen
 
 
-def is_record(cls: Any) -> bool:
+def _check_fields(self: Any) -> None:
+    for f in dataclasses.fields(self):
+        value, requirement = f.metadata["check"](getattr(self, f.name))
+        if requirement is not None:
+            raise InputError(f"{type(self).__name__}({f.name}={value!r}): {f.name} must be {requirement}.")
+        object.__setattr__(self, f.name, value)
+    if hasattr(self, "check"):  # a condition between fields
+        self.check()
+
+
+def _without_check(cls: str, f: dataclasses.Field) -> str:
+    default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
+    return (
+        f"{cls}.{f.name} does not say what it accepts: a field of a record is made with one of positive(), nonnegative(), "
+        f"number() (numbers that may change without compiling anew), count(), index(), labels(), choice(), fixed() (what "
+        f"shapes the program), part() (another record). Write {f.name}: ... = positive({default}), or another of these; "
+        f"for a fact about the class, leave the annotation out: {f.name} = ..."
+    )
+
+
+def is_record(cls: object) -> bool:
     """Whether a class was made with `record`, so that its constructor checks every field."""
     return isinstance(cls, type) and dataclasses.is_dataclass(cls) and vars(cls).get("__post_init__") is _check_fields
 
 
+# --- values of a record ---
+
+
 def describe(value: Any) -> Any:
-    """The record as plain data: {"name": class, field: value, ...}; used for provenance."""
+    """The record as plain data, for provenance: {"name": class, field: value, ...}."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"name": type(value).__name__, **fields}
     if isinstance(value, (np.ndarray, np.number, jax.Array)):
         return np.asarray(value).tolist()
     if isinstance(value, (tuple, list)):
-        if all(type(item) is int for item in value):  # labels of many coefficients
-            return list(value)
-        return [describe(item) for item in value]
+        whole = all(type(item) is int for item in value)  # labels of many coefficients
+        return list(value) if whole else [describe(item) for item in value]
     plain = value is None or isinstance(value, (str, bool, int, float, dict))
     return value if plain else getattr(value, "__name__", type(value).__name__)
 
@@ -220,18 +224,19 @@ def leaf_names(value: Any) -> list[str]:
     return names
 
 
-def has_leaf(value: Any, name: str) -> bool:
+def has_leaf(value: object, name: str) -> bool:
+    """Whether a record has a number of this name."""
     return name in leaf_names(value)
 
 
-def with_leaf(value: Any, name: str, new: Any) -> Any:
-    """The record with one number changed; checked like any other."""
+def with_leaf(value: Any, name: str, new: object) -> Any:
+    """A copy of the record with one number changed and checked."""
     head, _, tail = name.partition(".")
     if isinstance(value, tuple):
         return tuple(with_leaf(item, tail, new) if i == int(head) else item for i, item in enumerate(value))
     return dataclasses.replace(value, **{head: with_leaf(getattr(value, head), tail, new) if tail else new})
 
 
-def leaves_as_bytes(value: Any) -> tuple[bytes, ...]:
-    """The numbers of a record, to tell whether two of one structure are the same."""
+def leaves_as_bytes(value: object) -> tuple[bytes, ...]:
+    """The numbers of a record as bytes, to compare two records of one structure."""
     return tuple(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(value))

@@ -32,10 +32,10 @@ def short(value: object) -> str:
     return str(value)
 
 
-def shortened(name: str, most: int) -> str:
+def shorten(name: str, most: int) -> str:
     """A long name without its middle: names often differ at their ends.
 
-    >>> shortened("fractal dimension error, worst", 20)
+    >>> shorten("fractal dimension error, worst", 20)
     'fractal di…or, worst'
     """
     tail = (most - 1) // 2

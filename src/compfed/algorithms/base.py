@@ -43,6 +43,7 @@ from compfed.sampling import Scheme
 
 if TYPE_CHECKING:
     from compfed.problem.local_loss import LocalLoss
+    from compfed.problem_spec import ProblemSpec
 
 
 Sampling = Literal["no", "observed", "proved"]
@@ -78,17 +79,6 @@ class Citation:
 
     def _theirs(self, what: str) -> str:
         return f"ours, after {what}" if self.ours or self.reconstructed else what
-
-
-class Task(Protocol):
-    """What an algorithm may know of the problem before it runs on it."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def d(self) -> int: ...
-    @property
-    def regulariser(self) -> Regulariser: ...
 
 
 class Exchange(Protocol):
@@ -177,7 +167,7 @@ class Algorithm(Generic[S, C, D, U]):
             f"give the class a method suggested(cls, bounds, scale)."
         )
 
-    def bind(self, problem: Task, participants: int) -> Self:
+    def bind(self, problem: ProblemSpec, participants: int) -> Self:
         """The algorithm as it will run on `problem` with `participants` clients a round; refuses what cannot work."""
         if participants < problem.n and self.sampling == "no":
             raise InputError(

@@ -21,7 +21,6 @@ from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm, dense
 from compfed.errors import InputError
 from compfed.regularisers import Regulariser
-from compfed.regularisers.coordinate_form import coordinate_form
 
 
 class Shapes(NamedTuple):
@@ -46,9 +45,6 @@ class FlatLoss:
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         size = len(x) if W is None else len(W)
         return jnp.zeros((size, size), x.dtype)
-
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self.hessian(x, W)
 
 
 _known: dict[Any, list[Shapes]] = {}
@@ -141,9 +137,6 @@ class _Prox:
         _must_be_a_model("g.prox", x, self.shape)
         return x
 
-    def form(self, d: int) -> Any:
-        return coordinate_form(self.real, d)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
@@ -177,7 +170,9 @@ class _Walk:
             s, c = after, memory
         self.vector("solution", "the model", self.call(a, "solution", g, s))
         if a.finishes_rounds():
-            self.kept("finish_round", "c", c, self.call(a, "finish_round", g, self.call(a.exchanges[0], "broadcast", g, s), c))
+            self.kept(
+                "finish_round", "c", c, self.call(a, "finish_round", g, self.call(a.exchanges[0], "broadcast", g, s), c)
+            )
         correction = self.call(a, "correction", s, c)
         if correction is not None:
             self.vector("correction", "the correction", correction)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar, overload
 
 from numpy.typing import ArrayLike
 
-from compfed._utils.validation import positive, whole
+from compfed._utils.validation import check_int, check_positive
 from compfed.algorithms.base import Algorithm, Bounds
 from compfed.algorithms.registry import find
 from compfed.errors import InputError
-from compfed.problem_spec import usable
+from compfed.problem_spec import check_lipschitz
 
 if TYPE_CHECKING:
     from compfed.problem import Problem
@@ -28,7 +28,7 @@ def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None) ->
         raise InputError(f"step sizes need a compfed.Problem{subset}; got {type(problem).__name__}.")
     unbounded = at is not None and problem.loss.curvature is None
     L = problem.curvature_at(at)[1] if unbounded else problem.client_lipschitz
-    usable(float(problem.weights @ L), problem.regulariser)
+    check_lipschitz(float(problem.weights @ L), problem.regulariser)
     return Bounds.of(L, problem.weights, problem.strong_convexity, tau, problem.d)
 
 
@@ -72,8 +72,8 @@ def default_steps(
     >>> bool(trace["optimality"][-1] < 1e-6)
     True
     """
-    whole(tau, "tau", 1)
-    positive(scale, "scale")
+    check_int(tau, "tau", 1)
+    check_positive(scale, "scale")
     bounds = lipschitz_bounds(problem, tau, at)
     method = find(algorithm) if isinstance(algorithm, str) else algorithm
     if not (isinstance(method, type) and issubclass(method, Algorithm)):

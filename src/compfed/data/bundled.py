@@ -1,7 +1,7 @@
-"""Real tables cut into sites: three that come with scikit-learn, and two that are read from a folder.
+"""Real tables with the site of every row: three that come with scikit-learn, and two that are read from a folder.
 
-`sites` of a `Table` is the site of every row, so both `from_table(t.X, t.y, t.sites)` and `fit(t.X, t.y, sites=t.sites)`
-work. Features are as published, on their own scales; nothing is downloaded.
+Both `from_table(t.X, t.y, t.sites)` and `fit(t.X, t.y, sites=t.sites)` take a `Table`. Features are as published, on their
+own scales; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import one_of, truth
+from compfed._utils.validation import check_bool, check_choice
 from compfed.data import partition
 from compfed.data.sites import Sites, from_table
 from compfed.errors import InputError
@@ -21,7 +21,16 @@ from compfed.errors import InputError
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, labels and the site of each row."""
+    """A table with the site of each row.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_rows, d)
+    y : ndarray of shape (n_rows,)
+    sites : ndarray of shape (n_rows,)
+    feature_names : tuple of str
+    description : str
+    """
 
     X: np.ndarray
     y: np.ndarray
@@ -31,7 +40,7 @@ class Table:
     __repr__ = shapes_shown
 
     def federation(self) -> Sites:
-        """The table cut into its sites."""
+        """Build the federation of its sites."""
         name = self.description.partition(":")[0]
         return replace(
             from_table(self.X, self.y, self.sites),
@@ -41,11 +50,22 @@ class Table:
 
 
 def breast_cancer(sites: int = 4) -> Table:
-    """Wisconsin diagnostic breast cancer, 569 x 30, label 1 = benign; sites are quantile bins of the mean radius.
+    """Load the Wisconsin diagnostic breast cancer table, 569 x 30, label 1 = benign.
 
-    The split is made, not recorded: it sorts tumours by size, as if clinics saw different stages. Site 0 has the
-    smallest, nearly all benign.
+    The sites are simulated: quantile bins of the mean radius, as if clinics saw different stages. Site 0 has the smallest
+    tumours, nearly all benign.
 
+    Parameters
+    ----------
+    sites : int, default=4
+        The number of sites.
+
+    Returns
+    -------
+    Table
+
+    Examples
+    --------
     >>> table = breast_cancer()
     >>> table.X.shape, np.bincount(table.sites).tolist()
     ((569, 30), [143, 142, 142, 142])
@@ -55,23 +75,34 @@ def breast_cancer(sites: int = 4) -> Table:
     loaded: Any = load_breast_cancer()
     names = tuple(str(name) for name in loaded.feature_names)
     where = partition.by_column(loaded.data[:, names.index("mean radius")], bins=sites)
-    text = f"breast_cancer: 569 tumours, label 1 = benign; {sites} sites, quantile bins of the mean radius (made)"
+    text = f"breast_cancer: 569 tumours, label 1 = benign; {sites} sites, quantile bins of the mean radius (simulated)"
     return Table(loaded.data, loaded.target, where, names, text)
 
 
 def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
-    """Disease progression of 442 diabetes patients, 442 x 10, a number to predict; sites are age bands or the sexes.
+    """Load the diabetes table, 442 x 10: disease progression after a year, a number to predict.
 
-    Both come from a recorded column. Features are centred and scaled as scikit-learn ships them; the site column stays
-    among them, and "sex" is therefore constant within a site of that split.
+    The sites come from a recorded column. Features are centred and scaled as in scikit-learn. The site column stays among
+    them, so "sex" is constant within a site of that split.
 
+    Parameters
+    ----------
+    sites : {"age", "sex"}, default="age"
+        Four age bands, or the two sexes.
+
+    Returns
+    -------
+    Table
+
+    Examples
+    --------
     >>> table = diabetes()
     >>> dict(zip(*map(np.ndarray.tolist, np.unique(table.sites, return_counts=True)), strict=True))
     {'19-39': 117, '40-49': 97, '50-59': 125, '60-79': 103}
     """
     from sklearn.datasets import load_diabetes
 
-    one_of(sites, "sites", ("age", "sex"))
+    check_choice(sites, "sites", ("age", "sex"))
     loaded: Any = load_diabetes()
     raw: Any = load_diabetes(scaled=False)
     column = raw.data[:, raw.feature_names.index(sites)]
@@ -84,15 +115,33 @@ def diabetes(sites: Literal["age", "sex"] = "age") -> Table:
 
 
 def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
-    """Handwritten digits, 1797 x 64 pixels from 0 to 16, ten classes; sites have Dirichlet(alpha) shares of each class.
+    """Load the handwritten digits, 1797 x 64 pixels from 0 to 16, ten classes.
 
-    The split is made: `partition.dirichlet(y, sites, alpha, seed, min_rows=10)`.
+    The sites are simulated, with label skew: ``partition.dirichlet(y, sites, alpha, seed, min_rows=10)``.
+
+    Parameters
+    ----------
+    sites : int, default=10
+        The number of sites.
+    alpha : float, default=0.3
+        Of the Dirichlet distribution: a small alpha is a strong skew.
+    seed : int, default=0
+
+    Returns
+    -------
+    Table
+
+    Examples
+    --------
+    >>> table = digits(sites=5)
+    >>> table.X.shape, len(np.unique(table.sites))
+    ((1797, 64), 5)
     """
     from sklearn.datasets import load_digits
 
     loaded: Any = load_digits()
     where = partition.dirichlet(loaded.target, sites, alpha, seed, min_rows=10)
-    text = f"digits: 1797 images of 8 x 8 pixels; {sites} sites with Dirichlet({alpha}) label shares (made)"
+    text = f"digits: 1797 images of 8 x 8 pixels; {sites} sites with Dirichlet({alpha}) label shares (simulated)"
     return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
 
 
@@ -108,15 +157,31 @@ HEART_FILES = {
 
 
 def heart(folder: str | Path) -> Table:
-    """UCI heart disease, 740 x 13, label 1 = disease (num > 0); sites are the four hospitals that recorded it.
+    """Read the UCI heart disease table, 740 x 13, label 1 = disease (num > 0), recorded by four hospitals.
 
-    slope, ca and thal are left out, being mostly missing, then rows with a missing value; cp and restecg become one
-    column per level but the first. In Switzerland chol is 0 throughout, which means that it was not measured.
+    The columns slope, ca and thal are left out, because they are mostly missing, and then rows with a missing value. cp
+    and restecg become one column per level but the first. In Switzerland chol is 0 throughout: it was not measured.
 
-    - `folder`: holds processed.cleveland.data, processed.hungarian.data, processed.switzerland.data, processed.va.data.
+    Parameters
+    ----------
+    folder : path
+        Holds processed.cleveland.data, processed.hungarian.data, processed.switzerland.data and processed.va.data.
 
-    Reference: Janosi, Steinbrunn, Pfisterer, Detrano, "Heart Disease", UCI, 1989, doi 10.24432/C52P4X; the same rows
-    and columns as Fed-Heart-Disease of FLamby (du Terrail et al., NeurIPS 2022).
+    Returns
+    -------
+    Table
+        The sites are the hospitals.
+
+    References
+    ----------
+    Janosi, Steinbrunn, Pfisterer, Detrano, "Heart Disease", UCI, 1989, doi 10.24432/C52P4X. Rows and columns are those of
+    Fed-Heart-Disease of FLamby (du Terrail et al., NeurIPS 2022).
+
+    Examples
+    --------
+    >>> table = heart("data/heart")  # doctest: +SKIP
+    >>> table.X.shape  # doctest: +SKIP
+    (740, 13)
     """
     X, y, where = [], [], []
     for hospital, (name, complete) in HEART_FILES.items():
@@ -177,21 +242,40 @@ def a9a(
     drop_site_columns: bool = False,
     file: Literal["a9a", "a9a.t"] = "a9a",
 ) -> Table:
-    """UCI Adult in the binary encoding of LIBSVM, 32561 x 123, label +1 = income over 50,000 dollars.
+    """Read UCI Adult in the binary encoding of LIBSVM, 32561 x 123, label +1 = income over 50,000 dollars.
 
-    Sites are the 14 occupations (or 8 work classes) read off the columns that encode them, and "missing" where none
-    is set: strong skew of labels and of sizes.
+    The sites are the 14 occupations (or 8 work classes) read from the columns that encode them, and "missing" where none
+    is set. Labels and sizes are strongly skewed.
 
-    - `folder`: holds the file `a9a` (or `a9a.t`, the 16281 rows of the test set).
-    - `drop_site_columns`: leave out the columns that encode the site, each of which is constant within a site.
+    Parameters
+    ----------
+    folder : path
+        Holds the file.
+    sites : {"occupation", "workclass"}, default="occupation"
+    drop_site_columns : bool, default=False
+        Leave out the columns that encode the site, each of which is constant within a site.
+    file : {"a9a", "a9a.t"}, default="a9a"
+        "a9a.t" has the 16281 rows of the test set.
 
-    Reference: Kohavi, Becker, "Adult", UCI, 1996, doi 10.24432/C5XW20; encoding by Platt, on LIBSVM's data page.
+    Returns
+    -------
+    Table
+
+    References
+    ----------
+    Kohavi, Becker, "Adult", UCI, 1996, doi 10.24432/C5XW20; encoding by Platt, on LIBSVM's data page.
+
+    Examples
+    --------
+    >>> table = a9a("data")  # doctest: +SKIP
+    >>> table.X.shape  # doctest: +SKIP
+    (32561, 123)
     """
     from sklearn.datasets import load_svmlight_file
 
-    one_of(sites, "sites", tuple(A9A_SITES))
-    one_of(file, "file", ("a9a", "a9a.t"))
-    truth(drop_site_columns, "drop_site_columns")
+    check_choice(sites, "sites", tuple(A9A_SITES))
+    check_choice(file, "file", ("a9a", "a9a.t"))
+    check_bool(drop_site_columns, "drop_site_columns")
     path = _present(folder, file, "a9a, https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary.html#a9a")
     try:
         loaded: Any = load_svmlight_file(str(path), n_features=sum(A9A_GROUPS.values()))

@@ -1,13 +1,7 @@
-"""One file as a table, and the columns of tables that shall be one: read, agreed on, and turned into numbers.
+"""Federations from files: CSV and Parquet through pandas, and svmlight; also the table of one site, for its own node.
 
-A CSV file as a pandas DataFrame, if it is a table: one name per column, and as many fields in every line.
-
-pandas alone takes a line with one field more than the header for a line that begins with a row's name, fills up a shorter
-one with holes, and calls a second column `y` "y.1". Each of these puts numbers under the wrong name.
-
-Federations from files: one per site, or one table with a column that names the site.
-
-The table of one site, from one file. What is wrong with it is said twice: in full to its owner, and without a value.
+A table is read in three steps: `_read_dataframe` (one name per column, as many fields in every line), `_feature_columns`
+(the same columns in every file) and `_numbers` (finite numbers only).
 """
 
 from __future__ import annotations
@@ -16,253 +10,48 @@ import csv
 import lzma
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_words, check_written_out, one_of, whole
+from compfed._utils.validation import check_choice, check_dense_size, check_distinct_names, check_int
+from compfed.data.columns import as_row_labels, check_column_names, column_as_floats, is_numeric, parse_float
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.data.validation import as_float, check_names, check_no_category, one_per_row
 from compfed.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from compfed.data.columns import ColumnLike
 
 Format = Literal["csv", "parquet"]
 Names = str | Sequence[str]
+Paths = str | Path | Sequence[str | Path]
+Options = Mapping[str, Any]  # of pandas.read_csv or read_parquet
 
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
-# What readers of files raise, their decompressors included, when a file is not what its name says.
+TABLE_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
+SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
+BYTES_PER_COLUMN = 100  # its name, mean and spread
+# raised by readers, decompressors included, when a file is not what its name says
 UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
-
-
-def read_frame(path: Path, format: Format, read: dict[str, Any]) -> Any:
-    """The file as a pandas DataFrame whose columns have words for names."""
-    extra, what = ("pandas", "CSV") if format == "csv" else ("parquet", "Parquet")
-    try:
-        import pandas as pd
-
-        frame = pd.read_parquet(path, **read) if format == "parquet" else read_table(path, read)
-    except ImportError:
-        raise MissingExtra(
-            "pandas" + (" with pyarrow" if extra == "parquet" else ""), extra, f"Reading {what}"
-        ) from None
-    except InputError:
-        raise
-    except UNREADABLE as problem:
-        raise InputError(f"{path.name} cannot be read as {what}: {first_line(problem)}") from None
-    check_names(path.name, frame.columns)
-    return frame.set_axis([str(c) for c in frame.columns], axis=1)
-
-
-def agreed(
-    frames: dict[Path, Any], aside: Sequence[str], chosen: Sequence[str] | None, drop: Sequence[str]
-) -> list[str]:
-    """The feature columns that every file has, in the order of the first; refuses a file that differs."""
-    first, frame = next(iter(frames.items()))
-    for name in drop:
-        if not any(name in other.columns for other in frames.values()):
-            raise InputError(f"drop={name!r}: no file has this column; {first.name} has {_some(frame.columns)}.")
-    left_out = {*aside, *drop}
-    columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
-    if not columns or left_out.intersection(columns):
-        raise InputError(
-            f"features={_some(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
-            f"may be the label, the site or dropped ({_some(sorted(left_out))})."
-        )
-    nameless = [c for c in columns if c.startswith("Unnamed: ")]
-    if nameless and chosen is None:
-        raise InputError(
-            f"{first.name} has a column without a name, {nameless[0]!r}, as a table has that was written with its row "
-            f"numbers. Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
-        )
-    for path, other in frames.items():
-        missing = [c for c in [*aside, *columns] if c not in other.columns]
-        if missing:
-            spaced = [c for c in other.columns if c.strip() == missing[0].strip()]
-            hint = (
-                f" Or is {spaced[0]!r} meant? Read with skipinitialspace=True, or give the name as it is."
-                if spaced
-                else ""
-            )
-            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_some(other.columns)}.{hint}")
-        extra = [c for c in other.columns if c not in left_out and c not in columns]
-        if extra and chosen is None:
-            raise InputError(
-                f"{path.name} has a column {extra[0]!r} that {first.name} has not; all files need the same columns. "
-                f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
-            )
-    return columns
-
-
-def numbers(path: Path, column: Any, feature: bool) -> np.ndarray:
-    """One column as floats; refuses words and holes, naming the first."""
-    way_out = f", or leave the column out with drop={column.name!r}." if feature else "."
-    check_no_category(column, path.name, column.name)
-    empty = column.isna().to_numpy()
-    values = np.full(len(column), np.nan)
-    if is_numeric(column):
-        values = column.to_numpy(float, na_value=np.nan)
-    else:
-        for i in np.flatnonzero(~empty):
-            value = column.iloc[i]
-            number = as_float(value)
-            if number is None:
-                raise InputError(
-                    f"{path.name}: column {column.name!r} has {value!r} in row {i} (the first is 0), which is not a "
-                    f"number. Encode it as numbers{way_out}"
-                )
-            values[i] = number
-    bad = ~np.isfinite(values)
-    if bad.any():
-        raise InputError(
-            f"{path.name}: column {column.name!r} has {bad.sum()} missing or infinite value(s), the first in row "
-            f"{bad.argmax()} (the first is 0). Drop these rows, impute them{way_out}"
-        )
-    return values
-
-
-def is_numeric(column: Any) -> bool:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    return is_numeric_dtype(column) or is_bool_dtype(column)
-
-
-def listed(names: Names) -> list[str]:
-    listed = in_list(names)
-    for name in listed:
-        if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
-    return listed
-
-
-def in_list(given: Any) -> list[Any]:
-    return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
-
-
-def format_of(path: Path) -> Format:
-    if ending_of(path, ENDINGS["csv"]):
-        return "csv"
-    if ending_of(path, ENDINGS["parquet"]):
-        return "parquet"
-    raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
-
-
-def ending_of(path: Path, endings: Sequence[str]) -> str:
-    """The ending that the name of the file has, in capitals or not; "" for none of them."""
-    return next((path.name[-len(ending) :] for ending in endings if path.name.lower().endswith(ending)), "")
-
-
-def first_line(problem: BaseException) -> str:
-    if isinstance(problem, OverflowError):
-        return "a feature index is too large; the largest there can be is 2147483647"
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-
-
-def _some(names: Iterable[Any]) -> str:
-    return join_names([str(name) for name in names], most=12)
-
-
-# Options of pandas.read_csv that say how lines are cut into fields, and so what the header says.
-CUTTING = (
+# options of pandas.read_csv that decide how lines are cut into fields, and so what the header is
+FIELD_OPTIONS = (
     "comment", "compression", "delimiter", "doublequote", "encoding", "encoding_errors", "engine", "escapechar",
     "quotechar", "quoting", "sep", "skip_blank_lines", "skipinitialspace", "skiprows",
 )  # fmt: skip
+UNCHECKED_OPTIONS = {"comment", "on_bad_lines", "skipfooter", "nrows", "dialect", "lineterminator"}
+PUBLIC_WAY_OUT = (
+    "Encode words as numbers and drop or impute what is missing, in the same way at every site; or leave the column out, "
+    "at every site."
+)
 
 
-def read_table(path: Path, read: dict[str, Any]) -> Any:
-    """The DataFrame of a CSV file; `read` are options of pandas.read_csv."""
-    import pandas as pd
-
-    # before 3.1 pandas' default may be off by the last bit, and only its C reader can be asked for more
-    old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
-    exact = {"float_precision": "round_trip"} if old and "engine" not in read else {}
-    given: dict[str, Any] = {"index_col": False} | exact | read  # no column is the rows' names unless somebody says so
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            frame = pd.read_csv(path, **given)
-        except pd.errors.ParserError:
-            _check_lines(path, read)
-            raise
-    lost = any(issubclass(w.category, pd.errors.ParserWarning) and "loss of data" in str(w.message) for w in caught)
-    hole = frame.shape[1] and frame.iloc[:, -1].isna().any()  # a line that is too short lacks its last field
-    if lost or hole or "usecols" in read:
-        _check_lines(path, read)
-    if lost:
-        raise InputError(f"{path.name} has lines with more fields than its header; mend them, or name all columns.")
-    for w in caught:
-        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    _check_header(path, read)
-    ended = [c for c in frame.columns[-1:] if str(c).startswith("Unnamed: ") and frame[c].isna().all()]
-    return frame.drop(columns=ended)  # every line, the header too, ends with a delimiter: there is no such column
-
-
-def _check_header(path: Path, read: dict[str, Any]) -> None:
-    """Refuse a name that stands twice in the file: pandas gives the second one another name."""
-    import pandas as pd
-
-    row = read.get("header", 0)
-    if "names" in read or not (row == "infer" or isinstance(row, int)):
-        return
-    row = 0 if row == "infer" else int(row)
-    cutting = {name: value for name, value in read.items() if name in CUTTING}
-    top = pd.read_csv(path, header=None, nrows=row + 1, dtype=str, keep_default_na=False, **cutting)
-    check_names(path.name, [name for name in top.iloc[row] if isinstance(name, str) and name.strip()])
-
-
-def _check_lines(path: Path, read: dict[str, Any]) -> None:
-    """Refuse the first line whose number of fields is not that of the first one, where that can be told."""
-    header = "names" not in read and read.get("header", 0) is not None
-    names_of_rows = read.get("index_col") not in (None, False)
-    try:
-        lines = _lines(path, read)
-        _, first = next(lines, (0, []))
-        width = len(first)
-        for place, (number, fields) in enumerate(lines):
-            if place == 0 and header and names_of_rows and len(fields) == width + 1:
-                width += 1  # the column of row names has no name itself
-            fits = len(fields) == width or (len(fields) > width and not any(f.strip() for f in fields[width:]))
-            if not fits:  # a delimiter at the end of a line adds nothing; all else does
-                raise InputError(
-                    f"{path.name}: line {number} has {len(fields)} field(s), {'the header' if header else 'the first line'} "
-                    f"{len(first)} ({', '.join(first[:8])}{', ...' if len(first) > 8 else ''}): which column each value belongs "
-                    f"to cannot be told. Mend the line; a value that holds {_separator(read)!r} itself needs quotes around it."
-                )
-    except (csv.Error, UnicodeError, OSError):  # pandas reads more than this does, and says itself what is wrong
-        return
-
-
-def _separator(read: dict[str, Any]) -> Any:
-    return read.get("sep", read.get("delimiter", ","))
-
-
-def _lines(path: Path, read: dict[str, Any]) -> Iterator[tuple[int, list[str]]]:
-    """The lines of the file, numbered from 1 and cut into fields; none where the options are beyond this."""
-    from pandas.io.common import get_handle
-
-    sep, skipped = _separator(read), read.get("skiprows", 0)
-    if not (isinstance(sep, str) and len(sep) == 1 and isinstance(skipped, int)) or set(read) & {
-        "comment", "on_bad_lines", "skipfooter", "nrows", "dialect", "lineterminator",
-    }:  # fmt: skip
-        return
-    quotes = {
-        name: read[name] for name in ("quotechar", "doublequote", "escapechar", "skipinitialspace") if name in read
-    }
-    compression, encoding = read.get("compression", "infer"), read.get("encoding") or "utf-8"
-    with get_handle(path, "r", encoding=encoding, compression=compression) as handles:
-        reader = csv.reader(handles.handle, delimiter=sep, **quotes)  # pyright: ignore[reportArgumentType]  # text, opened as such
-        for fields in reader:
-            if reader.line_num > skipped and any(f.strip() for f in fields):
-                yield reader.line_num, fields
-
-
-Paths = str | Path | Sequence[str | Path]
-
-ALL_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
-SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
-NAME = 100  # bytes of a column's name, mean and spread
+# --- federations ---
 
 
 def from_files(
@@ -273,19 +62,42 @@ def from_files(
     *,
     site: str | None = None,
     format: Format | None = None,
-    **read: Any,
+    **read: object,
 ) -> Sites:
-    """A federation from CSV or Parquet files: one site per file, named by the file without its ending.
+    """Read a federation from CSV or Parquet files: one site per file, named by the file without its ending.
 
-    All files need the same columns; their order may differ, the first file's is kept. Everything must be a number.
+    All files need the same columns. Their order may differ; that of the first file is kept. All values must be numbers.
 
-    - `paths`: files, or a folder, which stands for all its .csv, .csv.gz and .parquet files in the order of their names.
-    - `label`: the column of labels, or several for several outputs.
-    - `features`: the columns to use; without it, all but `label`, `site` and `drop`.
-    - `site`: a column that names the site of each row; the files are then parts of one table.
-    - `format`: "csv" or "parquet"; without it, by the ending of each file.
-    - `read`: passed on to pandas.read_csv or read_parquet, such as sep=";" or na_values="?".
+    Parameters
+    ----------
+    paths : path or list of paths
+        Files, or a folder, which stands for all its .csv, .csv.gz and .parquet files in the order of their names.
+    label : str or list of str
+        The column of labels; several columns are several outputs.
+    features : str or list of str, optional
+        The columns to use; all but ``label``, ``site`` and ``drop`` by default.
+    drop : str or list of str, default=()
+        Columns to leave out.
+    site : str, optional
+        A column that names the site of each row. The files are then parts of one table.
+    format : {"csv", "parquet"}, optional
+        By the ending of each file by default.
+    **read
+        Passed on to ``pandas.read_csv`` or ``read_parquet``, such as ``sep=";"`` or ``na_values="?"``.
 
+    Returns
+    -------
+    Sites
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read as a table of numbers. The message names the file, the column and the row.
+    MissingExtra
+        If pandas (or pyarrow, for Parquet) is not installed.
+
+    Examples
+    --------
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
     >>> for town, rows in {"rome": "50,1\\n61,0\\n", "oslo": "70,1\\n"}.items():
@@ -295,7 +107,7 @@ def from_files(
     (('oslo', 'rome'), ('age',), [1, 2])
     >>> folder.cleanup()
     """
-    labels, aside = listed(() if label is None else label), listed(drop)
+    labels, dropped = _names(() if label is None else label), _names(drop)
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if site is not None and not isinstance(site, str):
@@ -303,54 +115,103 @@ def from_files(
     if site == "":
         raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
-        one_of(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
-    files = _expanded(paths, ENDINGS[format] if format else ALL_ENDINGS)
-    frames = {path: read_frame(path, format or format_of(path), read) for path in files}
-    chosen = None if features is None else listed(features)
-    columns = agreed(frames, [*labels, *listed(site or ())], chosen, aside)
-    X = [np.column_stack([numbers(path, frame[c], True) for c in columns]) for path, frame in frames.items()]
-    Y = [np.column_stack([numbers(path, frame[c], False) for c in labels]) for path, frame in frames.items()]
-    Y = [y[:, 0] for y in Y] if isinstance(label, str) else Y
+        check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
+    files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
+    frames = {path: _read_dataframe(path, format or _format(path), read) for path in files}
+    chosen = None if features is None else _names(features)
+    columns = _feature_columns(frames, [*labels, *_names(site or ())], chosen, dropped)
+    X = [_numbers(path, frame, columns, droppable=True) for path, frame in frames.items()]
+    Y = [_labels(path, frame, label) for path, frame in frames.items()]
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
     if site is None:
-        return from_arrays(X, Y, _site_names(files, ALL_ENDINGS), source, columns=columns)
-    parts = [frame[site] for frame in frames.values()]
-    if not all(is_numeric(part) for part in parts):
+        return from_arrays(X, Y, _site_names(files, TABLE_ENDINGS), source, columns=columns)
+    parts = [_column(frame, site) for frame in frames.values()]
+    if not all(map(is_numeric, parts)):
         parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
     where = np.concatenate([part.to_numpy(object) for part in parts])
     return replace(from_table(np.concatenate(X), np.concatenate(Y), where), source=source, columns=tuple(columns))
 
 
 def from_csv(
-    path: str | Path, label: Names, site: str, features: Names | None = None, drop: Names = (), **read: Any
+    path: str | Path, label: Names, site: str, features: Names | None = None, drop: Names = (), **read: object
 ) -> Sites:
-    """A federation from one CSV file with a column `site` that says at which site each row lives.
+    """Read a federation from one CSV file with a column that names the site of each row.
 
-    The rest is as in `from_files`.
+    Parameters
+    ----------
+    path : path
+        The file.
+    label : str or list of str
+        The column of labels; several columns are several outputs.
+    site : str
+        The column that names the site of each row.
+    features : str or list of str, optional
+        The columns to use; all but ``label``, ``site`` and ``drop`` by default.
+    drop : str or list of str, default=()
+        Columns to leave out.
+    **read
+        Passed on to ``pandas.read_csv``.
+
+    Returns
+    -------
+    Sites
+
+    See Also
+    --------
+    from_files : one file per site, or several files with a site column.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name, "all.csv")
+    >>> _ = path.write_text("town,age,ill\\nrome,50,1\\noslo,70,1\\nrome,61,0\\n")
+    >>> from_csv(path, label="ill", site="town")
+    Sites(2 site(s), 3 rows, 1 columns: 'oslo' (1), 'rome' (2))
+    >>> folder.cleanup()
     """
     return from_files([path], label, features, drop, site=site, format="csv", **read)
 
 
-def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) -> Sites:
-    """A federation from files of lines `label index:value ...` (svmlight, LIBSVM): one file per site.
+def from_svmlight(paths: Paths, sites: ColumnLike | None = None, features: int | None = None) -> Sites:
+    """Read a federation from files of lines ``label index:value ...`` (svmlight, LIBSVM): one file per site.
 
     Indices count from 1, or from 0 when any file has an index 0.
 
-    - `sites`: the site of each row; the files are then parts of one table.
-    - `features`: how many columns there are, where the last ones may be empty in all files; without it, the largest
-      index says.
+    Parameters
+    ----------
+    paths : path or list of paths
+        Files, or a folder, which stands for all its .svmlight, .libsvm and .svm files in the order of their names.
+    sites : array-like of shape (n_rows,), optional
+        The site of each row. The files are then parts of one table.
+    features : int, optional
+        The number of columns; the largest index by default.
+
+    Returns
+    -------
+    Sites
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name, "north.svm")
+    >>> _ = path.write_text("1 1:0.5 3:2\\n-1 2:1\\n")
+    >>> from_svmlight(path).features[0].tolist()
+    [[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]]
+    >>> folder.cleanup()
     """
     from sklearn.datasets import load_svmlight_files
 
     if features is not None:
-        whole(features, "features", 1, " It is how many columns there are.")
-    files = _expanded(paths, SVMLIGHT_ENDINGS)
+        check_int(features, "features", 1, " It is how many columns there are.")
+    files = _expand(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
     except UNREADABLE as problem:
-        _blame_svmlight(files, features)
-        raise InputError(f"{', '.join(path.name for path in files)}: {first_line(problem)}") from None
-    _check_size(files, loaded[::2], features)
+        _name_unreadable_svmlight(files, features)
+        raise InputError(f"{', '.join(path.name for path in files)}: {_first_line(problem)}") from None
+    _check_svmlight_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
     source = {"name": "from_svmlight", "files": [path.name for path in files]}
     if sites is None:
@@ -358,39 +219,106 @@ def from_svmlight(paths: Paths, sites: Any = None, features: int | None = None) 
     return replace(from_table(np.concatenate(X), np.concatenate(Y), sites), source=source)
 
 
-def _check_size(files: Sequence[Path], loaded: Sequence[Any], features: int | None) -> None:
-    """Refuse a table too large to write out, before it is: a single large index makes it as wide as that."""
+def _check_svmlight_size(files: Sequence[Path], loaded: Sequence[Any], features: int | None) -> None:
+    """Refuse a table too large to write out before it is: one large index makes it as wide as that."""
     rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
     if features is not None:
-        check_written_out((rows, width), f"features={features}", "Give fewer features, or fewer rows.", NAME)
-    widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
-    check_written_out(
-        (rows, width), f"{files[widest].name} has the largest feature index, so there are {width} columns",
-        "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
-        "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are.", NAME,
-    )  # fmt: skip
+        what, way_out = f"features={features}", "Give fewer features, or fewer rows."
+    else:
+        widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
+        what = f"{files[widest].name} has the largest feature index, so there are {width} columns"
+        way_out = (
+            "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
+            "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are."
+        )
+    check_dense_size((rows, width), what, way_out, BYTES_PER_COLUMN)
 
 
-def _blame_svmlight(files: Sequence[Path], features: int | None) -> None:
-    """Refuse the first file that cannot be read alone, which the loader of many does not name."""
+def _name_unreadable_svmlight(files: Sequence[Path], features: int | None) -> None:
+    """Refuse the first file that cannot be read alone: the loader of many files does not name it."""
     from sklearn.datasets import load_svmlight_file
 
     for path in files:
         try:
             load_svmlight_file(str(path), n_features=features)
         except UNREADABLE as problem:
-            raise InputError(f"{path.name} cannot be read as svmlight: {first_line(problem)}") from None
+            raise InputError(f"{path.name} cannot be read as svmlight: {_first_line(problem)}") from None
 
 
-def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
+# --- the table of one site ---
+
+
+class TableError(InputError):
+    """A site's table cannot be used. The message is for the site's owner and may quote a value.
+
+    `public_reason` may leave the site: it names columns, and no value.
+    """
+
+    def __init__(self, reason: str, public_reason: str):
+        super().__init__(reason)
+        self.public_reason = public_reason
+
+
+def read_site(
+    path: Path, label: Names, features: Sequence[str] | None = None, drop: Sequence[str] = ()
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """(rows, labels, columns) of a CSV or Parquet file. A single column of labels may hold words, which are classes."""
+    frame, labels = None, _names(label)
+    try:
+        if not path.exists():
+            raise InputError(f"there is no file {path}; mend `data` in site.toml, or put the table there.")
+        frame = _read_dataframe(path, _format(path), {})
+        columns = _feature_columns({path: frame}, labels, features, drop)
+        A = _numbers(path, frame, columns, droppable=True)
+        if len(labels) > 1 or _all_numbers(_column(frame, labels[0])):
+            return A, _labels(path, frame, label), tuple(columns)
+        what = f"{path.name}: column {labels[0]!r}"
+        y = as_row_labels(f"{what} needs a label for every row", _column(frame, labels[0]).to_numpy()).astype(str)
+        check_distinct_names(f"{what} has the classes of rows", np.unique(y))
+        return A, y, tuple(columns)
+    except InputError as problem:
+        raise TableError(str(problem), _public_reason(frame, labels, features, drop)) from None
+
+
+def _all_numbers(column: pd.Series) -> bool:
+    return is_numeric(column) or all(parse_float(value) is not None for value in column.unique())
+
+
+def _public_reason(
+    frame: pd.DataFrame | None, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]
+) -> str:
+    """The reason why a table cannot be used, column by column, without a value of it."""
+    if frame is None:
+        return "its table cannot be read; `compfed site check` says why there."
+    others = [c for c in frame.columns if c not in drop and c not in labels] if features is None else [*features]
+    wanted = [*others, *labels]
+    present = [c for c in wanted if c in frame.columns]
+    reasons = {
+        "it has no column": [c for c in wanted if c not in present],
+        "words in column": [c for c in present if c not in labels and not _all_numbers(_column(frame, c))],
+        "values missing in column": [c for c in present if _column(frame, c).isna().any()],
+    }
+    found = [f"{what} {join_names([repr(c) for c in names])}" for what, names in reasons.items() if names]
+    return (
+        f"{'; '.join(found)}. {PUBLIC_WAY_OUT}"
+        if found
+        else "its table cannot be used; `compfed site check` says why there."
+    )
+
+
+# --- files and names ---
+
+
+def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
+    """The files named, folders replaced by the files in them."""
     files = []
-    given = in_list(paths)
+    given = _as_list(paths)
     for path in given:
         if not isinstance(path, (str, Path)):
             raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")
     for path in map(Path, given):
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if ending_of(p, endings))
+            inside = sorted(p for p in path.iterdir() if _ending(p, endings))
             if not inside:
                 kinds = ", ".join(endings[:-1]) + (" or " if endings[1:] else "") + endings[-1]
                 raise InputError(f"the folder {path} has no {kinds} file; name the files one by one.")
@@ -405,77 +333,220 @@ def _expanded(paths: Any, endings: Sequence[str]) -> list[Path]:
 
 
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
-    names = [path.name.removesuffix(ending_of(path, endings)) for path in files]
     seen: dict[str, Path] = {}
-    for path, name in zip(files, names, strict=True):
+    for path in files:
+        name = path.name.removesuffix(_ending(path, endings))
         if name in seen:
             raise InputError(f"{seen[name]} and {path} would both be site {name!r}; rename one of them.")
         seen[name] = path
-    return names
+    return list(seen)
 
 
-WAY_OUT = (
-    "Encode words as numbers and drop or impute what is missing, in the same way at every site; or leave the column out, "
-    "at every site."
-)
+def _format(path: Path) -> Format:
+    if _ending(path, ENDINGS["csv"]):
+        return "csv"
+    if _ending(path, ENDINGS["parquet"]):
+        return "parquet"
+    raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
 
 
-class UnfitRows(InputError):
-    """A table that cannot be used. `told` says why in words that may leave the site: columns are named, no value is."""
-
-    def __init__(self, reason: str, told: str):
-        super().__init__(reason)
-        self.told = told
+def _ending(path: Path, endings: Sequence[str]) -> str:
+    """The one of the endings that a file name has, in capitals or not; "" for none."""
+    return next((path.name[-len(ending) :] for ending in endings if path.name.lower().endswith(ending)), "")
 
 
-def read_site(
-    path: Path, label: str | Sequence[str], features: Sequence[str] | None = None, drop: Sequence[str] = ()
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """(rows, labels, columns) of a CSV or Parquet file. One column of labels may hold words: they are classes then."""
-    frame, labels = None, listed(label)
-    try:
-        if not path.exists():
-            raise InputError(f"there is no file {path}; mend `data` in site.toml, or put the table there.")
-        frame = read_frame(path, format_of(path), {})
-        columns = agreed({path: frame}, labels, features, drop)
-        A = np.column_stack([numbers(path, frame[c], True) for c in columns])
-        if len(labels) == 1 and not _all_numbers(frame[labels[0]]):
-            y = one_per_row(
-                f"{path.name}: column {labels[0]!r} needs a label for every row", frame[labels[0]].to_numpy()
-            )
-            y = y.astype(str)
-            check_words(f"{path.name}: column {labels[0]!r} has the classes of rows", np.unique(y))
-        else:
-            y = np.column_stack([numbers(path, frame[c], False) for c in labels])
-            y = y[:, 0] if isinstance(label, str) else y
-        return A, y, tuple(columns)
-    except InputError as problem:
-        raise UnfitRows(str(problem), _told(frame, labels, features, drop)) from None
+def _as_list(given: Any) -> list[Any]:
+    return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
 
 
-def _all_numbers(column: Any) -> bool:
-    return is_numeric(column) or all(as_float(value) is not None for value in column.unique())
+def _names(names: Names) -> list[str]:
+    found = _as_list(names)
+    for name in found:
+        if not isinstance(name, str):
+            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
+    return found
 
 
-def _told(frame: Any, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]) -> str:
-    """What is wrong with a table, column by column, without a value of it."""
-    if frame is None:
-        return "its table cannot be read; `compfed site check` says why there."
-    wanted = (
-        [*(c for c in frame.columns if c not in drop and c not in labels), *labels]
-        if features is None
-        else [*features, *labels]
-    )
-    absent = [c for c in wanted if c not in frame.columns]
-    words = [c for c in wanted if c in frame.columns and c not in labels and not _all_numbers(frame[c])]
-    holes = [c for c in wanted if c in frame.columns and frame[c].isna().any()]
-    said = [
-        f"{what} {join_names([repr(c) for c in which])}"
-        for what, which in (
-            ("it has no column", absent),
-            ("words in column", words),
-            ("values missing in column", holes),
+def _first_line(problem: BaseException) -> str:
+    if isinstance(problem, OverflowError):
+        return "a feature index is too large; the largest there can be is 2147483647"
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
+
+
+def _shown(names: Iterable[Hashable]) -> str:
+    return join_names([str(name) for name in names], most=12)
+
+
+# --- columns ---
+
+
+def _feature_columns(
+    frames: Mapping[Path, pd.DataFrame], reserved: Sequence[str], chosen: Sequence[str] | None, drop: Sequence[str]
+) -> list[str]:
+    """The feature columns, which every file must have, in the order of the first file; `reserved` are labels and site."""
+    first, frame = next(iter(frames.items()))
+    for name in drop:
+        if not any(name in other.columns for other in frames.values()):
+            raise InputError(f"drop={name!r}: no file has this column; {first.name} has {_shown(frame.columns)}.")
+    left_out = {*reserved, *drop}
+    columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
+    if not columns or left_out.intersection(columns):
+        raise InputError(
+            f"features={_shown(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
+            f"may be the label, the site or dropped ({_shown(sorted(left_out))})."
         )
-        if which
-    ]
-    return f"{'; '.join(said)}. {WAY_OUT}" if said else "its table cannot be used; `compfed site check` says why there."
+    nameless = [c for c in columns if c.startswith("Unnamed: ")]
+    if nameless and chosen is None:
+        raise InputError(
+            f"{first.name} has a column without a name, {nameless[0]!r}, as a table has that was written with its row "
+            f"numbers. Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
+        )
+    for path, other in frames.items():
+        missing = [c for c in [*reserved, *columns] if c not in other.columns]
+        if missing:
+            spaced = [c for c in other.columns if c.strip() == missing[0].strip()]
+            way_out = "Read with skipinitialspace=True, or give the name as it is."
+            hint = f" Or is {spaced[0]!r} meant? {way_out}" if spaced else ""
+            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_shown(other.columns)}.{hint}")
+        extra = [c for c in other.columns if c not in left_out and c not in columns]
+        if extra and chosen is None:
+            raise InputError(
+                f"{path.name} has a column {extra[0]!r} that {first.name} has not; all files need the same columns. "
+                f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
+            )
+    return columns
+
+
+def _column(frame: pd.DataFrame, name: str) -> pd.Series:
+    return frame[name]  # pyright: ignore[reportReturnType]  # not a DataFrame: names are unique
+
+
+def _labels(path: Path, frame: pd.DataFrame, label: Names) -> np.ndarray:
+    """Labels of shape (rows,), or (rows, outputs) where the columns are given as a list."""
+    y = _numbers(path, frame, _names(label), droppable=False)
+    return y[:, 0] if isinstance(label, str) else y
+
+
+def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable: bool) -> np.ndarray:
+    """Columns as an array of finite floats; an error names the column, the row and, if `droppable`, drop=."""
+    found = np.empty((len(frame), len(columns)))
+    for j, name in enumerate(columns):
+        drop = f", or leave the column out with drop={name!r}." if droppable else "."
+        found[:, j] = column_as_floats(
+            _column(frame, name), path.name, f"Encode it as numbers{drop}", " (the first is 0)"
+        )
+        bad = ~np.isfinite(found[:, j])
+        if bad.any():
+            raise InputError(
+                f"{path.name}: column {name!r} has {bad.sum()} missing or infinite value(s), the first in row "
+                f"{bad.argmax()} (the first is 0). Drop these rows, impute them{drop}"
+            )
+    return found
+
+
+# --- one file as a DataFrame ---
+
+
+def _read_dataframe(path: Path, format: Format, options: Options) -> pd.DataFrame:
+    """The file as a DataFrame whose column names are words, each once."""
+    what, package = ("CSV", "pandas") if format == "csv" else ("Parquet", "pandas with pyarrow")
+    try:
+        import pandas as pd
+
+        frame = pd.read_parquet(path, **options) if format == "parquet" else _read_csv(path, options)
+    except ImportError:
+        raise MissingExtra(package, "pandas" if format == "csv" else "parquet", f"Reading {what}") from None
+    except InputError:
+        raise
+    except UNREADABLE as problem:
+        raise InputError(f"{path.name} cannot be read as {what}: {_first_line(problem)}") from None
+    check_column_names(path.name, frame.columns)
+    return frame.set_axis([str(c) for c in frame.columns], axis=1)
+
+
+def _read_csv(path: Path, options: Options) -> pd.DataFrame:
+    """A CSV file as a DataFrame, if it is a table.
+
+    pandas alone takes the first field of lines with one field more than the header for row names, fills shorter lines up
+    with missing values, and renames a second column "y" to "y.1". Each of these puts numbers under the wrong name.
+    """
+    import pandas as pd
+
+    # before 3.1 pandas' default may be off by the last bit, and only its C reader has another
+    old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
+    exact = {"float_precision": "round_trip"} if old and "engine" not in options else {}
+    given: dict[str, Any] = {"index_col": False, **exact, **options}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            frame = pd.read_csv(path, **given)
+        except pd.errors.ParserError:
+            _check_fields_per_line(path, options)
+            raise
+    lost = any(issubclass(w.category, pd.errors.ParserWarning) and "loss of data" in str(w.message) for w in caught)
+    short_line = frame.shape[1] and frame.iloc[:, -1].isna().any()  # its last field is missing
+    if lost or short_line or "usecols" in options:
+        _check_fields_per_line(path, options)
+    if lost:
+        raise InputError(f"{path.name} has lines with more fields than its header; mend them, or name all columns.")
+    for w in caught:
+        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+    _check_header(path, options)
+    # a delimiter at the end of every line, the header included, makes no column
+    empty = [c for c in frame.columns[-1:] if str(c).startswith("Unnamed: ") and frame[c].isna().all()]
+    return frame.drop(columns=empty)
+
+
+def _check_header(path: Path, options: Options) -> None:
+    """Refuse a repeated name in the header, which pandas would rename."""
+    import pandas as pd
+
+    row = options.get("header", 0)
+    if "names" in options or not (row == "infer" or isinstance(row, int)):
+        return
+    row = 0 if row == "infer" else int(row)
+    fields: dict[str, Any] = {name: value for name, value in options.items() if name in FIELD_OPTIONS}
+    top = pd.read_csv(path, header=None, nrows=row + 1, dtype=str, keep_default_na=False, **fields)
+    check_column_names(path.name, [name for name in top.iloc[row] if isinstance(name, str) and name.strip()])
+
+
+def _check_fields_per_line(path: Path, options: Options) -> None:
+    """Refuse the first line that has another number of fields than the first one, as far as the csv module can tell."""
+    header = "names" not in options and options.get("header", 0) is not None
+    row_names = options.get("index_col") not in (None, False)
+    try:
+        lines = _lines(path, options)
+        _, first = next(lines, (0, []))
+        width = len(first)
+        for place, (number, fields) in enumerate(lines):
+            if place == 0 and header and row_names and len(fields) == width + 1:
+                width += 1  # the column of row names has no name itself
+            extra = fields[width:]
+            if len(fields) < width or any(f.strip() for f in extra):  # a delimiter at the end of a line is harmless
+                raise InputError(
+                    f"{path.name}: line {number} has {len(fields)} field(s), {'the header' if header else 'the first line'} "
+                    f"{len(first)} ({', '.join(first[:8])}{', ...' if len(first) > 8 else ''}): which column each value belongs "
+                    f"to cannot be told. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
+                )
+    except (csv.Error, UnicodeError, OSError):  # pandas reads more than this does, and reports its own errors
+        return
+
+
+def _separator(options: Options) -> Any:
+    return options.get("sep", options.get("delimiter", ","))
+
+
+def _lines(path: Path, options: Options) -> Iterator[tuple[int, list[str]]]:
+    """The lines of a file that are not blank, numbered from 1 and cut into fields; none for options beyond the csv module."""
+    from pandas.io.common import get_handle
+
+    sep, skipped = _separator(options), options.get("skiprows", 0)
+    if not (isinstance(sep, str) and len(sep) == 1 and isinstance(skipped, int)) or UNCHECKED_OPTIONS & set(options):
+        return
+    quotes = {k: options[k] for k in ("quotechar", "doublequote", "escapechar", "skipinitialspace") if k in options}
+    compression, encoding = options.get("compression", "infer"), options.get("encoding") or "utf-8"
+    with get_handle(path, "r", encoding=encoding, compression=compression) as handles:
+        reader = csv.reader(handles.handle, delimiter=sep, **quotes)  # pyright: ignore[reportArgumentType]  # text, opened as such
+        for fields in reader:
+            if reader.line_num > skipped and any(f.strip() for f in fields):
+                yield reader.line_num, fields

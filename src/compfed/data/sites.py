@@ -1,38 +1,62 @@
-"""A federation is one feature matrix and one label vector per site.
-
-What the sites on this machine look like: sizes, labels and how far they differ.
-"""
+"""Sites with their rows in memory: one feature matrix and one label vector per site."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compfed._utils.arrays import in_blocks, joined, made_here, owned, rows_by
+from compfed._utils.arrays import block_ranges, concatenate_rows, group_rows, readonly, set_readonly
 from compfed._utils.text import join_names
-from compfed._utils.validation import LEAST, MOST, check_sizes, check_weights
-from compfed.data.validation import check_finite, check_names, check_same_order, floats, is_frame, site_of_every_row
+from compfed._utils.validation import MAX_MAGNITUDE, MIN_MAGNITUDE, check_magnitudes, check_row_weights
+from compfed.data.columns import (
+    as_floats,
+    as_site_labels,
+    check_column_names,
+    check_finite,
+    check_same_index,
+    is_dataframe,
+)
 from compfed.errors import InputError
-from compfed.site_summary import Summary, facts_of, summarised
+from compfed.site_summary import Summary, combine_summaries, summarise_site
+
+if TYPE_CHECKING:
+    from compfed.data.columns import ColumnLike, TableLike
 
 
-def mark_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """What the features and labels of a row count in the mark of its site."""
+def fingerprint_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Weights of the features and labels of a row in the mark of its site."""
     w = np.cos(1.0 + np.arange(width + int(np.prod(outputs))))
     return w[:width], w[width:]
 
 
 @dataclass(frozen=True, repr=False)
 class Sites:
-    """The data of n sites. Build one with `from_arrays`, `from_table` or `synthetic`.
+    """The data of n sites. Build one with `from_arrays`, `from_table`, `from_files` or `synthetic`.
 
-    `labels` have one entry, or one row of entries (several outputs), per row of features. `row_weights`, where given,
-    say how much each row counts within its site. `columns` are the names of the features. `ids` is each site's
-    identity: all its random draws follow from it, so a site keeps its draws when the order of the sites changes.
+    Attributes
+    ----------
+    features : tuple of ndarray, each of shape (m_i, d)
+    labels : tuple of ndarray, each of shape (m_i,) or (m_i, outputs)
+    names : tuple of str
+    ids : tuple of int
+        Each site's identity. All its random draws follow from it, so that a site keeps them when the order of the sites
+        changes.
+    source : dict
+        How the data were made, for provenance.
+    row_weights : tuple of ndarray, each of shape (m_i,), or None
+        How much each row counts within its site.
+    columns : tuple of str or None
+        The names of the features.
+
+    Examples
+    --------
+    >>> sites = from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]], names=["north", "south"])
+    >>> sites
+    Sites(2 site(s), 3 rows, 1 columns: 'north' (2), 'south' (1))
     """
 
     features: tuple[np.ndarray, ...]
@@ -44,17 +68,17 @@ class Sites:
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Arrays of its own: what the caller does with his later changes nothing here. Whole numbers become floats."""
+        """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
         for name in ("features", "labels", "row_weights"):
             arrays = getattr(self, name)
             if arrays is not None:
-                object.__setattr__(self, name, tuple(owned(unwrapped(a)) for a in arrays))
+                object.__setattr__(self, name, tuple(readonly(integers_as_floats(a)) for a in arrays))
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __repr__(self) -> str:
-        """Names and sizes: the rows are for nobody's screen. `compfed.data.describe(sites)` says more."""
+        """Names and sizes only: rows must not be printed. `compfed.data.describe(sites)` has more."""
         named = join_names([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
         return f"Sites({len(self)} site(s), {self.sizes.sum()} rows, {self.width} columns: {named})"
 
@@ -65,7 +89,7 @@ class Sites:
 
     @property
     def shares(self) -> np.ndarray:
-        """m_i / sum_j m_j, or the same of row weights: with these p_i the loss is that of the pooled table."""
+        """m_i / sum_j m_j, or the shares of the row weights: with these p_i the loss is that of the pooled table."""
         total = self.sizes if self.row_weights is None else np.array([w.sum() for w in self.row_weights])
         return total / total.sum()
 
@@ -78,12 +102,12 @@ class Sites:
         return [w / w.sum() for w in self.row_weights]
 
     @cached_property
-    def marks(self) -> np.ndarray:
+    def fingerprints(self) -> np.ndarray:
         """One sum over the rows of each site, to know it by: sum_l q_l (<w, a_l> + <v, y_l>), with fixed w and v."""
-        w, v = mark_weights(self.width, self.labels[0].shape[1:])
+        w, v = fingerprint_weights(self.width, self.labels[0].shape[1:])
         sizes, shares, found = self.sizes, self.row_shares, []
-        for a, b in in_blocks(sizes, self.width):
-            A, y, q = (joined(arrays[a:b]) for arrays in (self.features, self.labels, shares))
+        for a, b in block_ranges(sizes, self.width):
+            A, y, q = (concatenate_rows(arrays[a:b]) for arrays in (self.features, self.labels, shares))
             each = q * (A @ w + y.reshape(len(y), -1) @ v)
             found.append(np.add.reduceat(each, np.cumsum(sizes[a:b]) - sizes[a:b]))
         return np.concatenate(found)
@@ -94,40 +118,64 @@ class Sites:
         return self.features[0].shape[1]
 
     def permuted(self, order: Sequence[int] | np.ndarray) -> Sites:
-        """The same sites in another order; each keeps its name and its id."""
+        """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        return Sites(
-            features=tuple(self.features[i] for i in order),
-            labels=tuple(self.labels[i] for i in order),
-            names=tuple(self.names[i] for i in order),
-            ids=tuple(self.ids[i] for i in order),
+
+        def reorder(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(values[i] for i in order)
+
+        return replace(
+            self,
+            features=reorder(self.features),
+            labels=reorder(self.labels),
+            names=reorder(self.names),
+            ids=reorder(self.ids),
             source={**self.source, "order": [int(i) for i in order]},
-            row_weights=None if self.row_weights is None else tuple(self.row_weights[i] for i in order),
-            columns=self.columns,
+            row_weights=None if self.row_weights is None else reorder(self.row_weights),
         )
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
-        """All rows in one table: what nobody may do with real sites, and what a test compares with."""
+        """All features and all labels in one table: only a simulation can do this."""
         return np.concatenate(self.features), np.concatenate(self.labels)
 
 
-def unwrapped(array: np.ndarray) -> np.ndarray:
-    """Whole numbers and truth values as float64: sums and differences of small integers wrap around."""
-    return made_here(array.astype(np.float64)) if array.dtype.kind in "biu" else array
+def integers_as_floats(array: np.ndarray) -> np.ndarray:
+    """Whole numbers and truth values as float64, since sums of small integers overflow; other arrays unchanged."""
+    return set_readonly(array.astype(np.float64)) if array.dtype.kind in "biu" else array
 
 
 def from_arrays(
-    features: Iterable[Any],
-    labels: Iterable[Any],
+    features: Iterable[TableLike],
+    labels: Iterable[TableLike],
     names: Sequence[str] | None = None,
-    source: dict | None = None,
+    source: dict[str, Any] | None = None,
     *,
-    row_weights: Iterable[Any] | None = None,
+    row_weights: Iterable[ColumnLike] | None = None,
     columns: Sequence[str] | None = None,
 ) -> Sites:
-    """A federation from one feature matrix and one label vector (or matrix: several outputs) per site.
+    """Build a federation from one feature matrix and one label vector per site.
 
+    Parameters
+    ----------
+    features : iterable of array-like, each of shape (m_i, d)
+        Arrays, DataFrames or sparse matrices; all with the same columns.
+    labels : iterable of array-like, each of shape (m_i,) or (m_i, outputs)
+    names : sequence of str, optional
+        The names of the sites; "0", "1", ... by default.
+    source : dict, optional
+        How the data were made, for provenance.
+    row_weights : iterable of array-like, each of shape (m_i,), optional
+        How much each row counts within its site.
+    columns : sequence of str, optional
+        The names of the features.
+
+    Returns
+    -------
+    Sites
+
+    Examples
+    --------
     >>> import numpy as np
     >>> sites = from_arrays([np.ones((3, 2)), np.zeros((5, 2))], [[1, 0, 1], [0, 0, 1, 1, 0]])
     >>> len(sites), sites.sizes.tolist(), sites.width
@@ -140,12 +188,12 @@ def from_arrays(
         )
     if not feature_list:
         raise InputError("a federation needs at least one site; got none.")
-    names = _checked_names(names, len(feature_list))
+    names = _check_site_names(names, len(feature_list))
     row_weights = None if row_weights is None else list(row_weights)
     for i, name in enumerate(names):
         weights = None if row_weights is None or i >= len(row_weights) else row_weights[i]
         _check_index(name, feature_list[i], labels=label_list[i], row_weights=weights)
-    checked = [_checked_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
+    checked = [_as_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
     X, Y = zip(*checked, strict=True)
     _check_alike(names, X, Y)
     _check_numbers(names, X, Y)
@@ -157,12 +205,12 @@ def from_arrays(
         names=tuple(names),
         ids=tuple(range(len(X))),
         source=source or {"name": "from_arrays"},
-        row_weights=None if row_weights is None else _checked_row_weights(row_weights, names, Y),
+        row_weights=None if row_weights is None else _as_row_weights(row_weights, names, Y),
         columns=None if columns is None else tuple(str(c) for c in columns),
     )
 
 
-def _checked_names(names: Sequence[str] | None, sites: int) -> list[str]:
+def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
     names = [str(i) for i in range(sites)] if names is None else [str(name) for name in names]
     if len(names) != sites:
         raise InputError(f"got {len(names)} names for {sites} sites; give one name per site.")
@@ -172,18 +220,18 @@ def _checked_names(names: Sequence[str] | None, sites: int) -> list[str]:
     return names
 
 
-def _check_index(name: str, features: Any, **given: Any) -> None:
-    """What is given for the rows of a site has the index of its features, if both have one."""
+def _check_index(name: str, features: object, **given: object) -> None:
+    """Refuse labels or weights of a site with another index than its features, if both have one."""
     for what, values in given.items():
         try:
-            check_same_order(features, values, what, "features")
+            check_same_index(features, values, what, "features")
         except InputError as error:
             raise InputError(f"site {name!r}: {error}") from None
 
 
-def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The rows and labels of one site, as they may stand by themselves."""
-    x, y = floats(features, f"features of site {name!r}"), floats(labels, f"labels of site {name!r}")
+def _as_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The features and labels of one site as floats, checked without the other sites."""
+    x, y = as_floats(features, f"features of site {name!r}"), as_floats(labels, f"labels of site {name!r}")
     if x.ndim != 2 or y.ndim not in (1, 2):
         raise InputError(
             f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
@@ -199,27 +247,27 @@ def _checked_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np
 
 
 def _check_numbers(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
-    """All numbers are finite and of a size to work with; sites are looked at one by one where a block is not so."""
+    """Refuse numbers that are not finite or whose squares overflow; a block of sites that passes is checked at once."""
     sizes = np.array([len(y) for y in labels])
-    for a, b in in_blocks(sizes, features[0].shape[1]):
+    for a, b in block_ranges(sizes, features[0].shape[1]):
         starts = np.cumsum(sizes[a:b]) - sizes[a:b]
-        if b - a > 1 and all(_fine(joined(part[a:b]), starts) for part in (features, labels)):
+        if b - a > 1 and all(_usable(concatenate_rows(part[a:b]), starts) for part in (features, labels)):
             continue
         for name, x, y in zip(names[a:b], features[a:b], labels[a:b], strict=True):
             for what, values in (("features", x), ("labels", y)):
                 check_finite(values, f"{what} of site {name!r}")
             for what, values in (("features", x), ("labels", y)):
-                check_sizes(values, f"{what} of site {name!r}")
+                check_magnitudes(values, f"{what} of site {name!r}")
 
 
-def _fine(values: np.ndarray, starts: np.ndarray) -> bool:
-    """Are the largest numbers of every column of every site zero, or of a size to work with?"""
+def _usable(values: np.ndarray, starts: np.ndarray) -> bool:
+    """Whether the largest number of every column of every site is zero, or within the magnitudes allowed."""
     top = np.maximum.reduceat(np.abs(values), starts, axis=0)
-    return bool(((top == 0) | ((top >= LEAST) & (top <= MOST))).all())  # of NaN neither
+    return bool(((top == 0) | ((top >= MIN_MAGNITUDE) & (top <= MAX_MAGNITUDE))).all())  # False for NaN
 
 
 def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: Sequence[np.ndarray]) -> None:
-    """All sites have the columns and the outputs of the first."""
+    """Refuse a site with other columns or outputs than the first one."""
     for name, x, y in zip(names, features, labels, strict=True):
         if y.shape[1:] != labels[0].shape[1:]:
             raise InputError(
@@ -233,12 +281,12 @@ def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: S
             )
 
 
-def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def _as_row_weights(weights: list[Any], names: list[str], labels: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     if len(weights) != len(names):
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []
     for name, raw, y in zip(names, weights, labels, strict=True):
-        w = floats(raw, f"row weights of site {name!r}")
+        w = as_floats(raw, f"row weights of site {name!r}")
         if w.shape != (len(y),):
             raise InputError(f"site {name!r} has {len(y)} rows and row weights of shape {w.shape}; one weight per row.")
         check_finite(w, f"row weights of site {name!r}")
@@ -247,23 +295,39 @@ def _checked_row_weights(weights: list[Any], names: list[str], labels: Sequence[
                 f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
                 f"the largest {w.max():g}. Leave out a site that should not count."
             )
-        check_weights(w, name)
+        check_row_weights(w, name)
         checked.append(w)
     return tuple(checked)
 
 
-def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
-    """A federation from one table and a column that says at which site each row lives.
+def from_table(
+    X: TableLike, y: TableLike | str, sites: ColumnLike | str, *, row_weights: ColumnLike | None = None
+) -> Sites:
+    """Build a federation from one table and the site of each row.
 
-    `row_weights`, one number per row, say how much a row counts. With a pandas DataFrame, `y` and `sites` may be names
-    of its columns. Sites are ordered by their sorted label.
+    Parameters
+    ----------
+    X : array-like of shape (n_rows, d)
+        An array, a DataFrame or a sparse matrix.
+    y : array-like of shape (n_rows,) or (n_rows, outputs), or str
+        The labels, or the name of a column of the DataFrame X.
+    sites : array-like of shape (n_rows,), or str
+        The site of each row, or the name of a column of the DataFrame X. Sites are sorted by their name.
+    row_weights : array-like of shape (n_rows,), optional
+        How much each row counts within its site.
 
+    Returns
+    -------
+    Sites
+
+    Examples
+    --------
     >>> import numpy as np
     >>> from_table(np.eye(4), [1, 0, 1, 0], ["north", "south", "north", "north"]).names
     ('north', 'south')
     """
-    if is_frame(X):
-        check_names("the table", X.columns)
+    if is_dataframe(X):
+        check_column_names("the table", X.columns)
         named = [c for c in (y, sites) if isinstance(c, str)]
         for c in named:
             if c not in X.columns:
@@ -271,37 +335,45 @@ def from_table(X: Any, y: Any, sites: Any, *, row_weights: Any = None) -> Sites:
         y = X[y] if isinstance(y, str) else y
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
-    check_same_order(X, y, "y")
-    check_same_order(X, sites, "sites")
-    check_same_order(X, row_weights, "row_weights")
-    columns = [str(c) for c in X.columns] if is_frame(X) else None
-    features, labels = floats(X, "features"), floats(y, "labels")
-    where = site_of_every_row("sites: the site of every row is needed", sites)
+    for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
+        check_same_index(X, given, name)
+    columns = [str(c) for c in X.columns] if is_dataframe(X) else None
+    features, labels = as_floats(X, "features"), as_floats(y, "labels")
+    where = as_site_labels("sites: the site of every row is needed", sites)
     if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
         raise InputError(
             "features must have shape (rows, columns), labels and sites one entry per row; "
             f"got shapes {features.shape}, {labels.shape} and {where.shape}."
         )
-    names, rows = rows_by(where)
-    if row_weights is not None:
-        row_weights = floats(row_weights, "row weights")
-        if row_weights.shape != (len(where),):
-            raise InputError(f"row_weights has shape {row_weights.shape}; there are {len(where)} rows: one for each.")
+    names, rows = group_rows(where)
+    weights = None if row_weights is None else as_floats(row_weights, "row weights")
+    if weights is not None and weights.shape != (len(where),):
+        raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
     return from_arrays(
-        [made_here(features[r]) for r in rows],
-        [made_here(labels[r]) for r in rows],
+        [set_readonly(features[r]) for r in rows],
+        [set_readonly(labels[r]) for r in rows],
         names=[str(name) for name in names],
         source={"name": "from_table"},
-        row_weights=None if row_weights is None else [made_here(row_weights[r]) for r in rows],
+        row_weights=None if weights is None else [set_readonly(weights[r]) for r in rows],
         columns=columns,
     )
 
 
 def describe(sites: Sites) -> Summary:
-    """Sizes and labels per site, columns that do not vary, and how far the sites are from the pooled table.
+    """Summarise a federation: sizes and labels per site, constant columns, and the distance of the sites from all rows.
 
-    Labels count as classes when there are at most 20 distinct ones, all whole numbers.
+    Parameters
+    ----------
+    sites : Sites
 
+    Returns
+    -------
+    Summary
+        ``print`` shows it as a table. Labels are counted as classes when there are at most 20 distinct ones, all of
+        them whole numbers; otherwise their mean and standard deviation are given.
+
+    Examples
+    --------
     >>> from compfed.data import from_table
     >>> X = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [4.0, 5.0]]
     >>> print(describe(from_table(X, [0, 0, 0, 1], ["north", "north", "north", "south"])))
@@ -322,5 +394,5 @@ def describe(sites: Sites) -> Summary:
         raise InputError(
             f"describe takes a federation from compfed.data, such as from_table(X, y, sites); got {type(sites).__name__}."
         )
-    facts = [facts_of(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
-    return summarised(sites.names, sites.columns, facts)
+    facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
+    return combine_summaries(sites.names, sites.columns, facts)

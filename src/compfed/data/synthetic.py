@@ -1,8 +1,4 @@
-"""The synthetic(alpha, beta) federation of FedProx, with the binary labels of the paper.
-
-Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (the generator); Zhang, Hu,
-Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024 (its use with labels +-1).
-"""
+"""The synthetic(alpha, beta) federation of FedProx, with binary labels."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from compfed._utils.validation import is_whole, nonnegative, one_of, truth, whole
+from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, is_int
 from compfed.data.sites import Sites, from_arrays
 from compfed.errors import InputError
 
@@ -33,19 +29,59 @@ def synthetic(
 ) -> Sites:
     """Draw a heterogeneous federation for binary classification.
 
-    Site i draws u_i ~ N(0, alpha), B_i ~ N(0, beta) (standard deviations), feature means v_ij ~ N(B_i, 1), a model
-    w_ij, b_i ~ N(u_i, 1), rows x ~ N(v_i, diag(j^-1.2)) and labels sign(w_i^T x + b_i). Labels are made from the raw
-    rows; then every row is divided by its norm, without which the paper's step sizes are a thousand times too large.
+    Site i draws, with alpha and beta as standard deviations::
 
-    - `samples`: rows per site, one number or one per site.
-    - `label_rule`: "sign" (above); "argmax" of two, or "parity" of the argmax of ten, linear scores, where alpha
-      shifts all scores alike and so has no effect.
-    - `normalise`: "rows", "largest" (all rows by the largest row norm of the federation) or "none".
-    - `ab_as_variance`: read alpha and beta as variances instead.
+        u_i ~ N(0, alpha),  B_i ~ N(0, beta)
+        feature means v_ij ~ N(B_i, 1),  model w_ij, b_i ~ N(u_i, 1)
+        rows x ~ N(v_i, diag(j^-1.2)),  labels sign(w_i^T x + b_i)
+
+    Labels are computed from these rows; then every row is divided by its norm. Without that the step sizes of the paper
+    are a thousand times too large.
+
+    Parameters
+    ----------
+    alpha : float, default=10.0
+        Spread of the models between sites.
+    beta : float, default=10.0
+        Spread of the features between sites.
+    clients : int, default=30
+        The number of sites.
+    samples : int or sequence of int, default=2000
+        Rows per site, one number or one per site.
+    features : int, default=60
+    seed : int, default=0
+    label_rule : {"sign", "argmax", "parity"}, default="sign"
+        "sign" is above; "argmax" is the larger of two linear scores and "parity" that of the index of the largest of
+        ten. With these two, alpha shifts all scores equally and has no effect.
+    normalise : {"rows", "largest", "none"}, default="rows"
+        Divide each row by its norm, all rows by the largest norm in the federation, or none.
+    ab_as_variance : bool, default=False
+        Read alpha and beta as variances.
+
+    Returns
+    -------
+    Sites
+        With labels -1 and 1.
+
+    References
+    ----------
+    Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (the generator); Zhang, Hu, Johansson,
+    "Composite federated learning with heterogeneous data", ICASSP 2024 (with labels -1 and 1).
+
+    Examples
+    --------
+    >>> sites = synthetic(clients=3, samples=[10, 20, 30], features=5)
+    >>> sites.sizes.tolist(), sites.width
+    ([10, 20, 30], 5)
     """
     sizes = _sizes(clients, samples)
-    _check(alpha, beta, features, seed, label_rule, normalise)
-    truth(ab_as_variance, "ab_as_variance")
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        check_nonnegative(value, name, " It is a spread.")
+    check_int(seed, "seed", 0)
+    check_int(features, "features", 1)
+    check_choice(label_rule, "label_rule", get_args(LabelRule))
+    check_choice(normalise, "normalise", get_args(Normalise))
+    check_bool(ab_as_variance, "ab_as_variance")
     a, b = (np.sqrt(alpha), np.sqrt(beta)) if ab_as_variance else (alpha, beta)
     rng = np.random.default_rng(seed)
     u = a * rng.standard_normal(clients)
@@ -81,19 +117,10 @@ def synthetic(
 
 
 def _sizes(clients: int, samples: int | Sequence[int]) -> list[int]:
-    whole(clients, "clients", 1)
+    check_int(clients, "clients", 1)
     sizes = list(samples) if isinstance(samples, (Sequence, np.ndarray)) else [samples] * clients
     if len(sizes) != clients:
         raise InputError(f"samples has {len(sizes)} entries for {clients} clients; give one number, or one per client.")
-    if not all(is_whole(m) and m >= 1 for m in sizes):
+    if not all(is_int(m) and m >= 1 for m in sizes):
         raise InputError(f"samples={samples!r}: every site needs a whole number of rows >= 1.")
     return [int(m) for m in sizes]
-
-
-def _check(alpha: float, beta: float, features: int, seed: int, label_rule: str, normalise: str) -> None:
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        nonnegative(value, name, " It is a spread.")
-    whole(seed, "seed", 0)
-    whole(features, "features", 1)
-    one_of(label_rule, "label_rule", get_args(LabelRule))
-    one_of(normalise, "normalise", get_args(Normalise))

@@ -23,10 +23,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.progress import progress_bar
 from compfed._utils.text import join_names
-from compfed._utils.validation import is_number, truth, whole
+from compfed._utils.validation import check_bool, check_int, is_number
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.data.validation import check_names, check_same_order
+from compfed.data.columns import check_column_names, check_same_index
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators.programs.fit import Family, Fitted, Plan, fitting
 from compfed.estimators.programs.score import scoring
@@ -181,7 +181,7 @@ class FederatedModel(BaseEstimator):
         me = type(self).__name__
         finite(me, "alpha", getattr(self, "alpha", 0.0))
         tol = finite(me, "tol", self.tol)
-        tau, max_rounds = (whole(getattr(self, name), f"{me}: {name}", 1) for name in ("tau", "max_rounds"))
+        tau, max_rounds = (check_int(getattr(self, name), f"{me}: {name}", 1) for name in ("tau", "max_rounds"))
         if not isinstance(self.site_weights, str) or self.site_weights not in ("rows", "equal"):
             raise InputError(
                 f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
@@ -189,7 +189,7 @@ class FederatedModel(BaseEstimator):
             )
         for name in TRUTHS:
             if hasattr(self, name):
-                truth(getattr(self, name), f"{me}: {name}")
+                check_bool(getattr(self, name), f"{me}: {name}")
         progress = progress_bar(me, quiet=0.0) if self.verbose else None
         price = finite(me, "seconds_per_round", self.seconds_per_round)
         search = Search(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
@@ -206,7 +206,7 @@ class FederatedModel(BaseEstimator):
                     f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
                     "or one site per row."
                 )
-            check_names("X", X.columns)
+            check_column_names("X", X.columns)
             X, sites = X.drop(columns=sites), X[sites]
         check_table(type(self).__name__, X, y, sites, sample_weight)
         labels = column_labels(X)
@@ -286,7 +286,7 @@ class FederatedModel(BaseEstimator):
     def _check_scored(self, X: Any, y: Any, sample_weight: Any) -> None:
         """Refuse labels and weights to score with whose index is not that of X."""
         for what, given in (("y", y), ("sample_weight", sample_weight)):
-            check_same_order(X, given, what)
+            check_same_index(X, given, what)
 
     def _without_sites(self, X: Any) -> Any:
         column = getattr(self, "site_column_", None)

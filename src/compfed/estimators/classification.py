@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from compfed.data.validation import one_per_row
+from compfed.data.columns import as_row_labels
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, checked_ratio, estimator, first
 from compfed.estimators.programs.fit import Family, Labels, elastic_net
@@ -56,7 +56,7 @@ class LogisticModel(ClassifierMixin, FederatedModel):
         return Classes(checked_ratio(type(self).__name__, self.l1_ratio))
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        one_per_row(f"{type(self).__name__}: y must be the class of every row", y)
+        as_row_labels(f"{type(self).__name__}: y must be the class of every row", y)
         check_classification_targets(y)
         return y
 

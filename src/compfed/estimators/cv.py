@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
+from compfed.data.splits import given_splits
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_nothing_third, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression, LogisticModel
@@ -28,10 +29,11 @@ from compfed.estimators.multi_output import (
     MultiTaskModel,
     NuclearModel,
 )
-from compfed.estimators.programs.cv import Parts, selecting
+from compfed.estimators.programs.cv import selecting
 from compfed.estimators.programs.path import AlphaGrid, warn_if_short
-from compfed.estimators.table import NOT_SAID, fold_column, splits_of
+from compfed.estimators.table import NOT_SAID, fold_column
 from compfed.federation.server.program import Federation, run_program
+from compfed.splits import RowSubset
 
 RULES = ("best", "one_standard_error")
 
@@ -68,7 +70,7 @@ class CrossValidated(FederatedModel):
         check_nothing_third(type(self).__name__, more)
         self._grid()
         table = self.tabulated(X, y, sites, sample_weight)
-        splits = splits_of(table, self.cv, (X, y, sites, sample_weight))
+        splits = given_splits(self.cv, table.y, table.site_of_row, (X, y, sites, sample_weight))
         federation = table.federation(splits)
         with self._restored_on_failure():
             parts = self._select(federation, len(splits), stacklevel=4)
@@ -86,12 +88,12 @@ class CrossValidated(FederatedModel):
         me = type(self).__name__
         grid = AlphaGrid(me, self.alphas, self.n_alphas, self.eps)
         grid.check()
-        whole(self.seed, f"{me}: seed", 0)
+        check_int(self.seed, f"{me}: seed", 0)
         if not isinstance(self.rule, str) or self.rule not in RULES:
             raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
         return grid
 
-    def _select(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[Parts]:
+    def _select(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[RowSubset]:
         talk = selecting(federation, self.plan(), self._grid(), self.cv, self.seed, self.rule, listed)
         found, cost = run_program(federation, talk)
         self._publish(federation, found.fitted, cost)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import join_names, shortened
-from compfed._utils.validation import is_whole, numbers, unmasked
-from compfed.data.validation import one_per_row
+from compfed._utils.text import join_names, shorten
+from compfed._utils.validation import check_numbers, check_unmasked, is_int
+from compfed.data.columns import as_row_labels
 from compfed.errors import InputError
 from compfed.estimators.base import estimator, first
 from compfed.estimators.linear import Regressor
@@ -40,7 +40,7 @@ class Grouped(Family):
         else:
             return
         for place, entry in pairs:
-            if is_whole(entry) and str(entry) in names and names.index(str(entry)) != place:
+            if is_int(entry) and str(entry) in names and names.index(str(entry)) != place:
                 raise InputError(
                     f"groups speaks of feature {entry}, which may be the column called {entry} (number "
                     f"{names.index(str(entry))}) or column number {entry}. Give X.rename(columns=str) and names as text, "
@@ -58,7 +58,7 @@ class Grouped(Family):
         if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
             names = list(self.names)
             listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
-            if not all(map(is_whole, listed)) or sorted(listed) != list(range(width)):
+            if not all(map(is_int, listed)) or sorted(listed) != list(range(width)):
                 raise InputError(
                     f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}"
                     + (f" or by name: {', '.join(names)}." if names else ".")
@@ -68,7 +68,7 @@ class Grouped(Family):
             return where
         if len(labels) != width:
             raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
-        labels = one_per_row("groups: a label for every feature is needed, or lists of features", labels)
+        labels = as_row_labels("groups: a label for every feature is needed, or lists of features", labels)
         return np.unique(labels, return_inverse=True)[1]
 
     def _listed(self) -> list[Any]:
@@ -76,7 +76,7 @@ class Grouped(Family):
         given, names = self.groups, list(self.names)
         if isinstance(given, Mapping):
             raise InputError(
-                f"groups={shortened(repr(given), 80)} may say the group of each feature, or the features of each group. Give "
+                f"groups={shorten(repr(given), 80)} may say the group of each feature, or the features of each group. Give "
                 "[groups[name] for name in X.columns] for the first, list(groups.values()) for the second."
             )
         index: Any = getattr(given, "index", None)
@@ -86,16 +86,16 @@ class Grouped(Family):
                 f"groups is a Series with the index {join_names([repr(i) for i in index])}, which is not that of the columns in "
                 "their order. Give groups[X.columns].tolist() to match by name, groups.tolist() to match by place."
             )
-        unmasked(given, "groups")
+        check_unmasked(given, "groups")
         kinds = (list, tuple, np.ndarray)
         if not (isinstance(given, kinds) and np.ndim(np.asarray(given, object))) and not series:
             raise InputError(
-                f"groups={shortened(repr(given), 80)} must be a list: one label per feature, or lists of features."
+                f"groups={shorten(repr(given), 80)} must be a list: one label per feature, or lists of features."
             )
         listed = list(given)
         if len({isinstance(entry, kinds) for entry in listed}) > 1:
             raise InputError(
-                f"groups={shortened(repr(given), 80)} has both lists and single entries. Give one label per feature, or a list "
+                f"groups={shorten(repr(given), 80)} has both lists and single entries. Give one label per feature, or a list "
                 "of features for every group, groups of one included: [['a'], ['b', 'c']]."
             )
         return listed
@@ -110,7 +110,7 @@ class Grouped(Family):
     def penalty(self, alpha, scale, outputs):
         member = self.members(scale.size)
         sizes = np.bincount(member)
-        weights = np.sqrt(sizes) if self.group_weights is None else numbers(self.group_weights, "group_weights")
+        weights = np.sqrt(sizes) if self.group_weights is None else check_numbers(self.group_weights, "group_weights")
         if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
             raise InputError(
                 f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 
-from compfed.data.validation import floats
+from compfed.data.columns import as_floats
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, checked_ratio, estimator, first
 from compfed.estimators.programs.fit import Family, Labels, elastic_net
@@ -184,7 +184,7 @@ class PoissonModel(Regressor):
         return Counts(checked_ratio(type(self).__name__, self.l1_ratio))
 
     def _checked_labels(self, y: np.ndarray) -> np.ndarray:
-        y = floats(y, f"{type(self).__name__}: y")
+        y = as_floats(y, f"{type(self).__name__}: y")
         if (y < 0).any() or not y.any():
             raise InputError(
                 f"{type(self).__name__}: some value(s) of y are out of the valid range of the Poisson loss; y must be "

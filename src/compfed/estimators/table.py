@@ -1,14 +1,9 @@
-"""The table that `fit` was given, checked and cut into sites: the data's side of a fit in one process.
-
-Folds that speak of the rows of one table: an array, a splitter of scikit-learn, pairs of train and test rows.
-
-They are worked out where the table is, and the sites are built with them.
-"""
+"""The table that `fit` was given, checked and cut into sites: the data's side of a fit in one process."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,23 +11,22 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils.validation import _check_sample_weight
 
-from compfed._utils.arrays import as_run, rows_by
+from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import unmasked
-from compfed.data.validation import (
-    check_frame,
-    check_same_order,
-    floats,
-    is_frame,
-    one_per_row,
+from compfed._utils.validation import check_unmasked
+from compfed.data.columns import (
+    as_floats,
+    as_site_labels,
+    check_dataframe,
+    check_same_index,
+    is_dataframe,
     row_index,
-    site_of_every_row,
 )
 from compfed.errors import InputError, OneSiteWarning
-from compfed.estimators.programs.cv import WHAT_CV_MAY_BE, Parts
 from compfed.federation.site.site import Site, room_for
-from compfed.problem.sparse_rows import SMALL
+from compfed.problem.local_dataset import DENSE_BYTES
 from compfed.simulation.federation import Simulated
+from compfed.splits import Masks, RowSubset
 
 
 class _NotSaid:
@@ -41,7 +35,6 @@ class _NotSaid:
 
 
 NOT_SAID = _NotSaid()  # `sites` of a call that does not speak of them; None says that there is one
-Split = tuple[np.ndarray, np.ndarray]  # (train, test): masks over the rows of the table
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,7 +50,15 @@ class Table:
     columns: tuple[str, ...] | None
     __repr__ = shapes_shown
 
-    def federation(self, splits: Sequence[Split] = ()) -> Simulated:
+    @property
+    def site_of_row(self) -> np.ndarray:
+        """The number of the site of every row given; -1 for a row of weight 0."""
+        site = np.full(self.length, -1)
+        for i, rows in enumerate(self.rows):
+            site[rows] = i
+        return site
+
+    def federation(self, splits: Sequence[Masks] = ()) -> Simulated:
         """The sites, which know of the given splits what concerns their own rows."""
         place = np.zeros(self.length, int)
         place[np.concatenate(self.rows)] = np.concatenate([np.arange(len(r)) for r in self.rows])
@@ -65,7 +66,7 @@ class Table:
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             sites.append(
                 Site(
-                    self.X[as_run(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
+                    self.X[as_slice(rows)],  # of rows that lie together no copy: the sites live no longer than a fit
                     self.y[rows],
                     name=name,
                     index=i,
@@ -92,17 +93,17 @@ def warn_of_one_site(name: str, sites: Any, stacklevel: int = 3) -> None:
 
 def check_features(name: str, X: Any) -> None:
     """Refuse rows that would be read as something else; what is left to refuse, scikit-learn refuses."""
-    unmasked(X, f"{name}: X")
-    if is_frame(X):
-        check_frame(X, f"{name}: X")
+    check_unmasked(X, f"{name}: X")
+    if is_dataframe(X):
+        check_dataframe(X, f"{name}: X")
     elif _kind(X) in "USmM":
-        floats(X, f"{name}: X")
+        as_floats(X, f"{name}: X")
     _check_real(name, "X", X)
 
 
 def column_labels(X: Any) -> tuple[Any, ...] | None:
     """The names of a DataFrame's columns where they are not all words: scikit-learn takes no note of those."""
-    if not is_frame(X) or all(isinstance(name, str) for name in X.columns):
+    if not is_dataframe(X) or all(isinstance(name, str) for name in X.columns):
         return None
     return tuple(X.columns)
 
@@ -134,7 +135,7 @@ def check_same_columns(name: str, X: Any, fitted: Sequence[Any] | None, width: i
 def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> None:
     """The same of a table with labels, sites and weights."""
     check_features(name, X)
-    unmasked(y, f"{name}: y")
+    check_unmasked(y, f"{name}: y")
     if issparse(y):
         raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
     _check_real(name, "y", y)
@@ -147,7 +148,7 @@ def check_table(name: str, X: Any, y: Any, sites: Any, sample_weight: Any) -> No
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
-        check_same_order(given[first], table, what, first)
+        check_same_index(given[first], table, what, first)
 
 
 def _kind(values: Any) -> str:
@@ -161,20 +162,20 @@ def _check_real(name: str, what: str, values: Any) -> None:
 
 def numbers_or_truths(values: Any, what: str) -> None:
     """Refuse weights that are words, dates or behind a mask."""
-    unmasked(values, what)
+    check_unmasked(values, what)
     if np.asarray(values).dtype.kind not in "biufOc":  # the rest is scikit-learn's to refuse
-        floats(np.asarray(values, object), what)
+        as_floats(np.asarray(values, object), what)
         raise InputError(f"{what} must be numbers, not text or dates.")
 
 
 def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, columns: Any) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
-    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= SMALL:
+    if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
     one = sites is None or sites is NOT_SAID
     need = f"{name}: sites must be the site of every row"
-    where = np.zeros(length, int) if one else site_of_every_row(need, sites)
+    where = np.zeros(length, int) if one else as_site_labels(need, sites)
     if len(where) != length:
         raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
     keep = np.arange(length)
@@ -184,7 +185,7 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
         keep = np.flatnonzero(weights)
         if not keep.size:
             raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
-    found, rows = rows_by(where[keep])
+    found, rows = group_rows(where[keep])
     return Table(
         X=X,
         y=y,
@@ -196,104 +197,10 @@ def tabulated(name: str, X: Any, y: np.ndarray, sites: Any, sample_weight: Any, 
     )
 
 
-def speaks_of_rows(cv: Any) -> bool:
-    """Whether `cv` is about the rows of one particular table."""
-    return not isinstance(cv, (str, int, np.integer)) and not hasattr(cv, "split")
-
-
-def splits_of(table: Table, cv: Any, given_to_fit: Sequence[Any] = ()) -> list[Split]:
-    """Masks (train, test) over the rows of a table, for folds that speak of them; none for those the sites make.
-
-    `given_to_fit` are X, y, ...: folds with an index of pandas need theirs.
-    """
-    if isinstance(cv, (str, int, np.integer)):
-        return []
-    rows = next((given_table for given_table in given_to_fit if row_index(given_table) is not None), None)
-    check_same_order(rows, cv, "cv")
-    given = _listed(table, cv)
-    if all(isinstance(entry, str) or not hasattr(entry, "__len__") for entry in given):
-        fold = _fold_of_each(given, table.length)
-        there = np.concatenate(table.rows)
-        return [(fold != k, fold == k) for k in np.unique(fold[there])]
-    return [_masks(pair, table.length, rows) for pair in given]
-
-
-def _listed(table: Table, cv: Any) -> list[Any]:
-    """The folds of the rows, or pairs (train, test)."""
-    if hasattr(cv, "split"):
-        X, y = np.zeros((table.length, 1)), table.y if table.y.ndim == 1 else np.zeros(table.length)
-        try:
-            return list(cv.split(X, y))
-        except ValueError:  # one that keeps groups together: they are the sites
-            groups = np.full(table.length, -1)
-            for i, rows in enumerate(table.rows):
-                groups[rows] = i
-            return list(cv.split(X, y, groups))
-    unmasked(cv, "cv")
-    if isinstance(cv, (Mapping, Set)):
-        raise InputError(
-            f"cv is a {type(cv).__name__}, whose entries are in no order of the rows. Give a list with the fold of every row, "
-            "such as [cv[row] for row in X.index]."
-        )
-    try:
-        given = list(cv)
-    except TypeError:
-        given = []
-    if not given:
-        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}")
-    return given
-
-
-def _fold_of_each(given: Sequence[Any], length: int) -> np.ndarray:
-    folds = one_per_row("cv: the fold of every row is needed", list(given))
-    if len(folds) != length or len(np.unique(folds)) < 2:
-        raise InputError(
-            f"cv as an array needs one fold per row and at least two folds; got {len(folds)} entries for {length} rows "
-            f"with {len(np.unique(folds))} different folds."
-        )
-    return folds
-
-
-def _masks(pair: Any, length: int, rows: Any) -> Split:
-    """A pair of row numbers, or of masks, as masks; a mask with an index needs that of `rows`, if they have one."""
-    if len(pair) != 2:
-        raise InputError(f"cv has an entry that is no pair (train, test): {WHAT_CV_MAY_BE}")
-    masks = []
-    for part in pair:
-        mask, chosen = np.zeros(length, bool), np.asarray(part)
-        _check_row_numbers(chosen, length)
-        if chosen.dtype.kind == "b":
-            check_same_order(rows, part, "mask")
-        try:
-            mask[chosen.astype(int) if chosen.size == 0 else chosen] = True
-        except IndexError as problem:
-            raise InputError(f"cv speaks of rows that are not there: {problem}. The table has {length} rows.") from None
-        masks.append(mask)
-    return masks[0], masks[1]
-
-
-def _check_row_numbers(chosen: np.ndarray, length: int) -> None:
-    """Refuse whole numbers that may be a mask, and row numbers that come twice: a mask has every row once."""
-    if chosen.dtype.kind not in "iu":
-        return
-    if chosen.shape == (length,) and length > 1 and np.isin(chosen, (0, 1)).all():
-        raise InputError(
-            f"cv has a pair (train, test) with {length} whole numbers 0 and 1 for {length} rows: they may be a mask or row "
-            "numbers. Give np.asarray(part, dtype=bool) for a mask, np.flatnonzero(part) for its row numbers."
-        )
-    numbers = chosen.astype(np.int64)  # to an int8 no length can be added
-    rows, counts = np.unique(np.where(numbers < 0, numbers + length, numbers), return_counts=True)
-    if (counts > 1).any():
-        raise InputError(
-            f"cv has a pair (train, test) with row {int(rows[counts.argmax()])} {int(counts.max())} times; every row may be "
-            "in a part once. Give np.unique(part) to count it once, or fit(..., sample_weight=...) to count a row more."
-        )
-
-
-def fold_column(table: Table, sites: Sequence[Any], parts: Sequence[Parts]) -> np.ndarray:
+def fold_column(table: Table, sites: Sequence[Any], subsets: Sequence[RowSubset]) -> np.ndarray:
     """The number of the split that holds each row of the table out; -1 for a row that none does."""
     fold = np.full(table.length, -1)
-    for number, part in enumerate(parts):
+    for number, subset in enumerate(subsets):
         for rows, site in zip(table.rows, sites, strict=True):
-            fold[rows[part(True).mask(site)]] = number
+            fold[rows[subset.mask(site)]] = number
     return fold

@@ -25,13 +25,14 @@ from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 import jax
 import numpy as np
 
+from compfed import splits
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation import queries, spec
 from compfed.losses import Model
-from compfed.regularisers.adapter import Adapted
-from compfed.site_summary import Facts
+from compfed.regularisers.base import Adapted
+from compfed.site_summary import SiteFacts
 
 # dtypes that travel, beside words of 1 to 200 characters ("<U1" to "<U200")
 DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f4", "<f8"))
@@ -52,7 +53,7 @@ RECORD_PACKAGES = (
 )  # fmt: skip
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
-    spec.FeatureScaling, spec.Fold, spec.SiteFold, spec.PredefinedSplit, spec.Holdout, spec.ObjectiveSpec, spec.RunSpec,
+    spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold, splits.PredefinedSplit, splits.Holdout,
 )  # fmt: skip
 
 
@@ -501,7 +502,7 @@ def known_records() -> dict[str, type]:
 
 def _replies() -> list[type]:
     replies = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*replies, queries.Refusal, Facts]
+    return [*replies, queries.Refusal, SiteFacts]
 
 
 def _modules() -> Iterator[ModuleType]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compfed._utils.text import printable
-from compfed._utils.validation import is_whole
+from compfed._utils.validation import is_int
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.scaffnew import Random
 from compfed.errors import InputError
@@ -28,7 +28,8 @@ from compfed.federation.queries import (
     Moments,
     Query,
 )
-from compfed.federation.spec import FeatureScaling, Fold, Holdout, ObjectiveSpec, PredefinedSplit, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -44,7 +45,7 @@ MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
 
-LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluated")
+LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,8 +357,8 @@ def _indices(name: str, value: object, below: int) -> np.ndarray:
 
 
 def _integer(name: str, value: Any, least: int, most: int) -> None:
-    if not is_whole(value) or not least <= value <= most:
-        shown = value if is_whole(value) else f"a {type(value).__name__}"
+    if not is_int(value) or not least <= value <= most:
+        shown = value if is_int(value) else f"a {type(value).__name__}"
         raise InputError(f"{name}={shown} must be a whole number from {least} to {most}")
 
 

@@ -15,8 +15,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.federation.spec import ObjectiveSpec, RowSubset, RunSpec
-from compfed.site_summary import Facts
+from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.site_summary import SiteFacts
+from compfed.splits import RowSubset
 
 
 class Refusal(NamedTuple):
@@ -59,7 +60,7 @@ class Describe:
         classes: np.ndarray  # the labels found; none where labels are numbers
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
-        facts: Facts | None = None
+        facts: SiteFacts | None = None
 
 
 @dataclass(frozen=True, eq=False)

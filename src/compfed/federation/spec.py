@@ -8,15 +8,14 @@ A problem as the server knows it: everything but the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from compfed._utils.records import describe
 from compfed.losses import Loss
-from compfed.regularisers import Regulariser
-from compfed.trace import Members
+from compfed.problem_spec import ProblemSpec
+from compfed.splits import RowSubset
 
 if TYPE_CHECKING:
     from compfed.algorithms.base import Algorithm
@@ -53,105 +52,6 @@ class FeatureScaling:
         return coef, (x[self.penalised :] - self.centre @ coef) if self.intercept else np.zeros(self.outputs)
 
 
-class RowsOfASite(Protocol):
-    """What a part may ask of a site to find its own rows."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def labels(self) -> np.ndarray: ...
-    @property
-    def splits(self) -> Any: ...
-
-
-class RowSubset(Protocol):
-    """Some of the rows: those a fold trains with, or those it holds out."""
-
-    @property
-    def held_out(self) -> bool: ...
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        """Which of a site's rows these are."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """Fold `number` of `folds`, dealt inside every site from (seed, site, row), class by class for a classifier.
-
-    Each site shuffles its rows with a draw of its own and deals them out, starting at fold `first[site]`: where the
-    site before it stopped, so that no fold stays empty.
-    """
-
-    number: int
-    folds: int
-    seed: int
-    first: np.ndarray
-    by_class: bool
-    held_out: bool
-
-    def assign_folds(self, site: RowsOfASite) -> np.ndarray:
-        """The fold of every row of a site."""
-        y = site.labels
-        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
-        if self.by_class:
-            order = order[np.argsort(y[order], kind="stable")]
-        fold = np.empty(len(y), int)
-        fold[order] = (self.first[site.index] + np.arange(len(y))) % self.folds
-        return fold
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return (self.assign_folds(site) == self.number) == self.held_out
-
-
-@dataclass(frozen=True, eq=False)
-class SiteFold:
-    """Fold `number` is site `number`."""
-
-    number: int
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return np.full(len(site.labels), (site.index == self.number) == self.held_out)
-
-
-@dataclass(frozen=True, eq=False)
-class PredefinedSplit:
-    """Split `number` of those that the sites were built with: for folds that speak of the rows of one table."""
-
-    number: int
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        return site.splits[self.number][1 if self.held_out else 0]
-
-
-@dataclass(frozen=True, eq=False)
-class Holdout:
-    """A share of every site's rows, drawn inside it from (seed, site, row), class by class for a classifier.
-
-    Of two rows or more at least one is held out and one is kept; a single row is kept.
-    """
-
-    share: float
-    seed: int
-    by_class: bool
-    held_out: bool
-
-    def mask(self, site: RowsOfASite) -> np.ndarray:
-        y = site.labels
-        order = np.random.default_rng([self.seed, site.number]).permutation(len(y))
-        if self.by_class:
-            order = order[np.argsort(y[order], kind="stable")]
-        steps = np.floor(self.share * np.arange(len(y) + 1) + 0.5)  # every k-th row, so that each class gives its share
-        out = np.zeros(len(y), bool)
-        out[order] = np.diff(steps) > 0
-        if len(y) > 1 and (out.all() or not out.any()):
-            out[order[0]] = not out[order[0]]
-        return out == self.held_out if len(y) > 1 else np.full(len(y), not self.held_out)
-
-
 @dataclass(frozen=True, eq=False)
 class ObjectiveSpec:
     """f_i as the server wants it: this loss, of these rows, in this frame."""
@@ -183,59 +83,14 @@ class RunSpec:
     everyone: bool = True  # does every site take part in every round?
 
 
-@dataclass(frozen=True, eq=False)
-class ProblemSpec:
-    """min_x sum_i p_i f_i(x) + g(x), where f_i is what site i makes of the view."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederatedProblem(ProblemSpec):
+    """A problem as the server knows it: f_i is what site i computes for the `objective`."""
 
     objective: ObjectiveSpec
-    regulariser: Regulariser
-    weights: np.ndarray  # p_i
-    names: tuple[str, ...]
-    numbers: tuple[int, ...]  # of the sites' random draws
-    sizes: np.ndarray  # rows at each site
-    width: int  # columns of a row as the view has it
-    source: dict[str, Any] = field(default_factory=dict)
+    loss: Loss = field(init=False)
+    dtype: np.dtype = field(init=False)
 
-    @property
-    def n(self) -> int:
-        return len(self.names)
-
-    @property
-    def d(self) -> int:
-        return self.loss.size(self.width)
-
-    @property
-    def loss(self) -> Loss:
-        return self.objective.loss
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.objective.dtype)
-
-    @property
-    def start(self) -> np.ndarray:
-        """Where a run starts unless told otherwise: zero, or the parameters a loss was made with."""
-        return np.asarray(getattr(self.loss, "start", np.zeros(self.d)), self.dtype)
-
-    def with_regulariser(self, g: Regulariser) -> ProblemSpec:
-        return replace(self, regulariser=g)
-
-    def members(self) -> Members:
-        """The sites, for whoever goes on from here."""
-        return Members(self.names, self.sizes, self.weights)
-
-    def describe(self) -> dict[str, Any]:
-        """The problem in a few plain values, for provenance."""
-        return {
-            "loss": describe(self.loss),
-            "regulariser": describe(self.regulariser),
-            "clients": self.n,
-            "samples": {
-                "total": int(self.sizes.sum()),
-                "smallest": int(self.sizes.min()),
-                "largest": int(self.sizes.max()),
-            },
-            "features": self.d,
-            "uniform_weights": bool(np.ptp(self.weights) == 0),
-            "source": self.source,
-        }
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss", self.objective.loss)
+        object.__setattr__(self, "dtype", np.dtype(self.objective.dtype))

@@ -1,14 +1,17 @@
-r"""Losses: site i has f_i(x) = sum_l q_il loss(x; a_il, y_il) + (ridge / 2) ||x||^2, with q_il = 1/m_i or a row weight.
+"""Losses: site i has f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2, with q_l = 1/m_i or a sample weight.
 
-For a linear model a loss is a function of the prediction z = a^T x and the label y: `value`, its derivatives `slope` and
-`weight` in z, and `curvature`, a bound on the second. With several outputs the model is a matrix X = x.reshape(-1, K),
-z = X^T a has K entries, and `curvature` bounds the largest eigenvalue of the second derivative. `from_function` takes
-any differentiable JAX function of a pytree of parameters.
+For a linear model a loss is a function of the prediction z = a^T x and the label y: `value`, its `derivative` and
+`second_derivative` in z, and `curvature`, a bound on the latter. With several outputs the model is a matrix
+X = x.reshape(-1, K), z = X^T a has K entries, and `curvature` bounds the largest eigenvalue of the second derivative.
+`from_function` takes any differentiable JAX function of a pytree of parameters.
 
-A formula is written once and serves both libraries: arrays of NumPy give arrays of NumPy, with nothing to compile;
-arrays of JAX give arrays of JAX.
+Each formula is written once: NumPy arrays give NumPy arrays, without compiling; JAX arrays give JAX arrays. The ridge
+belongs to f_i, because the theory asks every f_i to be strongly convex.
 
-The ridge belongs to f_i, because the theory asks every f_i to be strongly convex. Formulas give loss(z, y).
+base.py           the protocol, base classes of linear models, checks of labels
+linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Softmax, MultiSquared
+from_function.py  losses made of JAX functions
+lipschitz.py      Lipschitz constants of gradients
 """
 
 from compfed.losses.base import Loss, ManyOutputs, OneOutput

@@ -1,4 +1,4 @@
-"""What a problem asks of a loss, and the linear models: one prediction per row, or several."""
+"""The protocol of a loss, the base classes of linear models with one or several outputs, and checks of labels."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import numpy as np
 from compfed._utils.array_namespace import Numbers, namespace, product
 from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
-from compfed.losses.labels import one_column
 from compfed.losses.lipschitz import gram, largest_eigenvalue
 
 
-class Evaluated(NamedTuple):
-    """Of several models: a weighted sum over rows, its gradient, and how large the terms of that are before they cancel."""
+class LossEvaluation(NamedTuple):
+    """f(x), its gradient and the size of the gradient's terms for several models, without the ridge."""
 
     value: Numbers  # (models,)
     gradient: Numbers  # (models, d)
-    terms: Numbers  # (models,)
+    terms: Numbers  # (models,), sum_l q_l ||grad loss(x; a_l, y_l)||: rounding is a small multiple of this
 
 
 class Loss(Protocol):
-    """What a problem needs to know of a loss. The ridge is in none of the methods: who calls them adds it."""
+    """A loss f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2: all that a problem needs of it.
+
+    A has the features a_l of the rows, y their labels, q their sample weights. No method includes the ridge: the caller
+    adds it. A loss that is known to be convex has an attribute `convex = True`.
+    """
 
     @property
     def ridge(self) -> float: ...
@@ -40,165 +43,167 @@ class Loss(Protocol):
         """loss(x; a_l, y_l) of every row l."""
         ...
 
-    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        """sum_l weight_l grad loss(x; a_l, y_l)."""
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        """sum_l q_l grad loss(x; a_l, y_l)."""
         ...
 
-    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """sum_l weight_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        """sum_l q_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
         ...
 
-    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """The matrix of a quadratic model around x: `hessian`, unless that says too little of what is near."""
+    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
+        """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
         ...
 
-    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
-        """The numbers in that matrix that a site has to send."""
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
         ...
 
-    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
-        """The matrix again."""
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """The matrix of a quadratic model around x: `hessian`, or more where the loss is nearly straight."""
         ...
 
-    def model_numbers(self, w: int) -> int:
-        """How many numbers that is, for w coordinates."""
+    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
+        """The entries of `model_hessian` that a site has to send."""
         ...
 
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        """sum_l weight_l ||grad loss(x; a_l, y_l)||: rounding in the gradient is a small multiple of this."""
+    def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
+        """The matrix from these entries."""
         ...
 
-    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
-        """Value, gradient and the size of its terms of the models in the rows of X; `lengths` are the norms of A's rows."""
+    def packed_size(self, w: int) -> int:
+        """The number of these entries, for w coordinates."""
         ...
 
-    def steepness(
-        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    def lipschitz(
+        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
-        """L with ||sum_l weight_l d^2 loss(x; a_l, y_l) / dx^2|| <= L: for all x, or, without `curvature`, at x.
+        """L with ||sum_l q_l d^2 loss(x; a_l, y_l) / dx^2|| <= L: for all x, or, without `curvature`, at x.
 
         Infinite where it overflows.
         """
         ...
 
-    def curvature_bound(
-        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    def lipschitz_upper_bound(
+        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
-        """A bound on that which takes one look at the rows; `lengths` are their norms."""
+        """A bound on `lipschitz` that needs one pass over the rows; `row_norms` are ||a_l||."""
         ...
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        """The labels as the formulas have them; refuses others."""
+        """The labels in the coding of the formulas; others are refused."""
         ...
 
 
-# An overflow is an infinity for the caller to judge, with NumPy as with JAX, which never warns.
-unwarned = np.errstate(over="ignore", invalid="ignore")
+# An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.
+ignore_overflow = np.errstate(over="ignore", invalid="ignore")
 
 
-class SentAsTriangle:
-    """A loss whose matrix has no more structure than being symmetric."""
+class SymmetricHessian:
+    """A loss whose Hessian has no structure but symmetry: its upper triangle is sent."""
 
-    model_hessian: Callable[..., Numbers]
+    hessian: Callable[..., Numbers]
 
-    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
-        return upper(self.model_hessian(x, A, y, weight, W))
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        return self.hessian(x, A, y, q, W)
 
-    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
-        return square(triangle, len(W))
+    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
+        return upper(self.model_hessian(x, A, y, q, W))
 
-    def model_numbers(self, w: int) -> int:
+    def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
+        return square(packed, len(W))
+
+    def packed_size(self, w: int) -> int:
         return w * (w + 1) // 2
 
 
-class OneOutput(SentAsTriangle):
+class OneOutput(SymmetricHessian):
     """A linear model with one prediction z = a^T x."""
 
     convex = True
-    attained = (
-        False  # has the sum over any rows a minimiser? Not where classes that can be told apart drive x to infinity
-    )
+    attained = False  # whether the sum over any rows has a minimiser; separable classes have none
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
-    slope: Callable[[Numbers, Numbers], Numbers]  # its derivative in z
-    weight: Callable[[Numbers, Numbers], Numbers]  # its second derivative in z
+    derivative: Callable[[Numbers, Numbers], Numbers]  # in z
+    second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
     @property
     def curvature(self) -> float | None:
-        """A bound on `weight`; None where there is none."""
+        """A bound on `second_derivative`; None where there is none."""
         raise NotImplementedError
 
     def size(self, width: int) -> int:
         return width
 
-    @unwarned
+    @ignore_overflow
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         return self.value(A @ x, y)
 
-    @unwarned
-    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        return (self.slope(A @ x, y) * weight) @ A
+    @ignore_overflow
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        return (self.derivative(A @ x, y) * q) @ A
 
-    @unwarned
-    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """A_W^T diag(weight w(z)) A_W, with w the second derivative in z."""
-        return gram(A if W is None else A[:, W], weight * self.weight(A @ x, y))
+    @ignore_overflow
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """A_W^T diag(q w(z)) A_W, with w the second derivative in z."""
+        return gram(A if W is None else A[:, W], q * self.second_derivative(A @ x, y))
 
-    @unwarned
-    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        return gram(A if W is None else A[:, W], weight * self.model_weight(product(A, x), y))
+    @ignore_overflow
+    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        return gram(A if W is None else A[:, W], q * self.model_second_derivative(product(A, x), y))
 
-    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         """The second derivative in z that a quadratic model of the loss is given."""
-        return self.weight(z, y)
+        return self.second_derivative(z, y)
 
-    @unwarned
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        """sum_l weight_l |slope_l| ||a_l||."""
-        lengths = namespace(x, A).linalg.norm(A, axis=1)
-        return (weight * abs(self.slope(A @ x, y))) @ lengths
+    @ignore_overflow
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        """sum_l q_l |loss'_l| ||a_l||."""
+        row_norms = namespace(x, A).linalg.norm(A, axis=1)
+        return (q * abs(self.derivative(A @ x, y))) @ row_norms
 
-    @unwarned
-    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
+    @ignore_overflow
+    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         z, each = product(A, X[0])[:, None] if len(X) == 1 else A @ X.T, y[:, None]
-        pulled = weight[:, None] * self.slope(z, each)
-        return Evaluated(weight @ self.value(z, each), (A.T @ pulled).T, lengths @ abs(pulled))
+        weighted = q[:, None] * self.derivative(z, each)
+        return LossEvaluation(q @ self.value(z, each), (A.T @ weighted).T, row_norms @ abs(weighted))
 
-    @unwarned
-    def steepness(
-        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    @ignore_overflow
+    def lipschitz(
+        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
-        """curvature * lambda_max(A^T diag(weight) A); without a bound, lambda_max(A^T diag(weight w(z)) A) at x."""
+        """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""
         if self.curvature is not None:
-            return float(self.curvature) * largest_eigenvalue([A], [weight])
+            return float(self.curvature) * largest_eigenvalue([A], [q])
         if x is None:
-            raise InputError(f"the curvature of {type(self).__name__} has no bound: steepness needs a model x.")
-        return largest_eigenvalue([A], [weight * self.weight(A @ x, y)])
+            raise InputError(f"the curvature of {type(self).__name__} has no bound: lipschitz needs a model x.")
+        return largest_eigenvalue([A], [q * self.second_derivative(A @ x, y)])
 
-    @unwarned
-    def curvature_bound(
-        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    @ignore_overflow
+    def lipschitz_upper_bound(
+        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
-        """The trace in place of the largest eigenvalue: sum_l weight_l curvature ||a_l||^2."""
-        curved = self.weight(A @ x, y) if self.curvature is None else self.curvature
-        return float((weight * curved) @ lengths**2)
+        """The trace in place of the largest eigenvalue: sum_l q_l curvature ||a_l||^2."""
+        second = self.second_derivative(A @ x, y) if self.curvature is None else self.curvature
+        return float((q * second) @ row_norms**2)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return one_column(labels, self)
 
 
-class ManyOutputs(SentAsTriangle):
+class ManyOutputs(SymmetricHessian):
     """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
 
     convex = True
     attained = False
     outputs: int
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
-    slope: Callable[[Numbers, Numbers], Numbers]  # its gradient in z
-    weight_parts: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]  # (c, r): in z, its Hessian is diag(c) - r r^T
+    derivative: Callable[[Numbers, Numbers], Numbers]  # its gradient in z
+    # (c, r): the Hessian in z is diag(c) - r r^T
+    second_derivative_parts: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]
 
     @property
     def curvature(self) -> float:
-        """A bound on the largest eigenvalue of `weight`."""
+        """A bound on the largest eigenvalue of `second_derivative`."""
         raise NotImplementedError
 
     def size(self, width: int) -> int:
@@ -208,58 +213,120 @@ class ManyOutputs(SentAsTriangle):
         """z = A X, one row of K for each row of A."""
         return product(A, x.reshape(-1, self.outputs))
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         """diag(c) - r r^T: the second derivative in z, (K, K) for each row. `hessian` does without this array."""
-        c, r = self.weight_parts(z, y)
+        c, r = self.second_derivative_parts(z, y)
         return c[..., None] * namespace(c).eye(self.outputs, dtype=c.dtype) - r[..., None] * r[..., None, :]
 
-    @unwarned
+    @ignore_overflow
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         return self.value(self.predictions(x, A), y)
 
-    @unwarned
-    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        slope = self.slope(self.predictions(x, A), y)
-        return (A.T @ (slope * weight[:, None])).reshape(-1)
+    @ignore_overflow
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        derivative = self.derivative(self.predictions(x, A), y)
+        return (A.T @ (derivative * q[:, None])).reshape(-1)
 
-    @unwarned
-    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """sum_l weight_l a_lj a_lj' (c_lk [k = k'] - r_lk r_lk') at the entries (j, k), (j', k')."""
-        c, r = self.weight_parts(self.predictions(x, A), y)
+    @ignore_overflow
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l q_l a_lj a_lj' (c_lk [k = k'] - r_lk r_lk') at the entries (j, k), (j', k')."""
+        c, r = self.second_derivative_parts(self.predictions(x, A), y)
         j, k = divmod(np.arange(x.size) if W is None else W, self.outputs)
         features = A[:, j]
-        same_output = ((features * c[:, k]).T * weight) @ features
-        return same_output * (k[:, None] == k) - gram(features * r[:, k], weight)
+        same_output = ((features * c[:, k]).T * q) @ features
+        return same_output * (k[:, None] == k) - gram(features * r[:, k], q)
 
-    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        return self.hessian(x, A, y, weight, W)
-
-    @unwarned
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        """sum_l weight_l ||slope_l|| ||a_l||, for the gradient of a row is the matrix a slope^T."""
+    @ignore_overflow
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        """sum_l q_l ||loss'_l|| ||a_l||: the gradient of a row is the matrix a loss'^T."""
         norm = namespace(x, A).linalg.norm
-        return (weight * norm(self.slope(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
+        return (q * norm(self.derivative(self.predictions(x, A), y), axis=1)) @ norm(A, axis=1)
 
-    @unwarned
-    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
-        found = [self._evaluated(x, A, y, weight, lengths) for x in X]
-        return Evaluated(*(np.array(part) for part in zip(*found, strict=True)))
+    @ignore_overflow
+    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
+        found = [self._evaluate_one(x, A, y, q, row_norms) for x in X]
+        return LossEvaluation(*(np.array(part) for part in zip(*found, strict=True)))
 
-    def _evaluated(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> tuple[Numbers, ...]:
+    def _evaluate_one(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> tuple[Numbers, ...]:
         z = self.predictions(x, A)
-        slope = self.slope(z, y)
-        terms = (weight * namespace(x, A).linalg.norm(slope, axis=1)) @ lengths
-        return weight @ self.value(z, y), (A.T @ (slope * weight[:, None])).reshape(-1), terms
+        derivative = self.derivative(z, y)
+        terms = (q * namespace(x, A).linalg.norm(derivative, axis=1)) @ row_norms
+        return q @ self.value(z, y), (A.T @ (derivative * q[:, None])).reshape(-1), terms
 
-    def steepness(
-        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    def lipschitz(
+        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
-        """curvature * lambda_max(A^T diag(weight) A)."""
-        return float(self.curvature) * largest_eigenvalue([A], [weight])
+        """curvature * lambda_max(A^T diag(q) A)."""
+        return float(self.curvature) * largest_eigenvalue([A], [q])
 
-    @unwarned
-    def curvature_bound(
-        self, A: Numbers, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    @ignore_overflow
+    def lipschitz_upper_bound(
+        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
-        """curvature * sum_l weight_l ||a_l||^2, the trace in place of the largest eigenvalue."""
-        return float(self.curvature) * float(weight @ lengths**2)
+        """curvature * sum_l q_l ||a_l||^2, the trace in place of the largest eigenvalue."""
+        return float(self.curvature) * float(q @ row_norms**2)
+
+
+# --- checks of labels ---
+# A refusal may leave the site that has the labels. It states the requirement, and neither a label nor their number.
+
+
+def one_column(labels: np.ndarray, loss: object) -> np.ndarray:
+    """One label per row, as they are."""
+    if labels.ndim != 1:
+        raise InputError(
+            f"{type(loss).__name__} needs one label per row; got {_columns(labels)}. "
+            "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes labels of one column."
+        )
+    return labels
+
+
+def two_classes(labels: np.ndarray, loss: object) -> np.ndarray:
+    """Labels in {0, 1} or {-1, +1}, as {-1, +1}."""
+    found = np.unique(one_column(labels, loss))
+    if np.isin(found, (-1, 1)).all():
+        return labels
+    if np.isin(found, (0, 1)).all():
+        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
+    raise InputError(
+        f"{type(loss).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. "
+        "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
+    )
+
+
+def counts(labels: np.ndarray, loss: object) -> np.ndarray:
+    """Labels >= 0, as they are."""
+    if one_column(labels, loss).min() < 0:
+        raise InputError(
+            f"{type(loss).__name__} needs labels >= 0 (counts or rates); some are below 0. Correct those rows or leave them "
+            "out, or use losses.Squared."
+        )
+    return labels
+
+
+def numbered_classes(labels: np.ndarray, loss: ManyOutputs) -> np.ndarray:
+    """Labels in {0, ..., outputs - 1}, as they are."""
+    found = np.unique(one_column(labels, loss))
+    if not np.isin(found, np.arange(loss.outputs)).all():
+        raise InputError(
+            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels in 0..{loss.outputs - 1}; there are others. "
+            "Number the classes from 0 (sklearn.preprocessing.LabelEncoder), or give more outputs."
+        )
+    return labels
+
+
+def several_columns(labels: np.ndarray, loss: ManyOutputs) -> np.ndarray:
+    """`outputs` labels per row, as they are; a column of numbers is one label per row."""
+    if labels.ndim == 1 and loss.outputs == 1:
+        return labels[:, None]
+    if labels.ndim != 2 or labels.shape[1] != loss.outputs:
+        raise InputError(
+            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels of shape (rows, {loss.outputs}); "
+            f"got {_columns(labels)}."
+        )
+    return labels
+
+
+def _columns(labels: np.ndarray) -> str:
+    """The shape of labels without the number of rows."""
+    return f"labels of shape ({', '.join(['rows', *map(str, labels.shape[1:])])})"

@@ -5,30 +5,32 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.array_namespace import Numbers, is_jax
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.records import fixed, nonnegative, record
 from compfed.errors import InputError
-from compfed.losses.base import Evaluated, SentAsTriangle
-from compfed.losses.lipschitz import steepest
+from compfed.losses.base import LossEvaluation, SymmetricHessian
+from compfed.losses.lipschitz import largest_hessian_eigenvalue
 
-ROWS_AT_ONCE = 256  # a row's gradient has as many numbers as the model: of so many rows they are held at a time
+ROWS_AT_ONCE = 256  # rows whose gradients, each as large as the model, are in memory at a time
 
 Method = TypeVar("Method", bound=Callable[..., Numbers])
+Params: TypeAlias = Any  # a pytree: dicts, lists and tuples of arrays
 
 
 class Model:
-    """A pytree of parameters as one flat vector, and a function of it. Compared by identity."""
+    """A function of a pytree of parameters, with the parameters as one flat vector. Compared by identity."""
 
-    def __init__(self, function: Callable[[Any, Array, Array], Array], params: Any):
+    def __init__(self, function: Callable[[Params, Array, Array], Array], params: Params):
         leaves, self.structure = jax.tree.flatten(params)
         arrays = [np.asarray(leaf, float) for leaf in leaves]
         self.function = function
@@ -37,30 +39,33 @@ class Model:
         if not np.isfinite(self.start).all():
             raise InputError("params has NaN or infinite entries; a run starts there, so they must be finite.")
 
-    def unravel(self, x: Array | np.ndarray) -> Any:
-        # slices, because NumPy's float64 stays float64 that way whatever JAX's default precision
+    def unravel(self, x: Array | np.ndarray) -> Params:
+        """The pytree of parameters in a flat vector."""
+        # Slices, not jax.flatten_util: NumPy's float64 stays float64 whatever JAX's default precision.
         ends = np.cumsum([0, *(math.prod(shape) for shape in self.shapes)]).tolist()
         parts = zip(ends[:-1], ends[1:], self.shapes, strict=True)
         return jax.tree.unflatten(self.structure, [x[start:end].reshape(shape) for start, end, shape in parts])
 
 
 def _also_for_numpy(method: Method) -> Method:
-    """The method, which for arrays of NumPy is compiled, runs in the precision of x and gives arrays of NumPy."""
-    program = compiled(method)
+    """Let a method in JAX also take NumPy arrays: compiled, in the precision of x, with a NumPy result."""
+    program = jit(method)
 
     @functools.wraps(method)
     def call(self: FromFunction, x: Numbers, *arrays: Numbers, **named: Numbers) -> Numbers:
         if is_jax(self.ridge, x, *arrays, *named.values()):
             return method(self, x, *arrays, **named)
-        with precision(x.dtype), jax.ensure_compile_time_eval():  # numbers now, even while something else is traced
+        with precision(x.dtype), jax.ensure_compile_time_eval():  # a number now, even while something else is traced
             return np.asarray(program(self, x, *arrays, **named))
 
     return call  # pyright: ignore[reportReturnType]  # the same signature, by functools.wraps
 
 
 @record
-class FromFunction(SentAsTriangle):
+class FromFunction(SymmetricHessian):
     """loss(x; a, y) = function(params, a, y), with params the pytree that x unravels to. See `from_function`."""
+
+    convex = False  # not known to be: a stationary point need not be a minimum
 
     model: Model = fixed()
     ridge: float = nonnegative(default=0.0)
@@ -77,73 +82,87 @@ class FromFunction(SentAsTriangle):
     def size(self, width: int) -> int:
         return self.model.start.size
 
-    def unravel(self, x: Any) -> Any:
+    def unravel(self, x: npt.ArrayLike) -> Params:
         """The pytree of parameters in a flat model."""
         if np.shape(x) != self.model.start.shape:
             raise InputError(f"x has shape {np.shape(x)}; the parameters are {self.model.start.size} numbers in a row.")
-        return self.model.unravel(x if hasattr(x, "reshape") else np.asarray(x))
+        return self.model.unravel(x if isinstance(x, Array) else np.asarray(x))
 
     @_also_for_numpy
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         return jax.vmap(self.model.function, (None, 0, 0))(self.model.unravel(x), A, y)
 
     @_also_for_numpy
-    def gradient(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        return jax.grad(lambda x: weight @ self.values(x, A, y))(x)
+    def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        return jax.grad(lambda x: q @ self.values(x, A, y))(x)
 
     @_also_for_numpy
-    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """sum_l weight_l d^2 loss(x; a_l, y_l) / dx_W dx_W; only x_W is differentiated."""
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W; only x_W is differentiated."""
         x, W = jnp.asarray(x), jnp.arange(x.size) if W is None else W
-        return jax.hessian(lambda part: weight @ self.values(x.at[W].set(part), A, y))(x[W])
-
-    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        return self.hessian(x, A, y, weight, W)
+        return jax.hessian(lambda part: q @ self.values(x.at[W].set(part), A, y))(x[W])
 
     @_also_for_numpy
-    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers) -> Numbers:
-        """sum_l weight_l ||grad loss(x; a_l, y_l)||."""
+    def gradient_terms(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
+        """sum_l q_l ||grad loss(x; a_l, y_l)||."""
 
         def length(row: tuple[Array, Array]) -> Array:
             return jnp.linalg.norm(jax.grad(lambda x: self.model.function(self.model.unravel(x), *row))(x))
 
-        return weight @ jax.lax.map(length, (A, y), batch_size=ROWS_AT_ONCE)
+        return q @ jax.lax.map(length, (A, y), batch_size=ROWS_AT_ONCE)
 
-    def evaluated(self, X: Numbers, A: Numbers, y: Numbers, weight: Numbers, lengths: Numbers) -> Evaluated:
-        value = np.array([weight @ self.values(x, A, y) for x in X])
-        gradient = np.array([self.gradient(x, A, y, weight) for x in X])
-        return Evaluated(value, gradient, np.array([self.gradient_terms(x, A, y, weight) for x in X]))
+    def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
+        value = np.array([q @ self.values(x, A, y) for x in X])
+        gradient = np.array([self.gradient(x, A, y, q) for x in X])
+        return LossEvaluation(value, gradient, np.array([self.gradient_terms(x, A, y, q) for x in X]))
 
-    def steepness(
-        self, A: np.ndarray, weight: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
+    def lipschitz(
+        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
     ) -> float:
-        """max |lambda| of sum_l weight_l d^2 loss(x; a_l, y_l) / dx^2 at x, by power iteration."""
+        """max |lambda| of sum_l q_l d^2 loss(x; a_l, y_l) / dx^2 at x, by power iteration."""
         if x is None or y is None:
-            raise InputError("the curvature of a function has no bound: steepness needs a model x and the labels y.")
+            raise InputError("the curvature of a function has no bound: lipschitz needs a model x and the labels y.")
         with precision(x.dtype):
-            found = float(_steepest(self, x, A, y, weight))
+            found = float(_largest_hessian_eigenvalue(self, x, A, y, q))
         return found if np.isfinite(found) else np.inf
 
-    def curvature_bound(
-        self, A: np.ndarray, weight: np.ndarray, lengths: np.ndarray, x: np.ndarray | None, y: np.ndarray
+    def lipschitz_upper_bound(
+        self, A: np.ndarray, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
     ) -> float:
-        return self.steepness(A, weight, x, y)
+        return self.lipschitz(A, q, x, y)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         return labels
 
 
-@compiled
-def _steepest(loss: FromFunction, x: Array, A: Array, y: Array, weight: Array) -> Array:
-    return steepest(lambda x: loss.gradient(x, A, y, weight), x)
+@jit
+def _largest_hessian_eigenvalue(loss: FromFunction, x: Array, A: Array, y: Array, q: Array) -> Array:
+    return largest_hessian_eigenvalue(lambda x: loss.gradient(x, A, y, q), x)
 
 
-def from_function(function: Callable[[Any, Array, Array], Array], params: Any, ridge: float = 0.0) -> FromFunction:
-    """loss = function(params, a, y), one row a and its label y, for any differentiable JAX function.
+def from_function(
+    function: Callable[[Params, Array, Array], Array], params: Params, ridge: float = 0.0
+) -> FromFunction:
+    """loss(x; a, y) = function(params, a, y) for any differentiable JAX function, such as a neural network.
 
-    `params` is a pytree (dicts, lists, arrays): it gives the shape of the model and the point where a run starts.
-    `loss.unravel(trace.x)` is the trained pytree.
+    Such a loss is not known to be convex: a solver finds a stationary point.
 
+    Parameters
+    ----------
+    function : callable
+        Takes the parameters, the features a of one row and its label y, and returns a number.
+    params : pytree of arrays
+        Dicts, lists and arrays. They give the shape of the model and the point where a run starts.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Returns
+    -------
+    FromFunction
+        `loss.unravel(x)` is the pytree of a flat model x.
+
+    Examples
+    --------
     >>> import compfed as cf
     >>> loss = from_function(lambda w, a, y: (a @ w["slope"] + w["bias"] - y) ** 2 / 2, {"slope": np.zeros(4), "bias": 0.0})
     >>> sites = cf.data.synthetic(clients=3, samples=20, features=4)

@@ -1,7 +1,4 @@
-"""Losses of one prediction z = a^T x per row.
-
-Losses of K predictions z = X^T a per row.
-"""
+"""Losses of linear models: one prediction z = a^T x per row, or K predictions z = X^T a."""
 
 from __future__ import annotations
 
@@ -12,26 +9,45 @@ from compfed._utils.array_namespace import Numbers, is_jax, logsumexp, namespace
 from compfed._utils.records import count, nonnegative, positive, record
 from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
-from compfed.losses.base import ManyOutputs, OneOutput, unwarned
-from compfed.losses.labels import counts, numbered_classes, several_columns, two_classes
+from compfed.losses.base import (
+    ManyOutputs,
+    OneOutput,
+    counts,
+    ignore_overflow,
+    numbered_classes,
+    several_columns,
+    two_classes,
+)
 from compfed.losses.lipschitz import gram
 
 
 def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
-    """0.9 of the second derivative and 0.1 of slope / (z - y), the curvature of the parabola around y that touches at z.
+    """0.9 times the second derivative plus 0.1 times derivative / (z - y).
 
-    Far out these losses are straight: most rows have no curvature at all, and Newton's steps would be wild. For Huber's loss
-    that parabola lies above it. The shares were found by trial.
+    The second term is the curvature of the parabola with vertex y that touches the loss at z; for Huber's loss it is a
+    majoriser. These losses are straight far from y: most rows have no curvature, and Newton steps would be far too long.
+    The shares were found by trial.
     """
     r = z - y
     away = r != 0
-    xp, inside = namespace(z, y), loss.weight(z, y)
-    return 0.9 * inside + 0.1 * xp.where(away, loss.slope(z, y) / xp.where(away, r, 1.0), inside)
+    xp, inside = namespace(z, y), loss.second_derivative(z, y)
+    return 0.9 * inside + 0.1 * xp.where(away, loss.derivative(z, y) / xp.where(away, r, 1.0), inside)
 
 
 @record
 class Squared(OneOutput):
-    """loss(z, y) = (z - y)^2 / 2."""
+    """loss(z, y) = (z - y)^2 / 2: linear regression.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Squared().derivative(np.array([1.0, 2.0]), np.array([0.5, 2.5]))
+    array([ 0.5, -0.5])
+    """
 
     attained = True
 
@@ -44,24 +60,37 @@ class Squared(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * (z - y) ** 2
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return z - y
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).ones_like(z)
 
     def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
         """max_z theta z - loss(z, y) = theta^2 / 2 + y theta."""
         return theta**2 / 2 + y * theta
 
-    def room(self, z: float) -> float:
-        """How far the slopes at z are from the end of where the conjugate is finite, whatever the label."""
+    def conjugate_margin(self, z: float) -> float:
+        """The distance of the derivative at z from the end of the conjugate's domain, for the worst label."""
         return np.inf
 
 
 @record
 class Logistic(OneOutput):
-    """loss(z, y) = log(1 + exp(-y z)), labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
+    """loss(z, y) = log(1 + exp(-y z)): logistic regression.
+
+    Labels are in {-1, +1}; labels in {0, 1} are read as {-1, +1}.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Logistic().derivative(np.array([0.0, 0.0]), np.array([1.0, -1.0]))
+    array([-0.5,  0.5])
+    """
 
     ridge: float = nonnegative(default=0.0)
 
@@ -72,10 +101,10 @@ class Logistic(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return sigmoid(z) * sigmoid(-z)  # y^2 = 1, and the product is even in z
 
     def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -84,7 +113,7 @@ class Logistic(OneOutput):
         s = np.where(inside, -y * theta, 0.5)
         return np.where(inside, xlogy(s, s) + xlogy(1 - s, 1 - s), np.inf)
 
-    def room(self, z: float) -> float:
+    def conjugate_margin(self, z: float) -> float:
         return float(sigmoid(-abs(z)))
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
@@ -93,7 +122,20 @@ class Logistic(OneOutput):
 
 @record
 class SquaredHinge(OneOutput):
-    """loss(z, y) = max(0, 1 - y z)^2, labels y in {-1, +1}; labels in {0, 1} are read as {-1, +1}."""
+    """loss(z, y) = max(0, 1 - y z)^2: a smooth support vector machine.
+
+    Labels are in {-1, +1}; labels in {0, 1} are read as {-1, +1}.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> SquaredHinge().value(np.array([0.0, 2.0]), np.array([1.0, 1.0]))
+    array([1., 0.])
+    """
 
     attained = True
 
@@ -106,10 +148,10 @@ class SquaredHinge(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z, y).maximum(0.0, 1.0 - y * z) ** 2
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -2.0 * y * namespace(z, y).maximum(0.0, 1.0 - y * z)
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return 2.0 * (y * z < 1.0).astype(z.dtype)  # y^2 = 1
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
@@ -118,7 +160,20 @@ class SquaredHinge(OneOutput):
 
 @record
 class Huber(OneOutput):
-    """loss(z, y) = r^2 / 2 if |r| <= delta else delta |r| - delta^2 / 2, with r = z - y."""
+    """loss(z, y) = r^2 / 2 if |r| <= delta else delta |r| - delta^2 / 2, with r = z - y: robust regression.
+
+    Parameters
+    ----------
+    delta : float, default=1.35
+        Residuals beyond this count linearly.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Huber(delta=1.0).derivative(np.array([0.5, 5.0]), np.zeros(2))
+    array([0.5, 1. ])
+    """
 
     attained = True
 
@@ -130,16 +185,16 @@ class Huber(OneOutput):
         return 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
-        inner = self.slope(z, y)
+        inner = self.derivative(z, y)
         return inner * (z - y - 0.5 * inner)
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z, y, self.delta).clip(z - y, -self.delta, self.delta)
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return (abs(z - y) <= self.delta).astype(z.dtype)
 
-    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return _with_majoriser(self, z, y)
 
 
@@ -148,6 +203,20 @@ class SmoothedQuantile(OneOutput):
     """loss(z, y) = max over u in [quantile - 1, quantile] of u r - smoothing u^2 / 2, with r = y - z.
 
     For smoothing -> 0 this is the pinball loss max(quantile r, (quantile - 1) r), whose minimiser is the quantile.
+
+    Parameters
+    ----------
+    quantile : float, default=0.5
+        Between 0 and 1.
+    smoothing : float, default=0.1
+        Width of the smooth part of the loss; the second derivative is at most 1 / smoothing.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> SmoothedQuantile(quantile=0.9).derivative(np.array([-1.0, 1.0]), np.zeros(2)).round(12)
+    array([-0.9,  0.1])
     """
 
     attained = True
@@ -168,14 +237,14 @@ class SmoothedQuantile(OneOutput):
         u = self._dual(z, y)
         return u * (y - z - 0.5 * self.smoothing * u)
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -self._dual(z, y)
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         u = (y - z) / self.smoothing
         return ((u >= self.quantile - 1.0) & (u <= self.quantile)).astype(z.dtype) / self.smoothing
 
-    def model_weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def model_second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return _with_majoriser(self, z, y)
 
     def _dual(self, z: Numbers, y: Numbers) -> Numbers:
@@ -186,21 +255,32 @@ class SmoothedQuantile(OneOutput):
 
 @record
 class Poisson(OneOutput):
-    """loss(z, y) = exp(z) - y z, counts y >= 0 with mean exp(z)."""
+    """loss(z, y) = exp(z) - y z: Poisson regression of counts y >= 0 with mean exp(z).
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Poisson().derivative(np.zeros(2), np.array([1.0, 3.0]))
+    array([ 0., -2.])
+    """
 
     ridge: float = nonnegative(default=0.0)
 
     @property
-    def curvature(self) -> None:  # exp has no bound: steps come from the curvature where the model is
+    def curvature(self) -> None:  # exp has no bound: steps come from the curvature at the current model
         return None
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y
 
-    def weight(self, z: Numbers, y: Numbers) -> Numbers:
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
@@ -209,7 +289,20 @@ class Poisson(OneOutput):
 
 @record
 class Softmax(ManyOutputs):
-    """loss(z, y) = log sum_k exp(z_k) - z_y, labels y in {0, ..., outputs - 1}."""
+    """loss(z, y) = log sum_k exp(z_k) - z_y: multinomial logistic regression, labels y in {0, ..., outputs - 1}.
+
+    Parameters
+    ----------
+    outputs : int
+        Number of classes.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Softmax(outputs=2).derivative(np.zeros((1, 2)), np.array([1]))
+    array([[ 0.5, -0.5]])
+    """
 
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
@@ -221,10 +314,10 @@ class Softmax(ManyOutputs):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return softmax(z) - self._one_hot(z, y)
 
-    def weight_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    def second_derivative_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
         """diag(p) - p p^T with p = softmax(z)."""
         p = softmax(z)
         return p, p
@@ -238,7 +331,20 @@ class Softmax(ManyOutputs):
 
 @record
 class MultiSquared(ManyOutputs):
-    """loss(z, y) = ||z - y||^2 / 2 with `outputs` outcomes per row."""
+    """loss(z, y) = ||z - y||^2 / 2: linear regression of several outcomes per row.
+
+    Parameters
+    ----------
+    outputs : int
+        Number of outcomes.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> MultiSquared(outputs=2).value(np.array([[1.0, 2.0]]), np.array([[0.0, 0.0]]))
+    array([2.5])
+    """
 
     attained = True
 
@@ -252,32 +358,32 @@ class MultiSquared(ManyOutputs):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * ((z - y) ** 2).sum(axis=-1)
 
-    def slope(self, z: Numbers, y: Numbers) -> Numbers:
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return z - y
 
-    def weight_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    def second_derivative_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
         """The identity."""
         xp = namespace(z)
         return xp.ones_like(z), xp.zeros_like(z)
 
-    @unwarned
-    def hessian(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers | None = None) -> Numbers:
-        """sum_l weight_l a_lj a_lj' [k = k'] at the entries (j, k), (j', k'): one matrix serves all outputs."""
+    @ignore_overflow
+    def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
+        """sum_l q_l a_lj a_lj' [k = k'] at the entries (j, k), (j', k'): one matrix serves all outputs."""
         j, k = divmod(np.arange(x.size) if W is None else W, self.outputs)
-        # each feature once, where W is known: under jit it may not be
+        # Each feature once, if W is known; it may be traced.
         used, where = (j, np.arange(j.size)) if is_jax(j) else np.unique(j, return_inverse=True)
-        return gram(A[:, used], weight)[where[:, None], where] * (k[:, None] == k)
+        return gram(A[:, used], q)[where[:, None], where] * (k[:, None] == k)
 
-    def model_triangle(self, x: Numbers, A: Numbers, y: Numbers, weight: Numbers, W: Numbers) -> Numbers:
-        """Of one output alone: all have the same matrix, on the features that W speaks of."""
-        return upper(gram(A[:, np.unique(W // self.outputs)], weight))
+    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
+        """The upper triangle for one output, on the features of W: all outputs have the same matrix."""
+        return upper(gram(A[:, np.unique(W // self.outputs)], q))
 
-    def model_matrix(self, triangle: Numbers, W: Numbers) -> Numbers:
+    def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         used, where = np.unique(W // self.outputs, return_inverse=True)
         k = W % self.outputs
-        return square(triangle, len(used))[where[:, None], where] * (k[:, None] == k)
+        return square(packed, len(used))[where[:, None], where] * (k[:, None] == k)
 
-    def model_numbers(self, w: int) -> int:
+    def packed_size(self, w: int) -> int:
         features = -(-w // self.outputs)
         return features * (features + 1) // 2
 

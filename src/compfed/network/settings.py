@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.files import write_private
-from compfed._utils.validation import positive, whole
+from compfed._utils.validation import check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
 
@@ -109,9 +109,9 @@ def read_numbers(cls: type[T], given: dict[str, object], path: Path) -> T:
     chosen = {name: value for name, value in given.items() if name in known}
     for name, value in chosen.items():
         if known[name] == "int":
-            whole(value, f"{path}: {name}", 1)
+            check_int(value, f"{path}: {name}", 1)
         else:
-            positive(value, f"{path}: {name}")
+            check_positive(value, f"{path}: {name}")
     return cls(**chosen)
 
 

@@ -1,4 +1,4 @@
-"""What a client sees of its own loss f_i: its value, gradient (over all rows or a fresh mini-batch) and Hessian."""
+"""f_i as a client computes it: value, gradient (over all rows or a fresh mini-batch) and Hessian."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compfed.sampling import sample_rows
 
 
 class LocalLoss(Protocol):
-    """f_i as an algorithm sees it."""
+    """f_i as an algorithm uses it."""
 
     def value(self, x: Array) -> Array:
         """f_i(x) over all rows, whatever the batch size."""
@@ -33,10 +33,6 @@ class LocalLoss(Protocol):
         """Rows and columns W (all for None) of the Hessian of f_i at x, over all rows."""
         ...
 
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        """The same for a quadratic model of f_i: the Hessian, unless the loss knows better."""
-        ...
-
 
 class FullGradient(NamedTuple):
     """f_i(x) = sum_l q_l loss(x; a_l, y_l) + (ridge / 2) ||x||^2, and its derivatives."""
@@ -44,7 +40,7 @@ class FullGradient(NamedTuple):
     loss: Loss
     A: Array  # (rows, width)
     y: Array
-    q: Array  # the rows' shares of the site, 0 for padding
+    q: Array  # sample weights, 0 for padding
     __repr__ = shapes_shown
 
     def value(self, x: Array) -> Array:
@@ -57,18 +53,12 @@ class FullGradient(NamedTuple):
         return self.loss.gradient(x, self.A, self.y, self.q) + self.loss.ridge * x
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self._with_ridge(self.loss.hessian(x, self.A, self.y, self.q, W))
-
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self._with_ridge(self.loss.model_hessian(x, self.A, self.y, self.q, W))
-
-    def _with_ridge(self, H: Array) -> Array:
+        H = self.loss.hessian(x, self.A, self.y, self.q, W)
         return H + self.loss.ridge * namespace(H).eye(len(H), dtype=H.dtype)
 
 
 class MiniBatch(NamedTuple):
-    """The same, with a gradient over `batch` distinct rows, drawn afresh for each key and weighted so that its mean is
-    the gradient."""
+    """f_i with a gradient over `batch` distinct rows, drawn for each key and weighted so that its mean is the gradient."""
 
     loss: Loss
     A: Array  # rows of all clients; this client's are offset .. offset + size - 1
@@ -88,7 +78,7 @@ class MiniBatch(NamedTuple):
         A, y, q = (
             a.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False) for a in (self.A, self.y, self.q)
         )
-        # without the barrier XLA fetches the rows once for each product with them
+        # Without the barrier XLA fetches the rows once for each product with them.
         A, y, q = jax.lax.optimization_barrier((A, y, q))
         return self.loss.gradient(x, A, y, q * (self.size / self.batch)) + self.loss.ridge * x
 
@@ -97,9 +87,6 @@ class MiniBatch(NamedTuple):
 
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._all_rows().hessian(x, W)
-
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self._all_rows().model_hessian(x, W)
 
     def _all_rows(self) -> FullGradient:
         """f_i on a window of `capacity` rows that holds all of this client's; the last clients' window starts early."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.report.figures import COLOURS, blank, plain, styled
 
 GREY, ORANGE, BLUE, BLACK = "#7A7A7A", COLOURS[4], COLOURS[0], COLOURS[6]
@@ -92,7 +92,7 @@ def _draw_coefficients(figure: Any, panels: Sequence[Panel], names: Sequence[str
     for ax, (title, colour, values) in zip(axes, panels, strict=True):
         _coefficient_panel(ax, values[order], colour, low, high)
         ax.set_title(title, fontsize=8)
-    axes[0].set_yticks(range(len(names)), [plain(shortened(name, 26)) for name in names], fontsize=8)
+    axes[0].set_yticks(range(len(names)), [plain(shorten(name, 26)) for name in names], fontsize=8)
     axes[0].set_ylim(max(4, len(names)) - 0.4, -0.6)
     return any(bool(((v < low) | (v > high)).any()) for v in all_values)
 
@@ -177,4 +177,4 @@ def _name_sites(ax: Any, width: float, sites: Sequence[str]) -> None:
 
 
 def _site(name: str) -> str:
-    return f"site {name}" if name.isdigit() else plain(shortened(name, 14))
+    return f"site {name}" if name.isdigit() else plain(shorten(name, 14))

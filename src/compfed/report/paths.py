@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.errors import InputError
 from compfed.report.figures import COLOURS, DASHES, blank, plain, styled
 
@@ -131,7 +131,7 @@ def _name_lines(ax: Any, ends: Sequence[float], names: Sequence[str]) -> None:
     low, high = ax.get_ylim()
     for k, place in enumerate(_apart(np.array(ends, float), (high - low) / 14, low, high)):
         ax.annotate(
-            plain(shortened(names[k], 22)), (1.0, ends[k]), xycoords=("axes fraction", "data"), xytext=(1.035, place),
+            plain(shorten(names[k], 22)), (1.0, ends[k]), xycoords=("axes fraction", "data"), xytext=(1.035, place),
             textcoords=("axes fraction", "data"), va="center", fontsize=7.5, color=COLOURS[k % 8], annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": COLOURS[k % 8], "linewidth": 0.5, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)},
         )  # fmt: skip

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed._utils.records import leaves_as_bytes
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.errors import InputError
 from compfed.problem.evaluation import objectives_and_mappings, values_and_gradients, with_regulariser
 from compfed.problem.problem import Problem
@@ -30,10 +30,10 @@ def measured(problem: Problem, X: np.ndarray) -> dict[str, np.ndarray]:
     step = 1.0 / problem.lipschitz
 
     def look(rows: np.ndarray) -> Any:
-        return objectives_and_mappings(problem.loss, problem.regulariser, problem.store, rows, step)
+        return objectives_and_mappings(problem.loss, problem.regulariser, problem.dataset, rows, step)
 
     with precision(problem.dtype):
-        return _columns(*_in_blocks(look, len(problem.store.A), X))
+        return _columns(*_in_blocks(look, len(problem.dataset.A), X))
 
 
 def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
@@ -49,7 +49,7 @@ def measured_together(problems: Sequence[Problem], models: Sequence[np.ndarray])
             X = np.concatenate([models[i] for i in members])
             whose = np.repeat(members, [len(models[i]) for i in members])
             loss = problems[int(members[0])].loss
-            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.store), len(first.store.A), X)
+            f = _in_blocks(functools.partial(_values_and_gradients, loss, first.dataset), len(first.dataset.A), X)
             for some in _alike([problems[i].regulariser for i in members]):
                 like = problems[int(members[some[0]])]
                 rest = functools.partial(with_regulariser, loss, like.regulariser, step=1.0 / like.lipschitz)
@@ -68,7 +68,7 @@ def _alike(records: Sequence[Any]) -> list[np.ndarray]:
     return [np.array(of) for of in places.values()]
 
 
-_values_and_gradients = compiled(values_and_gradients)
+_values_and_gradients = jit(values_and_gradients)
 
 
 def _in_blocks(look: Callable[..., Any], rows: int, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -100,7 +100,7 @@ def own_columns(found: Any) -> Mapping[str, Any]:
     for name, value in found.items():
         if value is None or isinstance(value, (str, Mapping)):
             raise InputError(
-                f"measure returns {shortened(repr(value), 40)} as column {name!r}; it must be a number or an array of JAX."
+                f"measure returns {shorten(repr(value), 40)} as column {name!r}; it must be a number or an array of JAX."
             )
         if name in COLUMNS:
             raise InputError(

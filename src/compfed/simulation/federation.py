@@ -12,7 +12,7 @@ from dataclasses import replace
 import jax
 import numpy as np
 
-from compfed._utils.arrays import made_here
+from compfed._utils.arrays import set_readonly
 from compfed.algorithms.contract import message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
@@ -22,7 +22,7 @@ from compfed.federation.server.program import Program, Spent
 from compfed.federation.server.rounds import Order, Segment, evaluation_of, evaluation_request
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
-from compfed.federation.spec import ObjectiveSpec, ProblemSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec
 from compfed.monitor import Run
 from compfed.problem import Problem
 from compfed.regularisers import Zero
@@ -54,7 +54,7 @@ class Simulated(InProcess):
         one.cached = self.cached  # what it was told as one of many it knows
         return one
 
-    def problem(self, spec: ProblemSpec) -> Problem:
+    def problem(self, spec: FederatedProblem) -> Problem:
         """The rows of all sites as the task's view has them, laid out for the device."""
         objective = spec.objective
         if (
@@ -140,7 +140,7 @@ class Compiled:
 def _kept(A: np.ndarray, site: Site) -> np.ndarray:
     """Rows in the coordinates of a view, which are an array of their own unless it is the plain one."""
     same = isinstance(site.features, np.ndarray) and np.may_share_memory(A, site.features)
-    return A if same else made_here(A)
+    return A if same else set_readonly(A)
 
 
 def _on(run: Run, problem: Problem) -> Run:

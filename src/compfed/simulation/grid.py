@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.compilation import awake
+from compfed._utils.compilation import keep_cores_awake
 from compfed._utils.precision import precision
 from compfed._utils.records import has_leaf, leaf_names, leaves_as_bytes, with_leaf
-from compfed._utils.validation import a_function
+from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError
 from compfed.federation.server.rounds import ready
@@ -60,8 +60,8 @@ def grid(
     >>> [t.provenance["grid"] for t in traces][1]
     {'eta': 0.5, 'seed': 1}
     """
-    a_function(progress, "progress")
-    a_function(measure, "measure")
+    check_callable(progress, "progress")
+    check_callable(measure, "measure")
     check_kind(problem)
     kinds: list[Any] = list(algorithm) if isinstance(algorithm, Iterable) else [algorithm]
     for kind in kinds:
@@ -152,10 +152,10 @@ def _worked_out(
         there = OnMesh(cores, members, setting, plan, (varies, shape))
         for recorder in recorders:
             recorder.more["mesh"] = described(cores)
-        with awake():
+        with keep_cores_awake():
             carry = there.collected(drive(there.rounds, there.first_carry(), recorders, progress, look))
     else:
-        data = rows_of(members[0]).store
+        data = rows_of(members[0]).dataset
 
         def program(carry: Carry, records: int, every: int):
             return grid_program()(setting, data, plan, carry, records, every, varies, shape)
@@ -189,7 +189,7 @@ def _draws(run: Run, setting: Setting, plan: Plan) -> bool:
     start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
 
     def one(key: Any) -> Carry:
-        return one_round(setting._replace(run=key), rows_of(run).store, plan, [], start)
+        return one_round(setting._replace(run=key), rows_of(run).dataset, plan, [], start)
 
     try:
         jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], setting.run))

@@ -18,15 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function, whole
+from compfed._utils.validation import check_callable, check_int
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run
-from compfed.problem.lazy import LazyProblem
 from compfed.problem.local_dataset import PaddedDataset
-from compfed.problem.problem import Problem
+from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import (
     InclusionProbabilities,
     Scheme,
@@ -75,12 +74,12 @@ def simulate_out_of_core(
     The sampling scheme "proportional" (of unequal weights) puts all clients in a new order in every round, which does cost
     in proportion to n.
     """
-    whole(participants, "participants", 1, " It is how many clients are in memory at once.")
+    check_int(participants, "participants", 1, " It is how many clients are in memory at once.")
     run = checked(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling, kind=LazyProblem,
     )  # fmt: skip
-    a_function(progress, "progress")
+    check_callable(progress, "progress")
     if measure_on is not None and (not isinstance(measure_on, Problem) or measure_on.d != problem.d):
         raise InputError(
             f"measure_on must be a compfed.Problem with {problem.d} coefficients, such as problem.subset(range(100)); got "
@@ -193,15 +192,15 @@ def _round_of(setting: Setting, data: PaddedDataset, plan: Plan, carry: Carry, s
 
 @cache
 def _program() -> Any:
-    return compiled(_round_of, static_argnames="plan", compiler_options=options())
+    return jit(_round_of, static_argnames="plan", compiler_options=options())
 
 
-@compiled
+@jit
 def _solution(setting: Setting, server: Any) -> Array:
     return setting.algorithm.solution(setting.g, server)
 
 
-@compiled(static_argnames=("n", "k", "scheme"))
+@jit(static_argnames=("n", "k", "scheme"))
 def _draws(key: Array, rounds: Array, given: InclusionProbabilities | None, n: int, k: int, scheme: Scheme) -> Array:
     """Who takes part in each of the rounds, by number."""
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from compfed._utils.precision import precision
-from compfed._utils.validation import a_function
+from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.federation.accounting import Communication
 from compfed.federation.codec import payload
@@ -18,7 +18,7 @@ from compfed.federation.server.program import Program, run_program
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import close
-from compfed.federation.spec import ObjectiveSpec, ProblemSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.monitor import Progress, Recorder, Run, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
@@ -51,7 +51,7 @@ def run_plain(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress")
+    check_callable(progress, "progress")
     engine = _Engine(run)
     with precision(problem.dtype):
         _, cost = run_program(engine.federation, engine.rounds(progress))
@@ -137,10 +137,10 @@ class _Engine:
             raise self.recorder.diverged(r)
 
 
-def spec_of(problem: Problem) -> ProblemSpec:
+def spec_of(problem: Problem) -> FederatedProblem:
     """The problem as a server would know it."""
     sites = problem.sites
-    return ProblemSpec(
+    return FederatedProblem(
         objective=ObjectiveSpec(problem.loss, dtype=problem.dtype.name),
         regulariser=problem.regulariser,
         weights=problem.weights,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jax
 
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.errors import InputError
 
 WAIT = 300  # seconds for all processes to come
@@ -25,7 +25,7 @@ def run_script(
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise InputError(f"--coordinator {coordinator} must be HOST:PORT, the address of process 0.")
-    processes, process_id = whole(processes, "--processes ", 1), whole(process_id, "--process-id ", 0)
+    processes, process_id = check_int(processes, "--processes ", 1), check_int(process_id, "--process-id ", 0)
     if process_id >= processes:
         raise InputError(
             f"--process-id {process_id} must be one of 0 to {processes - 1}: there are --processes {processes}."

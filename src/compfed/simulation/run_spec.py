@@ -19,13 +19,12 @@ import numpy as np
 
 from compfed._utils.precision import precision
 from compfed._utils.records import describe
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError, RunWarning
 from compfed.federation.server.rounds import ready
 from compfed.monitor import Run
-from compfed.problem.lazy import LazyProblem
-from compfed.problem.problem import Problem
+from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import SCHEMES, Scheme
 from compfed.simulation.evaluation import measured
 from compfed.trace import State, Trace
@@ -50,12 +49,12 @@ def checked(
     check_kind(problem, kind)
     if not isinstance(algorithm, Algorithm):
         ready(algorithm, problem, problem.n)  # says what is wrong with it
-    rounds = whole(rounds, "rounds", 0)
-    record_every = whole(record_every, "record_every", 1)
+    rounds = check_int(rounds, "rounds", 0)
+    record_every = check_int(record_every, "record_every", 1)
     for name, value in (("rounds", rounds), ("record_every", record_every)):
         if value >= 2**31:
             raise InputError(f"{name}={value} must be below 2**31: rounds are counted in 32 bits.")
-    seed = whole(seed, "seed", 0)
+    seed = check_int(seed, "seed", 0)
     if seed >= 2**32:
         raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
     batch_size, k = _checked_batch(problem, batch_size), _checked_participants(problem, participants)
@@ -86,7 +85,7 @@ def _checked_batch(problem: Problem | LazyProblem, batch_size: Any) -> int | Non
     """At most as many rows as the smallest site has; None for all of them."""
     if batch_size is None:
         return None
-    batch_size = whole(batch_size, "batch_size", 1, " Leave it out for full gradients.")
+    batch_size = check_int(batch_size, "batch_size", 1, " Leave it out for full gradients.")
     smallest = int(problem.sites.sizes.argmin())
     if batch_size > problem.sites.sizes[smallest]:
         raise InputError(
@@ -98,7 +97,7 @@ def _checked_batch(problem: Problem | LazyProblem, batch_size: Any) -> int | Non
 
 def _checked_participants(problem: Problem | LazyProblem, participants: Any) -> int:
     """Clients per round: all of them unless told otherwise."""
-    k = problem.n if participants is None else whole(participants, "participants", 1)
+    k = problem.n if participants is None else check_int(participants, "participants", 1)
     if k > problem.n:
         raise InputError(f"participants={k} is more than the {problem.n} clients there are.")
     idle = np.flatnonzero(problem.weights == 0)
@@ -209,9 +208,9 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
         raise InputError(
             f"resume: site {now.names[i]!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now. {sites} {ANEW}"
         )
-    if was.marks is not None and now.marks is not None:
-        apart = np.abs(was.marks - now.marks)  # NaN where nobody looked at the rows
-        other = apart > 1e-9 * np.nanmax(np.abs([was.marks, now.marks]), initial=0.0)
+    if was.fingerprints is not None and now.fingerprints is not None:
+        apart = np.abs(was.fingerprints - now.fingerprints)  # NaN where nobody looked at the rows
+        other = apart > 1e-9 * np.nanmax(np.abs([was.fingerprints, now.fingerprints]), initial=0.0)
         if other.any():
             raise InputError(
                 f"resume: site {now.names[int(other.argmax())]!r} has other rows than in the trace. Give each site the name "

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from compfed._utils.arrays import aligned
-from compfed._utils.compilation import awake, compiled
+from compfed._utils.arrays import empty_aligned
+from compfed._utils.compilation import jit, keep_cores_awake
 from compfed._utils.precision import precision
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
@@ -69,7 +69,7 @@ def simulated_on(
 def simulated_on_cores(run: Run, stop: Stop | None, *, progress: Progress | None = None) -> Trace:
     """The same on the CPU devices of this process, which has all rows and measures models beside the rounds."""
     problem = rows_of(run)
-    with awake():
+    with keep_cores_awake():
         return _simulated(
             cores_for(problem), run, stop, progress, lambda models: [measured(problem, *models)], half_a_second
         )
@@ -129,7 +129,7 @@ class OnMesh:
         self.program = functools.partial(_program(members is not None), members=members)
 
     def rounds(self, carry: Carry, records: int, every: int) -> Any:
-        return self.program(self.setting, self.shared.store, self.plan, self.mesh, carry, records, every)
+        return self.program(self.setting, self.shared.dataset, self.plan, self.mesh, carry, records, every)
 
     def first_carry(self) -> Carry:
         """Where the runs start, with the member axis that `drive` expects."""
@@ -181,7 +181,7 @@ def _mesh_rounds(
 
 @functools.cache
 def _program(grid: bool) -> Any:
-    return compiled(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
+    return jit(_mesh_rounds, static_argnames=("plan", "mesh", "members"), compiler_options=options(grid))
 
 
 def _checked_mesh(devices: Any) -> Mesh:
@@ -215,10 +215,10 @@ def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarr
 
 def _shared(problem: Problem, mesh: Mesh) -> Shared:
     """The rows on the mesh; made once for a problem, whose copies with another regulariser share them."""
-    kept = problem.of_the_data.setdefault("on a mesh", {})
+    kept = problem.cache.setdefault("on a mesh", {})
     if mesh not in kept:
         kept.clear()
-        kept[mesh] = _share_out(problem.store, mesh)
+        kept[mesh] = _share_out(problem.dataset, mesh)
     return kept[mesh]
 
 
@@ -240,7 +240,7 @@ def _share_out(store: PaddedDataset, mesh: Mesh) -> Shared:
             there = np.repeat(slots[j] >= 0, room)
             within = np.arange(room.sum()) - np.repeat(begin, room)
             number = np.where(there, np.repeat(whole.offset[slots[j]], room) + within, 0)
-            mine = aligned((len(number), *values.shape[1:]), values.dtype)
+            mine = empty_aligned((len(number), *values.shape[1:]), values.dtype)
             np.take(values, number, axis=0, out=mine, mode="clip")  # all are in range; "raise" makes a second copy
             if none is not None:
                 mine[~there] = none

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from compfed._utils.precision import precision
-from compfed._utils.validation import LARGEST, a_function, is_number
+from compfed._utils.validation import MAX_DENSE_BYTES, check_callable, is_number
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Progress, Recorder, Run, first_state
@@ -101,7 +101,7 @@ def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; everyone at
     once on other devices, for data that fits the cache anyway, and for mini-batches.
     """
-    return at_once_for(problem.store.A.nbytes, batch_size)
+    return at_once_for(problem.dataset.A.nbytes, batch_size)
 
 
 def at_once_for(nbytes: int, batch_size: int | None) -> int | None:
@@ -167,8 +167,8 @@ def simulate(
         problem, algorithm, rounds, batch_size=batch_size, participants=participants, record_every=record_every,
         seed=seed, x0=x0, x_star=x_star, resume=resume, sampling=sampling,
     )  # fmt: skip
-    a_function(progress, "progress")
-    a_function(measure, "measure")
+    check_callable(progress, "progress")
+    check_callable(measure, "measure")
     stop = None if tol is None else Stop(checked_tol(tol), 1.0 / problem.lipschitz)
     shared = mesh is not None or (measure is None and shares_cores(run))
     if shared:
@@ -198,7 +198,7 @@ def simulated(
         setting = Setting(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), stop, odds)
 
         def program(carry: Carry, records: int, every: int):
-            return single_program()(setting, problem.store, plan, carry, records, every)
+            return single_program()(setting, problem.dataset, plan, carry, records, every)
 
         carry = drive(program, first_carry([run]), [recorder], progress, lambda models: [measured(problem, *models)])
         trace = finished(recorder, carry, 0)
@@ -212,13 +212,13 @@ def shares_cores(run: Run, members: int = 1) -> bool:
     second copy, and a round, of so many members of a grid, is long enough for the cores to wait for each other after it."""
     problem, devices = rows_of(run), jax.devices()
     several = devices[0].platform == "cpu" and jax.process_count() == 1 and len(devices) > 1
-    stored = read = problem.store.A.nbytes
+    stored = read = problem.dataset.A.nbytes
     if run.batch_size is not None:
         of_a_step = problem.n * run.batch_size * problem.sites.width * problem.dtype.itemsize
         waits = 1 + 4 / run.record_every  # what is recorded of a round takes four more sums over all cores
         tau = getattr(run.algorithm, "tau", 1)  # a method of one's own may mean something else by it
         read = of_a_step * (tau if isinstance(tau, int) else 1) * members / waits
-    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= LARGEST
+    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= MAX_DENSE_BYTES
 
 
 def planned(run: Run, measure: Measure | None) -> tuple[Plan, InclusionProbabilities | None]:

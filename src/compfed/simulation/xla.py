@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed.algorithms.base import Algorithm, Exchange, dense
 from compfed.losses import Loss
 from compfed.problem.evaluation import objectives_and_mappings
@@ -494,12 +494,12 @@ def options(grid: bool = False) -> dict[str, Any] | None:
 
 @functools.cache
 def single_program() -> Any:
-    return compiled(single_rounds, static_argnames="plan", compiler_options=options())
+    return jit(single_rounds, static_argnames="plan", compiler_options=options())
 
 
 @functools.cache
 def grid_program() -> Any:
-    return compiled(grid_rounds, static_argnames=("plan", "varies", "shape"), compiler_options=options(grid=True))
+    return jit(grid_rounds, static_argnames=("plan", "varies", "shape"), compiler_options=options(grid=True))
 
 
 def programs_compiled() -> int:

@@ -14,8 +14,8 @@ from compfed.algorithms import AcceleratedDecoupledProx, Algorithm
 from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
 from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.spec import ProblemSpec
-from compfed.problem_spec import length
+from compfed.federation.spec import FederatedProblem
+from compfed.problem_spec import safe_norm
 from compfed.solvers.certificate import OUT_OF_REACH, Certificate, hidden
 from compfed.solvers.first_order import minimising_by_rounds
 from compfed.solvers.method_choice import Choice, automatic, certificate_step, named, of_first_order, working_width
@@ -24,7 +24,9 @@ from compfed.solvers.search import FIRST_ORDER, FederatedSolution, Search, Start
 from compfed.solvers.second_order import NO_MINIMISER, SOLVERS, STILL_GROWS, SecondOrder, search_trials
 
 
-def minimising(federation: Federation, spec: ProblemSpec, search: Search, start: Start) -> Program[FederatedSolution]:
+def minimising(
+    federation: Federation, spec: FederatedProblem, search: Search, start: Start
+) -> Program[FederatedSolution]:
     """Search until the certificate holds, with the method asked for or, for "auto", the one expected to cost the least."""
     choice = _choice(spec, search, start)
     if not _is_second_order(choice):
@@ -55,7 +57,7 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
     return replace(solution, trace=replace(trace, provenance=trace.provenance | {"choice": choice.why}))
 
 
-def starting(spec: ProblemSpec, search: Search, x: np.ndarray, scale: float | None = None) -> Program[Start]:
+def starting(spec: FederatedProblem, search: Search, x: np.ndarray, scale: float | None = None) -> Program[Start]:
     """One message: Lipschitz bounds, value and gradient at x, and the Hessian a second-order search begins with.
 
     Where a site refuses the Hessian, a second message asks without it.
@@ -76,11 +78,11 @@ def starting(spec: ProblemSpec, search: Search, x: np.ndarray, scale: float | No
     (summed_bound,), (summed,) = sums
     at = evaluation(spec, trial, summed)
     L, L_max = lipschitz_bounds(spec, summed_bound)
-    scale = length(at.gradient) if scale is None else scale
+    scale = safe_norm(at.gradient) if scale is None else scale
     return Start(x, L, L_max, scale, at, None, refused, second_order)
 
 
-def is_second_order(spec: ProblemSpec, search: Search) -> bool:
+def is_second_order(spec: FederatedProblem, search: Search) -> bool:
     """Is this a search by trials of a second-order solver?"""
     return _is_second_order(_choice(spec, search))
 
@@ -89,7 +91,7 @@ def _is_second_order(choice: Choice) -> bool:
     return choice.method in SOLVERS.values()
 
 
-def _choice(spec: ProblemSpec, search: Search, start: Start | None = None) -> Choice:
+def _choice(spec: FederatedProblem, search: Search, start: Start | None = None) -> Choice:
     """The method to use, and why."""
     if isinstance(search.algorithm, (Algorithm, *SOLVERS.values())):
         return Choice(type(search.algorithm))
@@ -104,7 +106,7 @@ def _choice(spec: ProblemSpec, search: Search, start: Start | None = None) -> Ch
     return automatic(spec, search.seconds_per_round, first, start.refused)
 
 
-def _by_trials(spec: ProblemSpec, search: Search, start: Start, choice: Choice) -> Program[FederatedSolution]:
+def _by_trials(spec: FederatedProblem, search: Search, start: Start, choice: Choice) -> Program[FederatedSolution]:
     """A second-order search. Where a site refuses its Hessian, "auto" goes on without."""
     step, notes = certificate_step(spec, start.L), [start.refused] if start.refused else []
     given = search.algorithm

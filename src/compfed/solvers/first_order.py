@@ -17,7 +17,7 @@ from compfed.federation.queries import Lipschitz
 from compfed.federation.server.evaluation import Evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.rounds import Order, Segment, runner
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.solvers.certificate import Certificate, Verdict, at_rounding_level, hidden, judged
 from compfed.solvers.method_choice import certificate_step, named, of_first_order
 from compfed.solvers.search import FIRST_ORDER, FederatedSolution, Search, Start, bounds_of
@@ -29,7 +29,7 @@ HALVINGS = 12  # of the step, before giving up: a factor of 4096
 
 
 def minimising_by_rounds(
-    federation: Federation, spec: ProblemSpec, search: Search, start: Start
+    federation: Federation, spec: FederatedProblem, search: Search, start: Start
 ) -> Program[FederatedSolution]:
     """Rounds of a method with steps of its own.
 
@@ -72,7 +72,7 @@ def minimising_by_rounds(
 
 
 def minimising_all(
-    federation: Federation, specs: Sequence[ProblemSpec], search: Search, start: Start
+    federation: Federation, specs: Sequence[FederatedProblem], search: Search, start: Start
 ) -> Program[list[FederatedSolution]]:
     """`minimising` for tasks that differ in the numbers of their regulariser, all from one start, side by side.
 
@@ -89,7 +89,7 @@ def minimising_all(
 
 
 def _or_alone(
-    federation: Federation, spec: ProblemSpec, search: Search, start: Start, segment: Segment, algorithm: Algorithm
+    federation: Federation, spec: FederatedProblem, search: Search, start: Start, segment: Segment, algorithm: Algorithm
 ) -> Program[FederatedSolution]:
     """The minimum of a segment that arrived, or the search that goes on from it."""
     trace, done = segment.trace, int(segment.trace["round"][-1])
@@ -104,7 +104,7 @@ def _or_alone(
     return replace(alone, rounds=done + alone.rounds, trace=trace.then(alone.trace))
 
 
-def _certificate(spec: ProblemSpec, search: Search, start: Start, segment: Segment, step: float) -> Certificate:
+def _certificate(spec: FederatedProblem, search: Search, start: Start, segment: Segment, step: float) -> Certificate:
     """Of the last model of a segment."""
     norm = float(segment.trace["gradient_mapping"][-1])
     if segment.at is None:
@@ -123,18 +123,18 @@ class _Change:
 class _Guard:
     """The algorithm in use, and what to do when its step proves too long."""
 
-    spec: ProblemSpec
+    spec: FederatedProblem
     search: Search
     bounds: Bounds
     halvings: int
     algorithm: Algorithm
 
     @classmethod
-    def at_start(cls, spec: ProblemSpec, search: Search, start: Start) -> _Guard:
+    def at_start(cls, spec: FederatedProblem, search: Search, start: Start) -> _Guard:
         return cls._with(spec, search, bounds_of(spec, search, start), 0)
 
     @classmethod
-    def _with(cls, spec: ProblemSpec, search: Search, bounds: Bounds, halvings: int) -> _Guard:
+    def _with(cls, spec: FederatedProblem, search: Search, bounds: Bounds, halvings: int) -> _Guard:
         asked = search.algorithm
         if isinstance(asked, Algorithm):
             eta = getattr(asked, "eta", 1.0) * 0.5**halvings

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 import compfed.algorithms as alg
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
-from compfed.federation.spec import ProblemSpec
-from compfed.losses import Loss
-from compfed.problem_spec import usable
+from compfed.federation.spec import FederatedProblem
+from compfed.problem_spec import ProblemSpec, check_lipschitz
 from compfed.regularisers import Regulariser, largest_step
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, SecondOrder
@@ -56,22 +55,7 @@ def working_width(g: Regulariser, d: int) -> int:
     return d if d <= WHOLE or coordinate_form(g, d) is None else min(max(d // 8, WIDTH[0]), WIDTH[1])
 
 
-class Stated(Protocol):
-    """A problem, as far as the choice of a method depends on it: a `Task`, or a `Problem`."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def d(self) -> int: ...
-    @property
-    def dtype(self) -> np.dtype: ...
-    @property
-    def loss(self) -> Loss: ...
-    @property
-    def regulariser(self) -> Regulariser: ...
-
-
-def candidates(problem: Stated, first_order: type[alg.Algorithm]) -> list[Candidate]:
+def candidates(problem: ProblemSpec, first_order: type[alg.Algorithm]) -> list[Candidate]:
     """The methods that can solve a problem, and what they are expected to cost.
 
     Second-order steps are for convex problems: a model of one that is not need have no minimum. And they are for double
@@ -86,13 +70,13 @@ def candidates(problem: Stated, first_order: type[alg.Algorithm]) -> list[Candid
     found.append(Candidate(ProximalBFGS, ROUNDS["ProximalBFGS"], vectors))
     w = working_width(g, d)
     if w <= WIDEST:
-        message = vectors + 4 * w + 8.0 * loss.model_numbers(w)
+        message = vectors + 4 * w + 8.0 * loss.packed_size(w)
         found.append(Candidate(ProximalNewton, ROUNDS["ProximalNewton"], message))
     return found
 
 
 def automatic(
-    problem: Stated,
+    problem: ProblemSpec,
     seconds_per_round: float,
     first_order: type[alg.Algorithm] = alg.AcceleratedDecoupledProx,
     refused: str = "",
@@ -129,6 +113,6 @@ def of_first_order(bounds: Bounds, n: int) -> type[alg.Algorithm]:
     return alg.AcceleratedDecoupledProx if n > 1 and longer else alg.FISTA
 
 
-def certificate_step(spec: ProblemSpec, L: float) -> float:
+def certificate_step(spec: FederatedProblem, L: float) -> float:
     """1 / sum_i p_i L_i: the step of the gradient mapping that certifies a model; refuses what allows none."""
-    return 1.0 / usable(L, spec.regulariser)
+    return 1.0 / check_lipschitz(L, spec.regulariser)

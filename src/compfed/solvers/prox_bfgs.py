@@ -29,7 +29,7 @@ import numpy as np
 from compfed.algorithms.base import Bounds, Citation
 from compfed.federation.server.evaluation import Evaluation, Trial
 from compfed.regularisers import Regulariser
-from compfed.solvers.model_step import FAR, descends, in_metric, value_of
+from compfed.solvers.quadratic_model import OUTSIDE_DOMAIN, bfgs_step, penalty_value, sufficient_decrease
 
 
 class Point(NamedTuple):
@@ -72,20 +72,20 @@ class ProximalBFGS:
 
     def init(self, x0: np.ndarray, known: Evaluation | None = None) -> State:
         none = np.zeros((self.memory, x0.size))
-        return State(Point(x0, FAR, np.zeros_like(x0)), S=none, Y=none, trial=x0, t=1.0, D=0.0)
+        return State(Point(x0, OUTSIDE_DOMAIN, np.zeros_like(x0)), S=none, Y=none, trial=x0, t=1.0, D=0.0)
 
     def trial(self, s: State) -> Trial:
         return Trial(s.trial, None)
 
     def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
-        new = Point(s.trial, at_trial.value + value_of(g, s.trial), at_trial.gradient)
-        accepted = descends(new.F, s.at.F, s.t * s.D)
+        new = Point(s.trial, at_trial.value + penalty_value(g, s.trial), at_trial.gradient)
+        accepted = sufficient_decrease(new.F, s.at.F, s.t * s.D)
         S, Y = with_pair(s.S, s.Y, new, s.at)
         at, t = (new, 1.0) if accepted else (s.at, s.t / 2)
         if t < 1e-6:  # the pairs mislead: begin anew
             S, Y = np.zeros_like(S), np.zeros_like(Y)
-        u = in_metric(g, at.x, at.gradient, S, Y, 1.0 / self.eta)
-        D = float(at.gradient @ (u - at.x) + value_of(g, u) - value_of(g, at.x))
+        u = bfgs_step(g, at.x, at.gradient, S, Y, 1.0 / self.eta)
+        D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
         return State(at, S, Y, u if t == 1.0 else at.x + t * (u - at.x), t, D)
 
 

@@ -25,7 +25,14 @@ import numpy as np
 from compfed.algorithms.base import Bounds, Citation
 from compfed.federation.server.evaluation import Evaluation, Trial
 from compfed.regularisers import Regulariser
-from compfed.solvers.model_step import FAR, descends, foreseen, next_working_set, on_working_set, value_of
+from compfed.solvers.quadratic_model import (
+    OUTSIDE_DOMAIN,
+    newton_step,
+    next_working_set,
+    penalty_value,
+    predicted_gradient,
+    sufficient_decrease,
+)
 
 WIDTH = 512  # coordinates of the working set unless given: numbers sent grow with its square, to a megabyte
 
@@ -70,22 +77,24 @@ class ProximalNewton:
         W = np.arange(w if w == x0.size else 0, dtype=np.int32)  # of fewer, W waits for the gradient at the start
         if known is not None and known.H is not None and known.W is not None:
             W = known.W
-        return State(Point(x0, FAR, np.zeros_like(x0), np.zeros((len(W), len(W))), W), trial=x0, W=W, t=1.0, D=0.0)
+        return State(
+            Point(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), np.zeros((len(W), len(W))), W), trial=x0, W=W, t=1.0, D=0.0
+        )
 
     def trial(self, s: State) -> Trial:
         return Trial(s.trial, s.W)
 
     def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
         H = np.zeros((len(s.W), len(s.W))) if at_trial.H is None else at_trial.H
-        new = Point(s.trial, at_trial.value + value_of(g, s.trial), at_trial.gradient, H, s.W)
-        accepted = descends(new.F, s.at.F, s.t * s.D)
+        new = Point(s.trial, at_trial.value + penalty_value(g, s.trial), at_trial.gradient, H, s.W)
+        accepted = sufficient_decrease(new.F, s.at.F, s.t * s.D)
         at, t = (new, 1.0) if accepted else (s.at, s.t / 2)
-        u = on_working_set(g, at.x, at.gradient, at.H, at.W)
-        D = float(at.gradient @ (u - at.x) + value_of(g, u) - value_of(g, at.x))
+        u = newton_step(g, at.x, at.gradient, at.H, at.W)
+        D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
         trial = u if t == 1.0 else at.x + t * (u - at.x)
         if not accepted:
             return State(at, trial, s.W, t, D)
-        gradient = foreseen(at.gradient, at.H, at.W, trial - at.x)
+        gradient = predicted_gradient(at.gradient, at.H, at.W, trial - at.x)
         return State(at, trial, next_working_set(g, trial, gradient, self.width or WIDTH), t, D)
 
     def with_width(self, width: int) -> ProximalNewton:

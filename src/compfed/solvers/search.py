@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import shortened
+from compfed._utils.text import shorten
 from compfed.algorithms import Algorithm
 from compfed.algorithms.base import Bounds
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.server.evaluation import Evaluation
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.monitor import Progress
 from compfed.solvers.certificate import Certificate
 from compfed.solvers.second_order import ProximalBFGS, ProximalNewton, Reached, SecondOrder
@@ -38,7 +38,7 @@ class Search:
         if not isinstance(self.algorithm, (str, type, Algorithm, ProximalNewton, ProximalBFGS)):
             raise InputError(
                 "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
-                f"{shortened(repr(self.algorithm), 80)}."
+                f"{shorten(repr(self.algorithm), 80)}."
             )
 
 
@@ -75,6 +75,6 @@ class FederatedSolution:
         return np.array(self.x, dtype=dtype) if copy or dtype else self.x
 
 
-def bounds_of(spec: ProblemSpec, search: Search, start: Start) -> Bounds:
+def bounds_of(spec: FederatedProblem, search: Search, start: Start) -> Bounds:
     """The bounds that a rule for step sizes may use."""
     return Bounds(start.L, start.L_max, float(spec.loss.ridge), search.tau, spec.d)

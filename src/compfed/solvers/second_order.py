@@ -17,11 +17,11 @@ from compfed.federation.codec import payload
 from compfed.federation.queries import Query
 from compfed.federation.server.evaluation import Evaluation, evaluate_request, evaluation
 from compfed.federation.server.program import Program
-from compfed.federation.spec import ProblemSpec
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Logistic, Softmax
-from compfed.losses.base import unwarned
-from compfed.problem_spec import at_point
-from compfed.regularisers.coordinate_form import remembering
+from compfed.losses.base import ignore_overflow
+from compfed.problem_spec import optimality_at
+from compfed.regularisers.coordinate_form import with_cached_form
 from compfed.solvers.certificate import OUT_OF_REACH, hidden, rounding_level
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
@@ -57,7 +57,7 @@ class Reached:
 
 
 def search_trials(
-    spec: ProblemSpec,
+    spec: FederatedProblem,
     solver: SecondOrder,
     start: Evaluation | np.ndarray,
     *,
@@ -71,7 +71,7 @@ def search_trials(
     `start` is a point, or an evaluation that is known already; `kept` is from a search with another g.
     """
     described = spec.describe()
-    spec = spec.with_regulariser(remembering(spec.regulariser, spec.d))
+    spec = spec.with_regulariser(with_cached_form(spec.regulariser, spec.d))
     g, at = spec.regulariser, start if isinstance(start, Evaluation) else None
     x0 = np.asarray(start if at is None else at.x, float)
     state: Any = solver.init(x0, at)._replace(**(kept or {}))
@@ -92,7 +92,7 @@ def search_trials(
         end = log.reason_to_end(max_rounds, 1.0 / step, tol) if norm > tol or np.isnan(norm) else None
         if end is not None:
             return log.reached(state, *end)
-        state = unwarned(solver.update)(g, state, at)
+        state = ignore_overflow(solver.update)(g, state, at)
         if norm <= tol:
             log.best, log.norm = at, norm  # whatever rounding makes of objectives whose terms cancel
             end = log.reason_to_accept(state.trial - at.x, 1.0 / step)
@@ -109,7 +109,7 @@ def _covers(at: Evaluation, W: np.ndarray | None) -> bool:
 class _Log:
     """Every evaluation of a search, and the best of them."""
 
-    def __init__(self, spec: ProblemSpec, solver: SecondOrder, described: dict[str, Any]):
+    def __init__(self, spec: FederatedProblem, solver: SecondOrder, described: dict[str, Any]):
         self.spec, self.solver, self.described, self.began = spec, solver, described, time.perf_counter()
         self.cached: set[str] = set()
         payload(spec.objective, self.cached)  # which travels once, before the search
@@ -126,11 +126,11 @@ class _Log:
         self.down += payload(query, self.cached)
         self.up += payload(summed, set())
 
-    @unwarned
+    @ignore_overflow
     def add(self, seen: Evaluation, step: float) -> float:
         """Note an evaluation; the norm of its gradient mapping."""
         x, g = seen.x, self.spec.regulariser
-        point = at_point(g, x, seen.value, seen.gradient, step)
+        point = optimality_at(g, x, seen.value, seen.gradient, step)
         objective, norm = point.objective, point.norm
         self.rows.append(
             {

@@ -23,7 +23,7 @@ import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
 from compfed._utils.text import number_table
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.data import from_table
 from compfed.data.bundled import breast_cancer
@@ -206,7 +206,7 @@ def few_rounds(
     - `rounds`: messages after which a method that has not arrived is stopped (5,000 unless given; quick: 500).
     - `out`: a folder for traces, JSON and curves; nothing is written without it.
     """
-    limit = ROUNDS[quick] if rounds is None else whole(rounds, "rounds", 2)
+    limit = ROUNDS[quick] if rounds is None else check_int(rounds, "rounds", 2)
     if out is not None:
         pyplot()  # refuses before anything has run, where figures cannot be drawn ...
         check_writable(Path(out), f"out={str(out)!r}")  # ... or nothing can be written

@@ -20,7 +20,7 @@ from compfed.estimators.programs.fit import Fitted, Plan, fitting
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
-from compfed.federation.spec import Holdout
+from compfed.splits import Holdout
 
 AVERAGE, FEDERATED = "average of local", "federated"
 

@@ -19,7 +19,7 @@ import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
 from compfed._utils.text import text_table
-from compfed._utils.validation import whole
+from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.errors import InputError
 from compfed.monitor import cost_of_a_round
@@ -207,7 +207,7 @@ def compare_methods(
     True
     """
     budget = _budget(rounds, bytes, gradients)
-    candidates = whole(candidates, "candidates", 1)
+    candidates = check_int(candidates, "candidates", 1)
     if candidates > MOST_CANDIDATES:
         raise InputError(f"candidates={candidates} must be at most {MOST_CANDIDATES}: they are powers of two.")
     if out is not None:

@@ -30,16 +30,16 @@ from scipy.optimize import linprog
 
 from compfed.federation.queries import Evaluate
 from compfed.federation.server.program import Program, Request
-from compfed.federation.spec import FeatureScaling, ProblemSpec
+from compfed.federation.spec import FeatureScaling, FederatedProblem
 from compfed.losses import Softmax
-from compfed.problem_spec import at_point
+from compfed.problem_spec import optimality_at
 from compfed.regularisers import ElasticNet, OnBlock
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.solvers.search import FederatedSolution, Start
 
 
 def duality_gap(
-    spec: ProblemSpec, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None = None
+    spec: FederatedProblem, scaling: FeatureScaling, minimum: FederatedSolution, null: Start | None = None
 ) -> Program[float | None]:
     """F(x) minus a dual value, and what rounding may hide: F(x) - F(x*) is at most this. None where no dual point is at hand.
 
@@ -54,7 +54,7 @@ def duality_gap(
     mix, at_null, v = 0.0, 0.0, gradient[: scaling.penalised]  # columns are centred: the shift does not change it
     if shift != 0 and null is not None and null.at is not None:
         at_null = float(null.x[-1])
-        mix = 2 * abs(shift) / (2 * abs(shift) + loss.room(at_null))
+        mix = 2 * abs(shift) / (2 * abs(shift) + loss.conjugate_margin(at_null))
         v = (1 - mix) * v + mix * null.at.gradient[: scaling.penalised]
     l1, l2 = np.broadcast_to(g.l1, v.shape), np.broadcast_to(g.l2, v.shape)
     hard = l2 == 0  # where g* is an indicator
@@ -67,7 +67,7 @@ def duality_gap(
     value, conjugate = float(summed.value[0]), float(summed.conjugate[0])
     over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
     dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))
-    primal = at_point(spec.regulariser, minimum.x, value, gradient, 1.0).objective
+    primal = optimality_at(spec.regulariser, minimum.x, value, gradient, 1.0).objective
     size = minimum.at.terms * (1.0 + float(np.abs(minimum.x).sum()))  # of the terms of both, before they cancel
     gap = max(primal - dual, 0.0) + 4 * np.finfo(float).eps * (abs(primal) + abs(dual) + size)
     return float(gap) if np.isfinite(gap) else None
@@ -77,7 +77,7 @@ KINK = 1e-8  # a zero whose slope is this near to its kink, relative to that, is
 FLAT = 20 * np.finfo(float).eps  # times their number: eigenvalues of H, relative to the largest, that are zero
 
 
-def exchangeable(spec: ProblemSpec, minimum: FederatedSolution) -> np.ndarray | None:
+def exchangeable(spec: FederatedProblem, minimum: FederatedSolution) -> np.ndarray | None:
     """Positions of coefficients that another minimiser has otherwise; empty if there is no other, None if not known.
 
     Not known: where the search did not arrive or asked for no curvature, where a coefficient at its kink was outside the
@@ -124,7 +124,7 @@ def _ways(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -
     up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
     down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
     ways = [Way(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j]) for j in np.flatnonzero(up | down)]
-    pulls, order = np.atleast_1d(form.pull), np.argsort(form.group, kind="stable")
+    pulls, order = np.atleast_1d(form.group_weight), np.argsort(form.group, kind="stable")
     cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
     inside = form.group >= 0
     size, slope, curved = (

@@ -1,21 +1,16 @@
 """Choosing alpha by cross-validation, at the server. All folds and the path over all rows are one conversation.
 
 Each message carries the questions of all fits that are under way.
-
-Folds for cross-validation over sites: every site splits its own rows, or one whole site is left out.
-
-The server says which; the sites find their rows (`federation.view`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from compfed._utils.validation import is_whole
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import (
     Fitted,
@@ -29,9 +24,9 @@ from compfed.estimators.programs.fit import (
 from compfed.estimators.programs.path import AlphaGrid, following
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.program import Federation, Program, Request, gather
-from compfed.federation.spec import Fold, PredefinedSplit, RowSubset, SiteFold
 from compfed.monitor import Progress
 from compfed.solvers.search import FederatedSolution
+from compfed.splits import RowSubset, cv_splits, training_rows
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class Selection:
     within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
     path: Sequence[FederatedSolution]
     paths: Sequence[Sequence[FederatedSolution]]  # of the splits
-    subsets: Sequence[Parts]
+    subsets: Sequence[RowSubset]  # held out, one per split
     fitted: Fitted
 
     @property
@@ -60,10 +55,10 @@ def selecting(
     everything = yield from gathering(federation, plan)
     classes = everything.labels.classes
     rows = everything.rows.tolist()
-    subsets = parts_of(cv, seed, rows, plan.family.of_classes, listed)
+    subsets = cv_splits(cv, seed, rows, plan.family.of_classes, listed)
     if rule == "one_standard_error" and len(subsets) < 2:
         raise InputError(f"{grid.name}: rule='one_standard_error' needs two splits or more; cv gives one.")
-    gathered = yield from gather([gathering(federation, plan, subset(False)) for subset in subsets])
+    gathered = yield from gather([gathering(federation, plan, training_rows(subset)) for subset in subsets])
     if classes is not None:
         _check_classes(grid.name, federation.names, gathered, rows, classes)
     prepared, *folds = yield from gather([preparing(federation, plan, g, classes) for g in [everything, *gathered]])
@@ -99,12 +94,12 @@ def _with_one_bar(progress: Progress | None, paths: Sequence[Prepared]) -> list[
 
 
 def _held_out(
-    federation: Federation, prepared: Prepared, subset: Parts, alphas: np.ndarray
+    federation: Federation, prepared: Prepared, subset: RowSubset, alphas: np.ndarray
 ) -> Program[tuple[list[FederatedSolution], np.ndarray]]:
     """The models of the rows that are not held out, one per alpha, and their loss at those that are."""
     path = yield from following(federation, prepared, alphas)
     models = np.array([m.x for m in path])
-    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, subset(True), models),), models=len(models))]
+    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, subset, models),), models=len(models))]
     if not held_out.sites:
         raise InputError("a fold holds out every row, or none; give other folds.")
     equal = prepared.plan.equal_sites
@@ -134,34 +129,3 @@ def _check_classes(
                 f"{name}: one split has no row of class {absent[0]!s} to learn from; it holds out rows of: {', '.join(out)}. "
                 "Use fewer folds, another seed, folds inside the sites, or leave the class out."
             )
-
-
-LEAVE_ONE_SITE_OUT = "leave-one-site-out"
-WHAT_CV_MAY_BE = (
-    f"it must be a whole number >= 2, {LEAVE_ONE_SITE_OUT!r}, an array with the fold of every row, or what scikit-learn "
-    "takes: a splitter (its groups are the sites) or pairs (train, test)."
-)
-Parts = Callable[[bool], RowSubset]  # the training rows of a split (False), or those it holds out (True)
-
-
-def parts_of(cv: Any, seed: int, rows: Sequence[int], by_class: bool, listed: int = 0) -> list[Parts]:
-    """The parts of every split, from what the sites said of their rows; `listed` splits are known to the sites."""
-    if listed:
-        return [lambda held_out, k=k: PredefinedSplit(k, held_out) for k in range(listed)]
-    if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
-        if len(rows) < 2:
-            raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
-        return [lambda held_out, k=k: SiteFold(k, held_out) for k in range(len(rows))]
-    folds = int(cv) if is_whole(cv) else 0
-    if folds < 2:
-        hint = (
-            ""
-            if isinstance(cv, (str, int, float, bool))
-            else " Over a federation the sites split their own rows: give a number."
-        )
-        raise InputError(f"cv={cv!r}: {WHAT_CV_MAY_BE}{hint}")
-    if sum(rows) < folds:
-        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(rows)}.")
-    # each site goes on where the last one stopped: no fold stays empty
-    first = np.concatenate([[0], np.cumsum(rows)[:-1]])
-    return [lambda held_out, k=k: Fold(k, folds, seed, first, by_class, held_out) for k in range(folds)]

@@ -16,20 +16,21 @@ from typing import ClassVar
 import numpy as np
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_words
+from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
 from compfed.estimators.programs.certificate import duality_gap, exchangeable
 from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.server.sums import Description, MomentsSum
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, ProblemSpec, RowSubset
+from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss
-from compfed.problem_spec import length
+from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import minimising, starting
 from compfed.solvers.certificate import Certificate
 from compfed.solvers.search import FederatedSolution, Search, Start
+from compfed.splits import RowSubset
 
 NULL_SEARCH = 50  # messages, at most, for an intercept that has no formula
 
@@ -64,12 +65,12 @@ class Prepared:
     """A problem in its frame, before a penalty is chosen, and its null model: no feature, the best intercept."""
 
     plan: Plan
-    spec: ProblemSpec
+    spec: FederatedProblem
     scaling: FeatureScaling
     null: Start
     gathered: Gathered
 
-    def at(self, alpha: float) -> ProblemSpec:
+    def at(self, alpha: float) -> FederatedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.regulariser(alpha))
 
@@ -161,7 +162,7 @@ def _check_kinds(names: Sequence[str], sites: Description) -> None:
 def _labels(sites: Description, plan: Plan) -> Labels:
     counted = (sites.weights > 0).sum() if plan.equal_sites else sites.weights.sum()
     if plan.family.of_classes:
-        check_words("labels are the classes of rows", sites.classes)
+        check_distinct_names("labels are the classes of rows", sites.classes)
         shares = sites.class_shares if plan.equal_sites else sites.class_weights
         return Labels(sites.classes, shares / counted, None)
     if len(set(sites.label_shapes)) > 1:
@@ -186,7 +187,7 @@ def preparing(federation: Federation, plan: Plan, gathered: Gathered, classes: n
     centre, scale = _scaling(plan, gathered)
     scaling = FeatureScaling(centre, family.column_scale(scale, plan.standardize), plan.fit_intercept, outputs)
     objective = ObjectiveSpec(loss, scaling, classes, gathered.subset)
-    spec = ProblemSpec(
+    spec = FederatedProblem(
         objective=objective,
         regulariser=Zero(),
         weights=gathered.weights,
@@ -209,7 +210,7 @@ def _scaling(plan: Plan, gathered: Gathered) -> tuple[np.ndarray, np.ndarray]:
     return centre, spread(gathered.moments, centre)
 
 
-def _searched_intercept(spec: ProblemSpec, labels: Labels) -> Program[np.ndarray]:
+def _searched_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
     """The intercept that minimises f without features: where its slope, which grows with it, is zero.
 
     A message asks for the slope at many points: around the mean label at first, then between the two where it changes
@@ -257,7 +258,7 @@ class Fitted:
         sizes = np.abs(prepared.scaling.centre) @ np.abs(coef) + np.abs(intercept)  # of what adds up to a prediction
         curved = prepared.spec.loss.curvature
         steep = prepared.null.L if curved is None else float(curved)
-        lost = 0.5 * float(np.finfo(float).eps) * steep * length(sizes)
+        lost = 0.5 * float(np.finfo(float).eps) * steep * safe_norm(sizes)
         unique = None if self.others is None else not self.others.size
         return replace(found, duality_gap=self.gap, unique=unique, rounding=found.rounding + lost)
 

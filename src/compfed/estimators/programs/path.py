@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from compfed._utils.precision import precision
-from compfed._utils.validation import is_number, numbers, whole
+from compfed._utils.validation import check_int, check_numbers, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import Prepared
 from compfed.federation.server.program import Federation, Program, gather
@@ -27,7 +27,7 @@ def alpha_max(name: str, prepared: Prepared) -> float:
     """The least alpha at which all coefficients are zero: one gradient, summed over the sites."""
     g: Any = prepared.regulariser(1.0)
     with precision(np.dtype(float)):
-        found = float(g.critical(prepared.null_gradient))
+        found = float(g.alpha_max(prepared.null_gradient))
     if not np.isfinite(found):
         raise InputError(
             f"{name}: no alpha makes all coefficients zero, because the penalty of some has no kink "
@@ -54,7 +54,7 @@ class AlphaGrid:
         """Refuse what cannot be used, before any work."""
         if self.alphas is not None:
             _checked_alphas(self.alphas)
-        whole(self.n_alphas, f"{self.name}: n_alphas", 1)
+        check_int(self.n_alphas, f"{self.name}: n_alphas", 1)
         if not is_number(self.eps) or not 0 < float(self.eps) < 1:
             raise InputError(f"{self.name}(eps={self.eps!r}): eps must be a number between 0 and 1.")
 
@@ -67,7 +67,7 @@ class AlphaGrid:
 
 def _checked_alphas(alphas: Any) -> np.ndarray:
     try:
-        values = numbers(alphas, "alphas")
+        values = check_numbers(alphas, "alphas")
     except InputError:
         values = np.empty(0)
     if values.ndim != 1 or not values.size or not (np.isfinite(values).all() and (values >= 0).all()):

@@ -7,8 +7,9 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, HeldOut
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Squared
+from compfed.splits import SiteFold
 
 ALL_ROWS = SiteFold(-1, held_out=False)  # every site but one that does not exist
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from compfed.federation.queries import Evaluate, Lipschitz, largest_lipschitz
 from compfed.federation.server.program import Request
-from compfed.federation.spec import ProblemSpec
-from compfed.losses.base import unwarned
+from compfed.federation.spec import FederatedProblem
+from compfed.losses.base import ignore_overflow
 
 
 class Trial(NamedTuple):
@@ -35,24 +35,24 @@ class Evaluation(NamedTuple):
         return self._replace(W=None, H=None)
 
 
-def evaluate_request(spec: ProblemSpec, trial: Trial) -> Request:
+def evaluate_request(spec: FederatedProblem, trial: Trial) -> Request:
     """The request for value and gradient at a trial, and the Hessian on W unless that is empty."""
     coords = trial.W if trial.W is not None and len(trial.W) else None
     return Request((Evaluate(spec.objective, trial.x[None], coords),), weights=spec.weights)
 
 
-@unwarned
-def evaluation(spec: ProblemSpec, trial: Trial, summed: Evaluate.Reply, model: int = 0) -> Evaluation:
+@ignore_overflow
+def evaluation(spec: FederatedProblem, trial: Trial, summed: Evaluate.Reply, model: int = 0) -> Evaluation:
     """One model of the sum of the replies to `Evaluate`."""
     H = np.zeros((0, 0)) if trial.W is not None and not len(trial.W) else None
     if summed.hessian is not None and trial.W is not None:
-        H = spec.loss.model_matrix(summed.hessian[model], trial.W) + float(spec.loss.ridge) * np.eye(len(trial.W))
+        H = spec.loss.unpack_hessian(summed.hessian[model], trial.W) + float(spec.loss.ridge) * np.eye(len(trial.W))
     return Evaluation(
         trial.x, float(summed.value[model]), summed.gradient[model], float(summed.terms[model]), trial.W, H
     )
 
 
-def lipschitz_bounds(spec: ProblemSpec, summed: Lipschitz.Reply) -> tuple[float, float]:
+def lipschitz_bounds(spec: FederatedProblem, summed: Lipschitz.Reply) -> tuple[float, float]:
     """(sum_i p_i L_i, a bound on max_i L_i) from the sum of the replies to `Lipschitz`.
 
     No L_i is above the sum divided by its own weight, and none above the last bin that is not empty.

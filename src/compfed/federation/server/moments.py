@@ -11,7 +11,7 @@ from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
 from compfed.federation.server.program import Federation, Program, Request, ask, run_program
 from compfed.federation.server.sums import MomentsSum
-from compfed.site_summary import Summary, summarised
+from compfed.site_summary import Summary, combine_summaries
 
 
 class ColumnScales(NamedTuple):
@@ -83,6 +83,6 @@ def describe(federation: Federation) -> Summary:
                     f"site {name!r} has {width} columns and {labels} label(s) per row; site {names[0]!r} has "
                     f"{first} and {outcomes}. All sites need the same columns and labels."
                 )
-        return summarised(names, sites[0].columns[0], [site.facts for site in sites])
+        return combine_summaries(names, sites[0].columns[0], [site.facts for site in sites])
 
     return run_program(federation, program())[0]

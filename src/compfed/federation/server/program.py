@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from compfed._utils.precision import our_settings
+from compfed._utils.precision import jax_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, query_cost
 from compfed.federation.codec import payload
@@ -85,7 +85,7 @@ def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communi
         raise InputError(
             f"a federation has names, cached and send (such as InProcess(sites)); got {type(federation).__name__}."
         )
-    with our_settings():
+    with jax_settings():
         cost, sums = Communication(), None
         while True:
             try:

@@ -31,7 +31,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
-from compfed.site_summary import MOST_CLASSES, Facts
+from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -179,7 +179,7 @@ def _sorted_classes(classes: object, most: int, kinds: str) -> None:
 
 def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
     facts = reply.facts
-    if type(facts) is not Facts:
+    if type(facts) is not SiteFacts:
         raise InputError("facts must be a record of facts")
     _integer("facts.rows", facts.rows, 1, MAX_ROWS)
     if facts.rows < reply.rows or (query.subset is None and not weighted and facts.rows != reply.rows):
@@ -188,7 +188,7 @@ def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
         _finite(f"facts.{name}", value, least=0.0 if name == "square" else -np.inf)
     _array("facts.varies", facts.varies, (reply.width,), ("bool",))
-    _sorted_classes(facts.classes, MOST_CLASSES, "biuf")
+    _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
     counts = facts.counts
     _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
     if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
@@ -237,7 +237,7 @@ def _hessian(query: Evaluate, reply: Evaluate.Reply) -> None:
     if reply.hessian is None or query.coords is None:
         return
     loss, w = query.objective.loss, len(query.coords)
-    size = loss.model_numbers(w)
+    size = loss.packed_size(w)
     if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that the coordinates speak of
         features = len(np.unique(np.asarray(query.coords) // loss.outputs))
         size = features * (features + 1) // 2

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import check_contract, message_shapes
@@ -33,19 +33,17 @@ from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
-from compfed.federation.spec import ProblemSpec, RunSpec
-from compfed.monitor import Described, Progress, Recorder, Run, largest_prox_step
-from compfed.problem_spec import at_point
+from compfed.federation.spec import FederatedProblem, RunSpec
+from compfed.monitor import Progress, Recorder, Run, largest_prox_step
+from compfed.problem_spec import ProblemSpec, optimality_at
 from compfed.regularisers import largest_step
 from compfed.sampling import Scheme, averaging, odds, participants, run_key, scheme_in_use
 from compfed.trace import State, Trace
 
 # Each stage of a round at the server, compiled on its own.
-_broadcast = compiled(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
-_server_update = compiled(
-    lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5
-)
-_solution = compiled(lambda a, g, s: a.solution(g, s))
+_broadcast = jit(lambda a, g, s, k: a.exchanges[k].broadcast(g, s), static_argnums=3)
+_server_update = jit(lambda a, g, s, mean, share, k: a.exchanges[k].server_update(g, s, mean, share), static_argnums=5)
+_solution = jit(lambda a, g, s: a.solution(g, s))
 
 
 class NotFinite(ArithmeticError):
@@ -66,7 +64,7 @@ class ServerLoop:
     def __init__(
         self,
         run_spec: RunSpec,
-        spec: ProblemSpec,
+        spec: FederatedProblem,
         participants: int | None = None,
         checkpoint: Callable[[State], None] | None = None,
         sampling: Scheme | None = None,
@@ -138,7 +136,7 @@ _numbers = itertools.count()  # of the jobs of this process
 class Order:
     """What to run: the tasks share their view, the algorithm and the start, and differ in their regularisers."""
 
-    specs: Sequence[ProblemSpec]
+    specs: Sequence[FederatedProblem]
     algorithm: Algorithm
     x0: np.ndarray
     tol: float  # on the norm of the gradient mapping
@@ -151,7 +149,7 @@ class Order:
     def objective(self):
         return self.specs[0].objective
 
-    def run_spec(self, spec: ProblemSpec) -> RunSpec:
+    def run_spec(self, spec: FederatedProblem) -> RunSpec:
         return RunSpec(
             number=next(self.numbers),
             algorithm=ready(self.algorithm, spec, spec.n, self.seed),
@@ -163,7 +161,7 @@ class Order:
             capacity=int(spec.sizes.max()),
         )
 
-    def run(self, spec: ProblemSpec, rounds: int, resume: Trace | None = None) -> Run:
+    def run(self, spec: FederatedProblem, rounds: int, resume: Trace | None = None) -> Run:
         return Run(
             spec, ready(self.algorithm, spec, spec.n, self.seed), rounds, None, spec.n, CHECK, self.seed,
             np.asarray(self.x0, spec.dtype), None, resume,
@@ -190,7 +188,7 @@ def runner(federation: Federation, order: Order) -> Runner:
     return own(order) if own is not None else ByMessages(order)
 
 
-def evaluation_request(spec: ProblemSpec, X: np.ndarray, last: bool) -> Request:
+def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Request:
     """Value and gradient at the models in X; in the last look, the curvature too where the step depends on it."""
     queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
@@ -198,7 +196,7 @@ def evaluation_request(spec: ProblemSpec, X: np.ndarray, last: bool) -> Request:
     return Request(queries, weights=spec.weights, models=len(X), counts=False)  # it mostly travels with a round
 
 
-def evaluation_of(spec: ProblemSpec, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:
+def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:
     """The sums of `evaluation_request` at one of its models."""
     found = evaluation(spec, Trial(x), sums[0], model)
     if len(sums) == 1:
@@ -219,7 +217,7 @@ class ByMessages:
 
 
 class _Model:
-    def __init__(self, order: Order, spec: ProblemSpec):
+    def __init__(self, order: Order, spec: FederatedProblem):
         self.order, self.spec = order, spec
         self.loop = ServerLoop(order.run_spec(spec), spec)
         self.recorder = Recorder(order.run(spec, 0), "messages")
@@ -249,13 +247,13 @@ class _Model:
 
     def _record(self, r: int, x: np.ndarray, at: Evaluation, seconds: float) -> bool:
         """Note the model after round r; has it arrived?"""
-        found = at_point(self.spec.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
+        found = optimality_at(self.spec.regulariser, x, at.value, at.gradient.astype(x.dtype), self.order.step)
         seen = {"objective": np.array([found.objective]), "gradient_mapping": np.array([found.norm])}
         self.recorder.add(np.array([r]), x[None], seen, seconds)
         return found.norm <= self.order.tol
 
 
-def ready(algorithm: Any, problem: Described, participants: int, seed: int = 0) -> Algorithm:
+def ready(algorithm: Any, problem: ProblemSpec, participants: int, seed: int = 0) -> Algorithm:
     """The algorithm with its choices made for this run; its stages fit together, and its steps suit the prox."""
     if not isinstance(algorithm, Algorithm):
         got = f"{algorithm.__name__} (the class)" if isinstance(algorithm, type) else repr(algorithm)

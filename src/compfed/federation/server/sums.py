@@ -18,7 +18,7 @@ from compfed.algorithms.base import dense
 from compfed.algorithms.contract import message_shapes
 from compfed.federation.codec import unnamed
 from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal
-from compfed.site_summary import Facts
+from compfed.site_summary import SiteFacts
 
 
 class Description(NamedTuple):
@@ -35,7 +35,7 @@ class Description(NamedTuple):
     class_shares: np.ndarray  # sum over the sites of the shares within each
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
-    facts: Facts | None  # of a single site
+    facts: SiteFacts | None  # of a single site
 
 
 class MomentsSum(NamedTuple):

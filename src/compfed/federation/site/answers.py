@@ -21,12 +21,12 @@ from compfed.federation.queries import (
     Query,
     lipschitz_bin,
 )
-from compfed.losses.base import unwarned
-from compfed.problem import sparse_rows
-from compfed.site_summary import facts_of
+from compfed.losses.base import ignore_overflow
+from compfed.problem.local_dataset import LocalDataset, sparse_moments
+from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
-    from compfed.federation.site.site import LocalDataset, Site
+    from compfed.federation.site.site import Site
 
 
 def answer(query: Query, site: Site) -> object:
@@ -50,7 +50,7 @@ def answer(query: Query, site: Site) -> object:
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    facts = facts_of(site.whole(), site.labels) if query.detail else None
+    facts = summarise_site(site.whole(), site.labels) if query.detail else None
     weights = site.weights_of(query.subset)
     rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
     if query.classes:
@@ -70,7 +70,7 @@ def _moments(query: Moments, site: Site) -> Moments.Reply:
     weight = float(weights.sum())
     q = weights / (weight or 1.0)
     if issparse(A):
-        mean, low, spread = sparse_rows.moments(A, q)
+        mean, low, spread = sparse_moments(A, q)
     else:
         away = np.subtract(A, A[0], dtype=float)
         mean = A[0] + q @ away
@@ -88,24 +88,24 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     at = None if loss.curvature is not None else (data.start if query.x is None else query.x)
     if query.upper_bound:
-        bound = loss.curvature_bound(data.A, data.q, data.lengths, at, data.y)
+        bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, data.y)
         return query.Reply(float(bound) + float(loss.ridge), None)
-    L = float(loss.steepness(data.A, data.q, at, data.y)) + float(loss.ridge)
+    L = float(loss.lipschitz(data.A, data.q, at, data.y)) + float(loss.ridge)
     counts = np.zeros(LIPSCHITZ_BINS, np.int32)
     counts[lipschitz_bin(L)] = 1
     return query.Reply(L, counts)
 
 
-@unwarned
+@ignore_overflow
 def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     x = np.asarray(query.x, data.A.dtype)
     half = 0.5 * float(loss.ridge)
-    value, gradient, terms = loss.evaluated(x, data.A, data.y, data.q, data.lengths)
+    value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
-        hessian = np.stack([loss.model_triangle(v, data.A, data.y, data.q, query.coords) for v in query.x])
+        hessian = np.stack([loss.packed_hessian(v, data.A, data.y, data.q, query.coords) for v in query.x])
     if query.dual is not None:
         conjugate = np.array([_conjugate(query, data, v, *at) for v, at in zip(x, query.dual, strict=True)])
     return query.Reply(value, gradient, terms, hessian, conjugate)
@@ -115,9 +115,9 @@ def _conjugate(
     query: Evaluate, data: LocalDataset, x: np.ndarray, shift: float, stretch: float, mix: float, z: float
 ) -> float:
     loss = query.objective.loss  # the server asks this only of a loss with a conjugate
-    theta = (1 - mix) * (loss.slope(data.A @ x, data.y) - shift)  # pyright: ignore[reportAttributeAccessIssue]
+    theta = (1 - mix) * (loss.derivative(data.A @ x, data.y) - shift)  # pyright: ignore[reportAttributeAccessIssue]
     if mix > 0:
-        theta = theta + mix * loss.slope(np.full(len(theta), z), data.y)  # pyright: ignore[reportAttributeAccessIssue]
+        theta = theta + mix * loss.derivative(np.full(len(theta), z), data.y)  # pyright: ignore[reportAttributeAccessIssue]
     return float(data.q @ loss.conjugate(stretch * theta, data.y))  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -1,4 +1,4 @@
-"""A site: its own rows, its own memory of the rounds it took part in, and its own refusals. It knows no other site."""
+"""A site: its rows, its client states, and its disclosure policy. It knows no other site."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.compilation import compiled
+from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed._utils.text import printable, shapes_shown
-from compfed._utils.validation import check_sizes, check_weights, unmasked
+from compfed._utils.text import printable
+from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.contract import Shapes, message_shapes
 from compfed.errors import InputError
@@ -23,43 +23,53 @@ from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RowSubset, RunSpec
-from compfed.losses.base import unwarned
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.losses.base import ignore_overflow
+from compfed.problem.local_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.problem.local_loss import FullGradient, MiniBatch
-from compfed.problem.sparse_rows import SPARSE_METHODS, SparseRows, written_out
 from compfed.sampling import client_key, run_key
+from compfed.splits import RowSubset
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
 RUNS_KEPT = 4096
-SMALL, LEAST_ROOM = 256, 32  # rows up to which a site is padded to a power of two for its rounds, and at least this
 
 
 class StateLost(InputError):
-    """A site was asked to go on with a job it does not remember."""
-
-
-class LocalDataset(NamedTuple):
-    """The rows of a site as a view has them."""
-
-    A: Any  # an array, or `SparseRows`
-    y: np.ndarray
-    q: np.ndarray
-    start: np.ndarray
-    lengths: np.ndarray  # norms of the rows
-    __repr__ = shapes_shown
+    """A site was asked to continue a run whose client state it does not have."""
 
 
 class ClientState(NamedTuple):
-    """What a site remembers of a job."""
+    """The state of a client in one run, between its rounds."""
 
     c: Any
-    pending: bool = False  # did it answer a round whose result it has not heard?
-    local: Any = None  # the local model it ended with, to look at
+    pending: bool = False  # it sent an update and has not received the result of that round
+    local: Any = None  # the local model at the end of its last round, for the record
 
 
 class Site:
-    """Rows and labels of one site. `index` is its place among the sites, and the source of its random draws."""
+    """Rows and labels of one site, and its replies to queries.
+
+    Parameters
+    ----------
+    features : array or scipy.sparse matrix of shape (rows, columns)
+    labels : array of shape (rows,) or (rows, outcomes)
+    name : str
+    index : int
+        Position of the site in the federation.
+    number : int, optional
+        Source of its random draws; `index` unless given. A site keeps its number when other sites join.
+    row_weights : array of shape (rows,), optional
+    columns : sequence of str, optional
+        Names of the columns.
+    splits : sequence of (train, test) masks
+        For cross-validation with folds that were given row by row.
+    refuses : DisclosurePolicy, optional
+    limits : QueryLimits or None
+        None for a site in the process of its server.
+    room : float
+        Bytes of scaled rows that are kept between messages.
+    """
 
     def __init__(
         self,
@@ -73,25 +83,25 @@ class Site:
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         refuses: DisclosurePolicy | None = None,
-        limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen; None for a site in the process of its server
+        limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
-            unmasked(values, f"site {name!r}: {what}")
+            check_unmasked(values, f"site {name!r}: {what}")
         features = features.tocsr() if issparse(features) else np.asarray(features)
         labels = np.asarray(labels)
         _check_rows(name, features, labels, row_weights, columns)
         self.features, self.labels, self.name, self.index = features, labels, name, index
-        self.number = index if number is None else number  # of its random draws: a site keeps them when others come
+        self.number = index if number is None else number
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
         self.columns = None if columns is None else tuple(columns)
-        self.splits = splits  # (train, test) masks, for folds that were given row by row
+        self.splits = splits
         self.refuses = DisclosurePolicy() if refuses is None else refuses
         self.limits = limits
-        self.room = room  # bytes of views kept; of several sites in one process, each has its share
+        self.room = room
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
-        self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the job
+        self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the run
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -101,7 +111,7 @@ class Site:
         return self.features.shape[1]
 
     def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
-        """The answers to one message; a refusal is an answer too, and the other questions are not affected by it."""
+        """The replies to one message. A refusal is a reply too; it does not affect the other queries."""
         answers, size = [], 0
         most = None if self.limits is None else self.limits.max_reply_bytes
         for query in queries:
@@ -116,7 +126,7 @@ class Site:
         _make_room(self._arrays, self.room)
         return tuple(answers)
 
-    @unwarned
+    @ignore_overflow
     def _answered(self, query: Query) -> Any:
         reason = self.refuses.blanket_reason(query, len(self.labels))
         if reason is None and self.limits is not None:
@@ -127,17 +137,17 @@ class Site:
             return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
         try:
             return answer(query, self)
-        except InputError as problem:  # what the server asked for does not fit the rows here
+        except InputError as problem:  # the query does not fit the rows of this site
             return Refusal(printable(str(problem), MAX_REASON))
 
     # --- rows ---
 
     def weights_of(self, subset: RowSubset | None) -> np.ndarray:
-        """How much each row counts in a part; 0 for those outside."""
+        """The weight of each row in a subset; 0 outside of it."""
         return self.row_weights if subset is None else np.where(subset.mask(self), self.row_weights, 0.0)
 
     def shares_of(self, subset: RowSubset | None) -> np.ndarray:
-        """q_l: the share of each row. Of a part without rows here, all: the server gives such a site no weight."""
+        """q_l: the share of each row. A subset without rows here has those of all rows: the server gives such a site no weight."""
         weights = self.weights_of(subset)
         weights = weights if weights.any() else self.row_weights
         return weights / weights.sum()
@@ -158,28 +168,28 @@ class Site:
             raise InputError(f"site {self.name!r}: {error}") from None
         start = np.asarray(getattr(objective.loss, "start", np.zeros(objective.loss.size(A.shape[1]))), dtype)
         A = A.astype(dtype, copy=False)
-        lengths = A.lengths() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
-        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, lengths)
+        row_norms = A.row_norms() if isinstance(A, SparseRows) else np.sqrt(np.einsum("ij,ij->i", A, A))
+        return LocalDataset(A, y.astype(dtype), self.shares_of(objective.subset).astype(dtype), start, row_norms)
 
     def whole(self) -> np.ndarray:
-        """The rows as an array: what only estimators can do without."""
+        """The rows as a dense array, if that fits into memory."""
         try:
-            return written_out(self.features, f"site {self.name!r}")
+            return dense_rows(self.features, f"site {self.name!r}")
         except InputError:  # its words have the number of rows
             raise InputError(
                 f"site {self.name!r}: its sparse rows take too much memory written out, which this query needs. {SPARSE_METHODS}"
             ) from None
 
     def dense(self, objective: ObjectiveSpec) -> LocalDataset:
-        """The rows as the view has them, as an array."""
+        """The dataset of an objective with dense rows."""
         seen = self.dataset(objective)
         if not isinstance(seen.A, SparseRows):
             return seen
-        assert objective.scaling is not None, "only a frame keeps rows sparse"
+        assert objective.scaling is not None, "rows stay sparse only if they are scaled"
         return seen._replace(A=scaled_rows(objective.scaling, self.whole()).astype(seen.A.dtype))
 
     def check_classes(self) -> None:
-        """Labels to be listed must be names: numbers of their own for every row would be the rows' own secret."""
+        """Refuse to list labels that are continuous: they would be values of single rows."""
         y = self.labels
         if y.ndim != 1 or (y.dtype.kind == "f" and (y != np.rint(y)).any()):
             raise InputError(
@@ -188,7 +198,7 @@ class Site:
             )
 
     def _codes(self, classes: np.ndarray) -> np.ndarray:
-        self.check_classes()  # for this reason alone, whatever the classes: else refusals would give the labels away
+        self.check_classes()  # before the classes are compared: otherwise refusals would reveal labels
         if not np.isin(self.labels, classes).all():
             raise InputError(
                 f"site {self.name!r} has a label that is not among the classes. Which one is in its own table: compare its "
@@ -199,15 +209,13 @@ class Site:
     # --- rounds ---
 
     def take_part(self, run_spec: RunSpec, r: int, exchange: int, d: Mapping[str, np.ndarray]) -> tuple[dict, bool]:
-        """The site's half of an exchange: what it answers, and whether its memory is finite."""
+        """The site's half of an exchange: its update, and whether its client state is finite."""
         a, g = run_spec.algorithm, run_spec.regulariser
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._start(run_spec) if r == exchange == 0 else self._recalled(run_spec, r)
             down, c = unnamed(d, self._shapes(run_spec)[exchange].broadcast), memory.c
-            if (
-                exchange == 0 and memory.pending and a.finishes_rounds()
-            ):  # this message has the result of the last round
-                c = close(a, g, down, c)
+            if exchange == 0 and memory.pending and a.finishes_rounds():
+                c = close(a, g, down, c)  # this broadcast has the result of the last round
             key = client_key(run_key(run_spec.seed), r, self.number)
             rows = self._on_device(run_spec.objective)
             u, c, z = _client(
@@ -217,19 +225,21 @@ class Site:
             return named(u), finite(c)
 
     def finish_round(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
-        """The result of a round this site took part in."""
+        """Receive the result of a round that this site took part in; is the client state finite?"""
         with precision(np.dtype(run_spec.objective.dtype)):
             memory = self._recalled(run_spec, r + 1)
-            c = close(run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c)
+            c = close(
+                run_spec.algorithm, run_spec.regulariser, unnamed(d, self._shapes(run_spec)[0].broadcast), memory.c
+            )
             self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
     def remember(self, run_spec: RunSpec, c: Any, pending: bool = False) -> None:
-        """Take up a job where it was left."""
+        """Restore the client state of a run."""
         self._keep(run_spec, ClientState(c, pending))
 
     def recall(self, run_spec: RunSpec) -> ClientState:
-        """What it remembers of a job: nothing but the start, if it took no part yet."""
+        """The client state of a run; the initial one before its first round."""
         known = self.memories.get(digest(run_spec))
         return self._start(run_spec) if known is None else known
 
@@ -238,11 +248,11 @@ class Site:
             return ClientState(run_spec.algorithm.init(jnp.asarray(run_spec.x0))[1])
 
     def _recalled(self, run_spec: RunSpec, r: int) -> ClientState:
-        """The memory of the rounds before r. Who takes part in every round must have one, if there is any to have."""
+        """The client state after the rounds before r; a site that takes part in every round must have it."""
         memory = self.recall(run_spec)
         if run_spec.everyone and r > 0 and digest(run_spec) not in self.memories and jax.tree.leaves(memory.c):
             raise StateLost(
-                f"site {self.name!r} was asked for round {r} of a run whose earlier rounds it does not remember; start "
+                f"site {self.name!r} was asked for round {r} of a run whose client state it does not have; start "
                 "the run again."
             )
         return memory
@@ -255,15 +265,7 @@ class Site:
 
     def _on_device(self, objective: ObjectiveSpec) -> tuple[Any, ...]:
         """The rows for a compiled round: of a small site with rows of weight 0 added, so that such sites share programs."""
-
-        def padded() -> tuple[Any, ...]:
-            A, y, q = self.dense(objective)[:3]
-            room = max(LEAST_ROOM, 1 << (len(q) - 1).bit_length()) if len(q) <= SMALL else len(q)
-            last = np.minimum(np.arange(room), len(q) - 1)  # the last row again: a loss may be infinite at made-up rows
-            weight = np.where(np.arange(room) < len(q), q[last], 0.0).astype(q.dtype)
-            return jax.device_put((A[last], y[last], weight, np.int32(len(q))))  # which compiles nothing
-
-        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, padded)
+        return _kept(self._arrays, digest(objective), OBJECTIVES_KEPT, lambda: self.dense(objective).padded())
 
     def _shapes(self, run_spec: RunSpec) -> list[Shapes]:
         return message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
@@ -282,7 +284,7 @@ def scaled_rows(scaling: FeatureScaling, A: Any) -> Any:
 
 
 def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, columns: Sequence[str] | None) -> None:
-    """A site checks its own rows, before anybody asks about them."""
+    """Check the rows of a site before the first query."""
     if A.ndim != 2 or y.ndim not in (1, 2) or A.shape[0] != len(y):
         raise InputError(f"site {name!r}: features of shape {A.shape} and labels of shape {y.shape} do not match.")
     if A.dtype.kind not in "biuf":
@@ -290,14 +292,14 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     for what, values in (("features", A.data if issparse(A) else A), ("labels", y)):
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise InputError(f"site {name!r} has {what} that are NaN or infinite. Drop those rows or impute them.")
-    check_sizes(A, f"features of site {name!r}", columns)
-    check_sizes(y, f"labels of site {name!r}")
+    check_magnitudes(A, f"features of site {name!r}", columns)
+    check_magnitudes(y, f"labels of site {name!r}")
     if weights is None:
         return
     usable = np.isfinite(weights) & (np.asarray(weights) >= 0)
     if np.shape(weights) != (len(y),) or not usable.all() or not np.any(weights):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
-    check_weights(weights, name)
+    check_row_weights(weights, name)
 
 
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:
@@ -310,12 +312,12 @@ def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], 
 
 
 def room_for(share: float) -> float:
-    """The room of a site that has this share of the rows in this process."""
+    """The bytes that a site with this share of all rows in this process may keep."""
     return ROOM * share
 
 
 def _make_room(table: OrderedDict[str, Any], room: float) -> None:
-    """Forget the oldest until the rows kept, which come first in an entry, fit; sparse ones are the site's own, no copy."""
+    """Drop the oldest entries until the rows that are kept fit. Sparse rows are not copies and do not count."""
     while table and sum(getattr(kept[0], "nbytes", 0) for kept in table.values()) > room:
         table.popitem(last=False)
 
@@ -324,12 +326,12 @@ def finite(tree: Any) -> bool:
     return all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
-# --- the stages that run at a site, each compiled on its own ---
+# --- the stages of a round at a site, each compiled on its own ---
 
-close = compiled(lambda a, g, d, c: a.finish_round(g, d, c))
+close = jit(lambda a, g, d, c: a.finish_round(g, d, c))
 
 
-@compiled(static_argnames=("exchange", "batch_size", "capacity"))
+@jit(static_argnames=("exchange", "batch_size", "capacity"))
 def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)

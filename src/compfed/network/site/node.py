@@ -25,7 +25,7 @@ from cryptography import x509
 
 from compfed._utils.files import locked, make_folder, write_private
 from compfed._utils.text import join_names
-from compfed.data.readers import UnfitRows
+from compfed.data.readers import TableError
 from compfed.errors import InputError
 from compfed.network import keys
 from compfed.network.flower import FleetConnection, LinkError, Rejected
@@ -240,8 +240,10 @@ def run_site(path: Path, say: Say = SAY) -> int:
         say(disclosure_text(settings))
         try:
             rows = len(node.service.open().labels)  # rows that cannot be used are better found now than in a round
-        except UnfitRows as problem:  # values of rows may be shown by `check`, and never in the log of a service
-            raise InputError(f"the rows cannot be used: {problem.told} `compfed site check` shows where.") from None
+        except TableError as problem:  # values of rows may be shown by `check`, and never in the log of a service
+            raise InputError(
+                f"the rows cannot be used: {problem.public_reason} `compfed site check` shows where."
+            ) from None
         if rows < settings.disclosure.min_rows:
             least = settings.disclosure.min_rows
             say(f"WARNING: the table has fewer rows than min_rows = {least}: every query will be refused.")

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from compfed._utils import files
 from compfed._utils.precision import precision
 from compfed._utils.text import printable
-from compfed.data.readers import UnfitRows
+from compfed.data.readers import TableError
 from compfed.errors import InputError
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
 from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal
@@ -90,8 +90,8 @@ class SiteService:
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
-        except UnfitRows as problem:  # its text may quote a row
-            kind, reason = "refused", f"its rows cannot be used: {problem.told}"
+        except TableError as problem:  # its text may quote a row
+            kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
         except OSError as problem:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from compfed._utils.validation import nonnegative, whole
-from compfed.data.readers import UnfitRows, read_site
+from compfed._utils.validation import check_int, check_nonnegative
+from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.queries import QUERIES
@@ -149,7 +149,7 @@ class SiteSettings:
         try:
             return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.disclosure, limits=self.limits)
         except InputError as problem:  # its text may hold a number of the rows
-            raise UnfitRows(str(problem), "its numbers are too large, too small or missing.") from None
+            raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
 
     def rows(self) -> tuple[Site, str]:
         """The site with its rows, and the keyed hash of its table."""
@@ -196,10 +196,10 @@ def _disclosure(path: Path, given: object) -> DisclosurePolicy:
     for name in names:
         if name not in QUERY_NAMES:
             raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(QUERY_NAMES)}.")
-    rows = whole(table.get("min_rows", 1), f"{path}: min_rows", 0)
+    rows = check_int(table.get("min_rows", 1), f"{path}: min_rows", 0)
     share = np.inf
     if "max_hessian_share" in table:
-        share = nonnegative(table["max_hessian_share"], f"{path}: max_hessian_share")
+        share = check_nonnegative(table["max_hessian_share"], f"{path}: max_hessian_share")
     return DisclosurePolicy(rows, share, names)
 
 

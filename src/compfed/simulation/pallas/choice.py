@@ -42,7 +42,7 @@ def chosen(problem: Any, algorithm: Any, batch_size: int | None, participants: i
     why = _why_not(problem, interpret)
     if why:
         return Choice(None, why)
-    largest = max(rows for _, rows in problem.store.buckets)
+    largest = max(rows for _, rows in problem.dataset.buckets)
     small = power(largest) * power(problem.sites.width) <= ON_CHIP
     if batch_size is not None or (participants != problem.n and small):
         return _fetched(problem, algorithm, batch_size, interpret)
@@ -80,7 +80,7 @@ def _fetched(problem: Any, algorithm: Any, batch_size: int | None, interpret: bo
 
 
 def _one_pass(problem: Any, interpret: bool, because: str) -> Choice:
-    if problem.store.A.nbytes < CACHED and not interpret:
+    if problem.dataset.A.nbytes < CACHED and not interpret:
         return Choice(None, f"{because}, and all rows together stay in the cache")
     try:
         A, y, q, x = (jax.ShapeDtypeStruct(s, problem.dtype) for s in ((1, 16, 16), (1, 16), (1, 16), (1, 16)))

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from compfed._utils.array_namespace import cast_like
+from compfed.prox import group_shrinkage, soft_threshold
 from compfed.regularisers import GroupL2, Regulariser, SparseGroup
-from compfed.regularisers.base import like, soft
 from compfed.simulation.pallas.one_pass import power
 from compfed.simulation.pallas.rows import widened
 
@@ -28,9 +29,9 @@ class Groups:
     l1: Array
 
     def prox(self, x: Array, t: Array | float) -> Array:
-        x, threshold = soft(x, t * self.l1), like(x, t) * self.threshold
+        x = soft_threshold(x, t * self.l1)
         norm = jnp.sqrt(self.same @ (x * x))
-        return x * jnp.where(norm > threshold, 1.0 - threshold / jnp.where(norm > 0, norm, 1.0), 0.0)
+        return x * group_shrinkage(norm, cast_like(t, x) * self.threshold)
 
 
 def for_kernels(g: Regulariser, d: int) -> Any:
@@ -38,7 +39,7 @@ def for_kernels(g: Regulariser, d: int) -> Any:
     if not isinstance(g, GroupL2 | SparseGroup) or d > WIDEST:
         return widened(g, d)
     blank = jnp.zeros(d, jnp.float32)
-    member, more = g.members(blank), (0, power(d) - d)
+    member, more = g.group_of(blank), (0, power(d) - d)
     same = np.pad((member[:, None] == member[None, :]).astype(np.float32), (more, more))
-    l1 = jnp.broadcast_to(like(blank, g.l1 if isinstance(g, SparseGroup) else 0.0), d)
+    l1 = jnp.broadcast_to(cast_like(g.l1 if isinstance(g, SparseGroup) else 0.0, blank), d)
     return Groups(jnp.asarray(same), jnp.pad(g.thresholds(blank)[member], more), jnp.pad(l1, more))

@@ -64,7 +64,7 @@ def gradients(loss: Any, A: Array, y: Array, q: Array, x: Array, interpret: bool
             block = block.astype(x.dtype)  # rows may be kept in fewer bits than they are added up in
             labels = triton.load(y_ref.at[pl.ds(first, rows)], mask=inside, other=1.0)
             share = triton.load(q_ref.at[pl.ds(first, rows)], mask=inside, other=0.0)
-            slope = lowered(here.slope, jnp.sum(block * v[None, :], axis=1), labels)
+            slope = lowered(here.derivative, jnp.sum(block * v[None, :], axis=1), labels)
             terms = block * (share * slope)[:, None]
             return total + (terms if tuned.late else jnp.sum(terms, axis=0))
 

@@ -68,9 +68,6 @@ class OnePass(NamedTuple):
     def hessian(self, x: Array, W: Array | None = None) -> Array:
         return self._plainly(x).hessian(x, W)
 
-    def model_hessian(self, x: Array, W: Array | None = None) -> Array:
-        return self._plainly(x).model_hessian(x, W)
-
     def _plainly(self, x: Array) -> FullGradient:
         return FullGradient(self.loss, self.A[:, : x.size].astype(x.dtype), self.y, self.q)
 

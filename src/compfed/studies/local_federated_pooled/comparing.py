@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone, is_classifier
 
-from compfed._utils.validation import unmasked
-from compfed.data.splits import held_out
-from compfed.data.validation import floats, site_of_every_row
+from compfed._utils.validation import check_unmasked
+from compfed.data.columns import as_floats, as_site_labels
+from compfed.data.splits import held_out, names_rows
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.table import speaks_of_rows
 from compfed.studies.local_federated_pooled.fits import FEDERATED, POOLED, Fit, Table, average, local_fits, plain
 from compfed.studies.local_federated_pooled.judged import disagreement, of_coefficients, of_held_out_rows
 from compfed.studies.local_federated_pooled.pooled import fit_pooled
@@ -78,7 +77,7 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             f"compare_local_federated_pooled needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got "
             f"{type(estimator).__name__}."
         )
-    if speaks_of_rows(getattr(estimator, "cv", 5)):
+    if names_rows(getattr(estimator, "cv", 5)):
         raise InputError(
             f"{type(estimator).__name__}: its cv speaks of the rows of one table, and a comparison fits to several parts of "
             "it. Give a number of folds, 'leave-one-site-out' or a splitter."
@@ -90,9 +89,9 @@ def _checked(estimator: Any, X: Any, y: Any, sites: Any, names: Any) -> Table:
             raise InputError(f"sites={sites!r} names a column, and X has none of that name. Give one site per row.")
         sites, X = X[sites], X.drop(columns=sites)
     found = getattr(X, "columns", None) if names is None else names
-    X = floats(X, "X")
-    unmasked(y, "y")
-    y, where = np.asarray(y), site_of_every_row("sites: the site of every row is needed", sites).astype(str)
+    X = as_floats(X, "X")
+    check_unmasked(y, "y")
+    y, where = np.asarray(y), as_site_labels("sites: the site of every row is needed", sites).astype(str)
     if X.ndim != 2 or not len(X) == len(y) == len(where):
         raise InputError(f"X, y and sites need the same rows; their shapes are {X.shape}, {y.shape} and {where.shape}.")
     if len(np.unique(where)) < 2:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compfed._utils.text import number_table, shortened
+from compfed._utils.text import number_table, shorten
 
 if TYPE_CHECKING:
     from compfed.studies.local_federated_pooled.result import Comparison
@@ -67,7 +67,7 @@ def _about(used: float, extra: float, missing: float, distance: float) -> list[s
 
 
 def _score_columns(sites: Sequence[str]) -> list[str]:
-    shown = [shortened(site, NAME) for site in sites] if len(sites) <= MOST_SITES else ["median site", "worst site"]
+    shown = [shorten(site, NAME) for site in sites] if len(sites) <= MOST_SITES else ["median site", "worst site"]
     return [*shown, "all"]
 
 
@@ -88,11 +88,11 @@ def _coefficient_table(c: Comparison) -> str:
         used = rows[(c.coefficients[:, -2:] != 0).any(axis=1)]
         size = np.abs(c.coefficients[used, -1] * c.scale[used])
         rows = np.sort(used[np.argsort(-size, kind="stable")[:MOST_FEATURES]])
-    cells = [[shortened(c.features[j], NAME), *(_number(v) for v in c.coefficients[j, columns])] for j in rows]
+    cells = [[shorten(c.features[j], NAME), *(_number(v) for v in c.coefficients[j, columns])] for j in rows]
     for kind, values in zip(c.outputs, c.intercepts[:, columns], strict=True):
         cells.append([f"(intercept){kind}", *(_number(v) for v in values)])
     titles = [*c.sites, *c.models[n:]]
-    header = ["feature", *(shortened(titles[k], NAME) for k in columns)]
+    header = ["feature", *(shorten(titles[k], NAME) for k in columns)]
     left = len(c.features) - len(rows)
     return number_table(header, cells) + (f"\n({left} more in .coefficients)" if left else "")
 

@@ -195,7 +195,7 @@ def test_refused(case):
         X.astype(np.float32),
         X.astype(int).astype(object),
         masked(X, False),
-        np.matrix(X),
+        X.view(np.matrix),
         csr_matrix(X),
         [[Decimal(int(v)) for v in row] for row in X],
         pd.DataFrame(X).astype("Int64"),
@@ -247,15 +247,15 @@ def test_no_record_of_rows_prints_a_row():
     sites = from_table(rows, labels, list("aabbba"))
     made = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
     site = Site(rows, labels, name="n", index=0)
-    look: Any = site.look(ObjectiveSpec(cf.losses.Squared()))
+    dataset: Any = site.dataset(ObjectiveSpec(cf.losses.Squared()))
     table = cf.FederatedLasso().tabulated(rows, labels, None, None)
-    loss = FullGradient(made.loss, *look[:3])
+    loss = FullGradient(made.loss, *dataset[:3])
     bundled = cf.data.bundled.Table(rows, labels, labels, ("a", "b"), "text")
     shown = [
         repr(sites),
         str(sites),
         f"{sites}",
-        *map(repr, (made, made.store, site, look, table, loss, bundled, [look])),
+        *map(repr, (made, made.dataset, site, dataset, table, loss, bundled, [dataset])),
     ]
     for text in shown:
         assert not numbers_of(text), text
