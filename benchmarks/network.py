@@ -32,11 +32,11 @@ from typing import Any
 import numpy as np
 
 import compfed as cf
+from compfed.cli.demo import Loopback, end_process, free_port, wait_for_port
 from compfed.data import Sites, bundled
 from compfed.federation import ValueAndGradient, ask
 from compfed.federation.spec import ObjectiveSpec
 from compfed.network import keys
-from compfed.network.demo import Loopback, end_process, free_port, wait_for_port
 
 ROUNDS = 6  # of the empty app
 FLOWER = "Flower, empty app"

@@ -126,7 +126,7 @@ def test_a_disk_that_is_full_in_the_end_is_one_line(capsys, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
 
-    monkeypatch.setattr("compfed.cli._list", full)
+    monkeypatch.setattr("compfed.cli.methods.run", full)
     assert main(["list", "algorithms"]) == 2
     assert capsys.readouterr().err == "compfed list: report.html: No space left on device.\n"
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compfed._utils.files import whole_file
+from compfed._utils.files import atomic_path
 from compfed._utils.text import shorten
 from compfed._utils.validation import is_int
 from compfed.errors import InputError, MissingExtra
@@ -174,7 +174,7 @@ class Trace:
                 head["names"] = len(members.names) if isinstance(members.names, range) else list(members.names)
                 facts = {"rows": members.rows, "weights": members.weights, "fingerprints": members.fingerprints}
                 arrays |= {f"members/{name}": values for name, values in facts.items() if values is not None}
-        with whole_file(target) as unfinished, unfinished.open("wb") as file:
+        with atomic_path(target) as unfinished, unfinished.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, head=np.array(json.dumps(head, default=_plain)), **arrays)
         return target
 

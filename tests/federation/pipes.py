@@ -13,13 +13,13 @@ from compfed.federation.site.site import Site
 
 
 def _serve(pipe: Any, make_site: Callable[[int], Site], index: int, accepts: Sequence[str]) -> None:
-    """A site's process: make the rows here, then answer until told to stop."""
+    """A site's process: make the rows here, then reply until an empty message comes."""
     site, cached = make_site(index), dict[str, Any]()
     pipe.send_bytes(site.name.encode())
     while data := pipe.recv_bytes():
         try:
-            answers = site.answer(unpack(from_bytes(data), accepts, cached))
-            pipe.send_bytes(b"+" + to_bytes(pack(answers)))
+            replies = site.reply(unpack(from_bytes(data), accepts, cached))
+            pipe.send_bytes(b"+" + to_bytes(pack(replies)))
         except InputError as error:
             pipe.send_bytes(b"-" + str(error).encode())
 
@@ -42,7 +42,7 @@ class Piped:
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
         for i, queries in messages.items():
-            # what a site was told is known by the hash; `told` gains the rest once all have been sent it
+            # records in `cached` travel as their hash; `cached` gains the others after this message
             data = to_bytes(pack(tuple(queries), self.cached))
             self.bytes_sent += len(data)
             self.pipes[i].send_bytes(data)

@@ -1,4 +1,4 @@
-"""The wall: sites in other processes, asked over pipes. Same model to the last bit, and no row at the server."""
+"""The wall: sites in other processes, reached over pipes. The model agrees to the last bit; no row is at the server."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import compfed as cf
 from compfed._utils.records import nonnegative, record
 from compfed.federation import (
     QUERIES,
-    Curvature,
     Describe,
     DisclosurePolicy,
+    Evaluate,
     InProcess,
     Moments,
     Site,
-    ValueAndGradient,
     ask,
     run_program,
 )
+from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.simulation.plain import spec_of
@@ -89,7 +89,7 @@ def test_cross_validation_over_the_same_federation(remote):
     assert (there.n_fits_, there.n_fits_not_converged_) == (18, 0)
     sent, counted = there.communication_, here.communication_
     assert (sent.rounds, sent.bytes_up, sent.models) == (counted.rounds, counted.bytes_up, counted.models)
-    assert sent.bytes_down <= counted.bytes_down  # the coordinates of all rows may have been told in the fit before
+    assert sent.bytes_down <= counted.bytes_down  # the coordinates of all rows may have been sent in the fit before
 
 
 def make_paper_site(index: int) -> Site:
@@ -157,17 +157,13 @@ def rows_in_memory() -> list[Any]:
     pattern = np.float64(MARK).tobytes()
     found = []
     for thing in gc.get_objects():
-        for subset in gc.get_referents(thing):
-            if (
-                isinstance(subset, np.ndarray)
-                and subset.dtype == float
-                and subset.size
-                and (np.abs(subset) == MARK).any()
-            ):
-                found.append(subset)
-            if isinstance(subset, (bytes, bytearray)) and pattern in subset:
-                found.append(subset)
-    return [subset for subset in found if subset is not pattern]
+        for item in gc.get_referents(thing):
+            numbers = isinstance(item, np.ndarray) and item.dtype == float and item.size
+            if numbers and (np.abs(item) == MARK).any():
+                found.append(item)
+            if isinstance(item, (bytes, bytearray)) and pattern in item:
+                found.append(item)
+    return [item for item in found if item is not pattern]
 
 
 @pytest.mark.thorough
@@ -178,7 +174,7 @@ def test_no_row_is_in_the_memory_of_the_server():
         def send(self, messages):
             replies = super().send(messages)
             self.messages += 1
-            # set-up and curvature of the first fit; of the second a message among the rounds
+            # set-up and Hessian of the first fit; of the second a message among the rounds
             if self.messages in (1, 2, 3, 20):
                 self.found += len(rows_in_memory())
             return replies
@@ -186,7 +182,7 @@ def test_no_row_is_in_the_memory_of_the_server():
     federation = Watched(make_marked_site, 1)
     with federation:
         model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
-        assert model.communication_.by_query["Curvature"][0] >= 2
+        assert model.communication_.by_query["Evaluate"][0] >= 2
         by_rounds = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", max_rounds=200, tol=1e-6)
         by_rounds.fit_federation(federation)
         assert federation.messages > 25
@@ -201,77 +197,79 @@ def test_no_row_is_in_the_memory_of_the_server():
 
 
 class Spy(InProcess):
-    """Writes down what is asked and what is answered."""
+    """Records the queries and the shapes of the replies."""
 
     def __init__(self, sites):
         super().__init__(sites)
-        self.said: list[tuple[str, int, list[tuple[int, ...]]]] = []  # kind, message, shapes of the answer's arrays
+        self.record: list[tuple[str, int, list[tuple[int, ...]]]] = []  # kind, message, shapes of the reply's arrays
 
     def send(self, messages):
         replies = super().send(messages)
-        number = len({m for _, m, _ in self.said})
+        number = len({m for _, m, _ in self.record})
         for i, queries in messages.items():
-            for query, answer in zip(queries, replies[i], strict=True):
-                arrays = [np.shape(subset) for subset in answer if isinstance(subset, np.ndarray)]
-                arrays += [np.shape(a) for subset in answer if isinstance(subset, dict) for a in subset.values()]
-                self.said.append((type(query).__name__, number, arrays))
+            for query, reply in zip(queries, replies[i], strict=True):
+                arrays = [np.shape(value) for value in reply if isinstance(value, np.ndarray)]
+                arrays += [np.shape(a) for value in reply if isinstance(value, dict) for a in value.values()]
+                self.record.append((type(query).__name__, number, arrays))
         return replies
 
 
 def messages_of(spy: Spy) -> list[list[str]]:
-    """The kinds of questions in each message, as a site heard them."""
-    last = spy.said[-1][1]
-    return [sorted({kind for kind, number, _ in spy.said if number == k}) for k in range(last + 1)]
+    """The kinds of queries in each message."""
+    last = spy.record[-1][1]
+    return [sorted({kind for kind, number, _ in spy.record if number == k}) for k in range(last + 1)]
 
 
 def shapes_of(kind: str, d: int) -> list[list[tuple[int, ...]]]:
-    """What the answer to a question may hold: nothing in it depends on the rows of the site."""
+    """The shapes that the reply to a query may have: none depends on the number of rows."""
     return {
         "Describe": [[(k,), (k,), ()] for k in (0, 1, 2)],  # the classes found, and how much they weigh
-        "Moments": [[(WIDTH,)] * 3],  # mean, what rounding left of it, squares
-        "Lipschitz": [[]],
-        "ValueAndGradient": [[(1,), (1, d), (1,)], [(1,), (1, d), (1,), (1,)]],
-        "Curvature": [[(d * (d + 1) // 2,)]],  # the upper triangle
-        "Round": [[(d,)]],  # one vector up
+        "Moments": [[(WIDTH,)] * 4],  # mean and square, each with what its rounding lost
+        "Lipschitz": [[], [(LIPSCHITZ_BINS,)]],
+        # value, gradient, terms; the upper triangle of a Hessian; the conjugate
+        "Evaluate": [[(1,), (1, d), (1,), *more] for more in ([], [(1, d * (d + 1) // 2)], [(1,)])],
+        "LocalUpdate": [[(d,)]],  # one vector up
     }[kind]
 
 
 @pytest.mark.parametrize("kind", ["numbers", "words"])
-def test_what_a_fit_asks_and_how_much_it_hears(kind):
-    """Set-up in two messages, value, gradient and curvature until they certify the model, the duality gap last."""
+def test_the_queries_of_a_fit_and_the_shapes_of_the_replies(kind):
+    """Set-up in two messages, value, gradient and Hessian until they certify the model, the duality gap last."""
     d = WIDTH + 1  # the intercept
     spy = Spy([make_site(i, kind) for i in range(2)])
     model = ESTIMATORS[kind].fit_federation(spy)
     messages = messages_of(spy)
-    assert messages[:2] == [["Describe", "Moments"], ["Curvature", "Lipschitz", "ValueAndGradient"]]
-    assert set(map(tuple, messages[2:-1])) == {("Curvature", "ValueAndGradient")}
-    assert messages[-1] == ["ValueAndGradient"]
-    if kind == "numbers":  # one step solves a quadratic, and one message looks at where it led
+    assert messages[:2] == [["Describe", "Moments"], ["Evaluate", "Lipschitz"]]
+    assert set(map(tuple, messages[2:-1])) == {("Evaluate",)}
+    assert messages[-1] == ["Evaluate"]
+    if kind == "numbers":  # one step solves a quadratic, and one message evaluates the result
         assert len(messages) == 4
-    for query, _, shapes in spy.said:
+    for query, _, shapes in spy.record:
         assert shapes in shapes_of(query, d), query
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
-    assert model.communication_.by_query["Curvature"][0] == len(messages) - 2
+    assert model.communication_.by_query["Evaluate"][0] == len(messages) - 1
 
 
-def test_what_a_fit_by_rounds_asks_and_how_much_it_hears():
+def test_the_queries_of_a_fit_by_rounds_and_the_shapes_of_the_replies():
     d = WIDTH + 1
     spy = Spy([make_site(i) for i in range(2)])
     model = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy)
     messages = messages_of(spy)
-    assert messages[:2] == [["Describe", "Moments"], ["Lipschitz", "ValueAndGradient"]]
-    assert {name for kinds in messages[2:-1] for name in kinds} == {"Round", "ValueAndGradient"}
-    assert all("Round" in kinds for kinds in messages[2:-1])
-    assert messages[-1] == ["ValueAndGradient"]
-    for query, _, shapes in spy.said:
+    assert messages[:2] == [["Describe", "Moments"], ["Evaluate", "Lipschitz"]]
+    assert {name for kinds in messages[2:-1] for name in kinds} == {"LocalUpdate", "Evaluate"}
+    assert all("LocalUpdate" in kinds for kinds in messages[2:-1])
+    assert messages[-1] == ["Evaluate"]
+    for query, _, shapes in spy.record:
         assert shapes in shapes_of(query, d), query
     assert model.n_rounds_ == len(messages) == model.communication_.rounds
-    assert model.communication_.by_query["Round"][0] == sum(kind == "Round" for kind, _, _ in spy.said) / 2
+    assert (
+        model.communication_.by_query["LocalUpdate"][0] == sum(kind == "LocalUpdate" for kind, _, _ in spy.record) / 2
+    )
 
 
-# of set-up: means, rests, squares up; the frame (centre, scale), the ridge and the null model down, one number up
-MOMENTS = (1, 0.0, 3 * WIDTH * 8.0)
-STEEPNESS = (1, (2 * WIDTH + 1 + WIDTH + 1) * 8.0, 8.0)
+# of set-up: a weight and two pairs of vectors up; the scaling (centre, scale), the ridge and the null model down, a bound up
+MOMENTS = (1, 0.0, (1 + 4 * WIDTH) * 8.0)
+LIPSCHITZ = (1, (2 * WIDTH + 1 + WIDTH + 1) * 8.0, 8.0)
 
 
 def test_bytes_are_those_of_the_numbers_sent():
@@ -282,26 +280,29 @@ def test_bytes_are_those_of_the_numbers_sent():
     assert steps > 2
     assert cost.by_query["Moments"] == MOMENTS
     words = np.array(["ill", "well"]).nbytes
-    assert cost.by_query["Lipschitz"] == (1, STEEPNESS[1] + words, STEEPNESS[2])
+    assert cost.by_query["Lipschitz"] == (1, LIPSCHITZ[1] + words, LIPSCHITZ[2])
     # the last asks for a dual value as well: four numbers down, one up
     gradients = steps + 1
-    assert cost.by_query["ValueAndGradient"] == (gradients, gradients * d * 8 + 32, gradients * (d + 2) * 8 + 8)
-    assert cost.by_query["Curvature"] == (steps, steps * (d * 8 + d * 4), steps * d * (d + 1) / 2 * 8)
+    hessians_down, hessians_up = steps * d * 4, steps * d * (d + 1) / 2 * 8  # coordinates down, upper triangles up
+    assert cost.by_query["Evaluate"] == (
+        gradients, gradients * d * 8 + 32 + hessians_down, gradients * (d + 2) * 8 + 8 + hessians_up
+    )  # fmt: skip
     for place, total in ((1, cost.bytes_down), (2, cost.bytes_up)):
         assert total == sum(counted[place] for counted in cost.by_query.values())
 
 
 def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
-    """Counted by hand: one vector each way and round, a look every ten rounds."""
+    """Counted by hand: one vector each way and round, an evaluation every ten rounds."""
     d = WIDTH + 1
     spy = Spy([make_site(i) for i in range(2)])
     cost = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx").fit_federation(spy).communication_
-    rounds = cost.by_query["Round"][0]
-    assert cost.by_query["Round"][2] == rounds * d * 8
+    rounds = cost.by_query["LocalUpdate"][0]
+    assert cost.by_query["LocalUpdate"][2] == rounds * d * 8
     assert cost.by_query["Moments"] == MOMENTS
-    assert cost.by_query["Lipschitz"] == STEEPNESS
-    looks, down, up = cost.by_query["ValueAndGradient"]
-    assert (down, up) == (looks * d * 8 + 32, looks * (d + 2) * 8 + 8)
+    # L_i itself, and a count for each bin of Lipschitz constants: the steps use the largest L_i
+    assert cost.by_query["Lipschitz"] == (*LIPSCHITZ[:2], 8.0 + 4 * LIPSCHITZ_BINS)
+    evaluations, down, up = cost.by_query["Evaluate"]
+    assert (down, up) == (evaluations * d * 8 + 32, evaluations * (d + 2) * 8 + 8)
     assert cost.bytes_up == sum(up for _, _, up in cost.by_query.values())
 
 
@@ -317,21 +318,21 @@ def test_a_site_refuses_and_says_why():
         ask(few, Describe())
     objective = ObjectiveSpec(cf.losses.Squared())
     narrow = InProcess([make_site(1, refuses=DisclosurePolicy(max_hessian_share=0.2))])
-    assert ask(narrow, Curvature(objective, np.zeros(WIDTH), np.arange(3)))[0][0].triangle.shape == (6,)
+    assert ask(narrow, Evaluate(objective, np.zeros((1, WIDTH)), np.arange(3)))[0].hessian.shape == (1, 6)
     with pytest.raises(cf.InputError, match=r"4 coordinates are more than 0\.2 of the number of its rows;"):
-        ask(narrow, Curvature(objective, np.zeros(WIDTH), np.arange(4)))
+        ask(narrow, Evaluate(objective, np.zeros((1, WIDTH)), np.arange(4)))
 
 
-def test_a_question_outside_the_list_is_refused():
+def test_a_query_outside_the_list_is_refused():
     class Rows(Moments):
         """Asks for the rows themselves."""
 
     class Everything:
-        def answer(self, site):
+        def reply(self, site):
             return site.features
 
     query: Any = Everything()
-    with pytest.raises(cf.InputError, match="refuses Everything: Everything is not a question it knows"):
+    with pytest.raises(cf.InputError, match="refuses Everything: Everything is not a query it knows"):
         ask(in_this_process("numbers"), query)
     assert Everything not in QUERIES
     assert Rows not in QUERIES
@@ -351,9 +352,9 @@ def test_what_is_not_of_the_library_is_refused_at_the_site(remote):
     with pytest.raises(
         cf.InputError, match=r"LossOfMyOwn, which is not of compfed. Install it at the site and list it"
     ):
-        ask(federation, ValueAndGradient(ObjectiveSpec(mine), np.zeros((1, WIDTH))))
+        ask(federation, Evaluate(ObjectiveSpec(mine), np.zeros((1, WIDTH))))
     # the site is still there
-    assert ask(federation, Moments())[0][0].mean.shape == (WIDTH,)
+    assert ask(federation, Moments())[0].mean[0].shape == (WIDTH,)
 
 
 def test_sites_of_other_columns_are_named():
@@ -362,7 +363,7 @@ def test_sites_of_other_columns_are_named():
         cf.FederatedLasso().fit_federation(InProcess([make_site(0), odd]))
 
 
-def test_the_task_knows_what_the_problem_knows():
+def test_a_problem_spec_describes_its_problem():
     problem = cf.Problem(
         cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), cf.data.synthetic(clients=3, samples=9, features=4)
     )
@@ -391,7 +392,7 @@ class Forgetful(InProcess):
 def test_a_site_without_memory_says_so_where_memory_matters(paper):
     problem, _, _ = paper
     with pytest.raises(
-        cf.InputError, match=r"site '1' was asked for round 8 of a run whose earlier rounds it does not"
+        cf.InputError, match=r"site '1' was asked for round 8 of a run whose client state it does not have"
     ):
         cf.solve_federated(problem, "AcceleratedDecoupledProx", federation=Forgetful(problem.sites, at=10))
     # FISTA remembers nothing at a site, so there is nothing to lose
@@ -404,7 +405,7 @@ def test_a_site_without_memory_says_so_where_memory_matters(paper):
 
 
 def test_a_run_that_begins_again_begins_afresh(paper):
-    """The same job twice: what a site remembers of the first does not leak into the second."""
+    """The same run twice: the client state of the first does not leak into the second."""
     problem, _, _ = paper
     sites = InProcess(problem.sites)
     spec = spec_of(problem)
@@ -442,7 +443,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(paper):
 
 
 def test_numbers_are_not_listed_as_classes():
-    """A number of its own for every row is no class: the site does not list them."""
+    """A number of its own for every row is not a class: the site does not list them."""
     with pytest.raises(cf.InputError, match=r"the labels of site 'north' are numbers \(continuous\), not classes"):
         cf.FederatedLogisticRegression().fit_federation(in_this_process("numbers"))
 
@@ -480,9 +481,9 @@ def test_small_integers_do_not_wrap_at_a_site(dtype):
     rng = np.random.default_rng(3)
     A, y = rng.integers(0, 2 if dtype is bool else 100, (12, 3)).astype(dtype), rng.integers(0, 2, 12).astype(dtype)
     objective, x = ObjectiveSpec(cf.losses.Logistic()), np.array([[0.01, -0.02, 0.03]])
-    queries = (Describe(detail=True), ValueAndGradient(objective, x))
-    small = Site(A, y, name="a", index=0).answer(queries)
-    double = Site(A.astype(float), y.astype(float), name="a", index=0).answer(queries)
+    queries = (Describe(detail=True), Evaluate(objective, x))
+    small = Site(A, y, name="a", index=0).reply(queries)
+    double = Site(A.astype(float), y.astype(float), name="a", index=0).reply(queries)
     np.testing.assert_allclose(small[0].facts.mean, A.astype(float).mean(axis=0), rtol=1e-14)
     np.testing.assert_allclose(small[0].facts.square, A.astype(float).var(axis=0), rtol=1e-12)
     np.testing.assert_array_equal(small[1].value, double[1].value)

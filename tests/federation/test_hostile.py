@@ -19,16 +19,15 @@ from federation.wired import sites_of, table
 
 import compfed as cf
 from compfed.federation import (
-    Curvature,
     Describe,
+    Evaluate,
     HeldOut,
     Lipschitz,
+    LocalUpdate,
     Moments,
     QueryLimits,
     Refusal,
-    Round,
     Site,
-    ValueAndGradient,
 )
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.server.replies import fault
@@ -38,24 +37,26 @@ from compfed.splits import Fold, Holdout, SiteFold
 SECONDS, BYTES = 1.0, 200e6
 D = 5
 NAN, INF = float("nan"), float("inf")
-VIEW = ObjectiveSpec(cf.losses.Squared(ridge=0.1), FeatureScaling(np.arange(4.0), np.ones(4), intercept=True))
+OBJECTIVE = ObjectiveSpec(cf.losses.Squared(ridge=0.1), FeatureScaling(np.arange(4.0), np.ones(4), intercept=True))
 FOLD = Fold(1, 3, 7, np.array([0, 12]), by_class=False, held_out=True)
 METHOD = cf.algorithms.FISTA(eta=0.1)
-JOB = RunSpec(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), VIEW, np.zeros(D), 0, None, 20)
+RUN = RunSpec(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), OBJECTIVE, np.zeros(D), 0, None, 20)
 X = np.linspace(-1, 1, 2 * D).reshape(2, D)
 NUMBERS: tuple[Any, ...] = (
     Describe(detail=True),
     Moments(subset=FOLD),
-    Lipschitz(VIEW, X[0]),
-    ValueAndGradient(VIEW, X, np.ones((2, 4))),
-    Curvature(VIEW, X[0], np.arange(3)),
-    HeldOut(VIEW, Holdout(0.3, 1, by_class=False, held_out=True), X),
-    Round(JOB, 0, 0, {"y": np.zeros(D)}),
+    Lipschitz(OBJECTIVE, X[0]),
+    Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
+    Evaluate(OBJECTIVE, X[:1], np.arange(3)),
+    HeldOut(OBJECTIVE, Holdout(0.3, 1, by_class=False, held_out=True), X),
+    LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
 )
 WORDS: tuple[Any, ...] = (
     Describe(classes=True),
-    ValueAndGradient(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), X),
-    HeldOut(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), SiteFold(0, held_out=True), X),
+    Evaluate(replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), X),
+    HeldOut(
+        replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), SiteFold(0, held_out=True), X
+    ),
     Moments(subset=replace(FOLD, by_class=True)),
 )
 
@@ -99,9 +100,9 @@ JUNK: list[Any] = [
     {"array": 0}, {"array": 1}, {"array": -1}, {"array": 10**9}, {"array": "0"}, {"tuple": []}, {"tuple": "abc"},
     {"dict": {}}, {"dict": {"a" * 300: 1}}, {"cached": "0" * 64}, {"cached": 3}, {"record": "os:system", "fields": {}},
     {"record": "compfed.federation.codec:json.JSONDecoder", "fields": {}},
-    {"record": "compfed.federation.queries:Refused", "fields": {"reason": "a" * 2000}},
-    {"record": "compfed.federation.queries:Refused", "fields": {"reason": None}},
-    {"record": "compfed.federation.queries:Moments", "fields": {"part": None}},
+    {"record": "compfed.federation.queries:Refusal", "fields": {"reason": "a" * 2000}},
+    {"record": "compfed.federation.queries:Refusal", "fields": {"reason": None}},
+    {"record": "compfed.federation.queries:Moments", "fields": {"subset": None}},
     {"record": "compfed.losses.linear:Softmax", "fields": {"outputs": 10**9, "ridge": 0}},
     {"record": "compfed.regularisers.separable:L1", "fields": {"lam": 1}},
     {"record": "compfed.algorithms.decoupled_prox:DecoupledProx",
@@ -119,7 +120,7 @@ def places(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def replaced(rng: np.random.Generator, data: bytes) -> bytes:
-    """One part of the head replaced by junk, or by another part of it, or left out."""
+    """One node of the head replaced by junk, or by another node, or left out."""
     head, arrays = parts_of(data)
     spots = list(places(head["head"]))
     node, key = spots[int(rng.integers(len(spots)))]
@@ -268,7 +269,7 @@ def looks_honest(honest: Any, reply: Any, field: str = "") -> bool:
         if field in (
             "gradient",
             "terms",
-            "triangle",
+            "hessian",
         ):  # finite unless the value is not, which the check of faults knows
             return same
         return same and bool((np.isfinite(reply) | np.isnan(honest)).all())
@@ -282,7 +283,7 @@ def looks_honest(honest: Any, reply: Any, field: str = "") -> bool:
 def replies() -> list[tuple[tuple[Any, ...], bytes]]:
     """Queries and the bytes of the honest replies."""
     return [
-        (queries, to_bytes(pack(site(kind).answer(queries))))
+        (queries, to_bytes(pack(site(kind).reply(queries))))
         for queries, kind in ((NUMBERS, "numbers"), (WORDS, "words"))
     ]
 
@@ -347,14 +348,14 @@ def named_arrays(head: Any, path: str = "") -> dict[int, str]:
 
 def large_replies() -> dict[str, bytes]:
     """Replies that are large, deep or many."""
-    many, detail = np.arange(10**6), site("numbers").answer([Describe(detail=True)])[0]
-    described = site("words").answer([Describe(classes=True)])[0]
+    many, detail = np.arange(10**6), site("numbers").reply([Describe(detail=True)])[0]
+    described = site("words").reply([Describe(classes=True)])[0]
     deep = b'{"head": ' + b'{"tuple": [' * 10**5 + b"1" + b"]}" * 10**5 + b', "arrays": []}'
     return {
         "a million classes": to_bytes(pack((described._replace(classes=many, class_weights=np.ones(10**6)),))),
         "classes of two dimensions": to_bytes(pack((described._replace(classes=many.reshape(1000, 1000)),))),
         "many columns": to_bytes(pack((described._replace(columns=tuple(["a"] * 90_000), width=90_000),))),
-        "a moment of 20 MB": to_bytes(pack((Moments.Answer(*np.zeros((3, 10**6))),))),
+        "a moment of 32 MB": to_bytes(pack((Moments.Reply(12.0, *np.zeros((4, 10**6))),))),
         "junk facts": to_bytes(pack((detail._replace(facts=detail),))),
         "many replies": to_bytes(pack(tuple([Refusal("")] * 10_000))),
         "deep": len(deep).to_bytes(8, "little") + deep,
@@ -379,7 +380,7 @@ def answered(here: Site, data: bytes) -> Any:
     queries = unpack(from_bytes(data))
     if not isinstance(queries, tuple):
         raise cf.InputError("a message is a tuple of queries.")
-    return queries, here.answer(queries)
+    return queries, here.reply(queries)
 
 
 def test_hostile_queries():
@@ -388,21 +389,21 @@ def test_hostile_queries():
     for k, (queries, kind) in enumerate(((NUMBERS, "numbers"), (WORDS, "words"))):
         here = site(kind)
         data = to_bytes(pack(queries))
-        honest = here.answer(queries)
-        assert not any(isinstance(answer, Refusal) for answer in honest)
+        honest = here.reply(queries)
+        assert not any(isinstance(reply, Refusal) for reply in honest)
         for hostile in mutants(data, seed=100 + k):
             seen += 1
             result = outcome(lambda here=here, hostile=hostile: answered(here, hostile))
             if isinstance(result, cf.InputError):
                 results["unreadable"] += 1
                 continue
-            refused = [isinstance(answer, Refusal) for answer in result[1]]
+            refused = [isinstance(reply, Refusal) for reply in result[1]]
             results["refused" if any(refused) else "answered"] += 1
-            for query, answer in zip(*result, strict=True):
-                assert isinstance(answer, (Refusal, getattr(type(query), "Answer", Refusal)))
-                assert not isinstance(answer, Refusal) or len(answer.reason) <= 1000
+            for query, reply in zip(*result, strict=True):
+                assert isinstance(reply, (Refusal, getattr(type(query), "Reply", Refusal)))
+                assert not isinstance(reply, Refusal) or len(reply.reason) <= 1000
         # the site is what it was
-        for before, after in zip(honest, here.answer(queries), strict=True):
+        for before, after in zip(honest, here.reply(queries), strict=True):
             assert to_bytes(pack(before)) == to_bytes(pack(after))
     assert seen >= 300
     assert min(results.values()) >= 20, results
@@ -411,7 +412,7 @@ def test_hostile_queries():
 def test_hostile_queries_through_bytes():
     """Those that ask for too much, as they would travel."""
     here = sites_of(table("numbers"), QueryLimits())[1]
-    here.answer(NUMBERS)
+    here.reply(NUMBERS)
     for name, (query, _) in HOSTILE.items():
         try:
             data = to_bytes(pack((query,)))

@@ -15,23 +15,24 @@ import compfed as cf
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
 from compfed.federation import (
-    Curvature,
     Describe,
+    Evaluate,
+    FinishRound,
     HeldOut,
     InProcess,
     Lipschitz,
+    LocalUpdate,
     Moments,
     QueryLimits,
     Refusal,
-    Result,
-    Round,
     Site,
-    ValueAndGradient,
     describe,
 )
+from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.federation.server.replies import fault
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import FeatureScaling, FederatedProblem, Fold, ObjectiveSpec, RunSpec, SiteFold
+from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
+from compfed.splits import Fold, SiteFold
 
 FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedLasso(0.1)),
@@ -78,11 +79,11 @@ def test_honest_sparse_sites_and_other_dtypes_pass():
                     Describe(classes=True),
                     *([Describe(detail=True)] if labels.dtype.kind != "U" else []),
                     Moments(),
-                    *([Lipschitz(VIEW), ValueAndGradient(VIEW, X)] if labels.dtype.kind != "U" else []),
+                    *([Lipschitz(OBJECTIVE), Evaluate(OBJECTIVE, X)] if labels.dtype.kind != "U" else []),
                 ]
-                answers = site.answer(queries)
-                assert not any(isinstance(answer, Refusal) for answer in answers)
-                assert fault(queries, answers) is None
+                replies = site.reply(queries)
+                assert not any(isinstance(reply, Refusal) for reply in replies)
+                assert fault(queries, replies) is None
     assert "site1" in str(describe(wired(table("numbers"))))
 
 
@@ -99,23 +100,24 @@ def test_sites_that_do_not_fit_together_are_named():
 # --- replies that are wrong in one place ---
 
 D = 5
-VIEW = ObjectiveSpec(cf.losses.Squared(), FeatureScaling(np.zeros(4), np.ones(4), intercept=True))
+OBJECTIVE = ObjectiveSpec(cf.losses.Squared(), FeatureScaling(np.zeros(4), np.ones(4), intercept=True))
 X = np.array([[0.0, 1.0, 0.5, -1.0, 2.0], [1.0] * 5])
 FOLD = Fold(0, 3, 7, np.array([0, 12]), by_class=False, held_out=True)
-JOB = RunSpec(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.L1(0.1), VIEW, np.zeros(D), 0, None, 20)
+RUN = RunSpec(0, cf.algorithms.FISTA(eta=0.1), cf.regularisers.L1(0.1), OBJECTIVE, np.zeros(D), 0, None, 20)
 QUERIES: dict[str, Any] = {
     "describe": Describe(),
-    "part": Describe(subset=FOLD),
+    "subset": Describe(subset=FOLD),
     "classes": Describe(classes=True),
     "facts": Describe(detail=True),
     "moments": Moments(),
-    "steepness": Lipschitz(VIEW),
-    "gradient": ValueAndGradient(VIEW, X, np.ones((2, 4))),
-    "plain": ValueAndGradient(VIEW, X),
-    "curvature": Curvature(VIEW, X[0], np.arange(3)),
-    "held out": HeldOut(VIEW, FOLD, X),
-    "round": Round(JOB, 0, 0, {"y": np.zeros(D)}),
-    "result": Result(replace(JOB, algorithm=cf.algorithms.DecoupledProx(eta=0.1)), 0, {"x": np.zeros(D)}),
+    "Lipschitz": Lipschitz(OBJECTIVE),
+    "upper bound": Lipschitz(OBJECTIVE, upper_bound=True),
+    "gradient": Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
+    "plain": Evaluate(OBJECTIVE, X),
+    "Hessian": Evaluate(OBJECTIVE, X[:1], np.arange(3)),
+    "held out": HeldOut(OBJECTIVE, FOLD, X),
+    "round": LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
+    "result": FinishRound(replace(RUN, algorithm=cf.algorithms.DecoupledProx(eta=0.1)), 0, {"x": np.zeros(D)}),
 }
 
 
@@ -128,10 +130,10 @@ def honest(name: str) -> Any:
     columns = ["age", "bmi", "bp", "sex"] if name == "describe" else None
     site = Site(*rows, name="a", index=0, columns=columns)
     if name == "result":
-        site.answer([Round(query.run_spec, 0, 0, {"x": np.zeros(D)})])
-    (answer,) = site.answer([query])
-    assert not isinstance(answer, Refusal), answer
-    return answer
+        site.reply([LocalUpdate(query.run_spec, 0, 0, {"x": np.zeros(D)})])
+    (reply,) = site.reply([query])
+    assert not isinstance(reply, Refusal), reply
+    return reply
 
 
 REPLIES = {name: honest(name) for name in QUERIES}
@@ -149,13 +151,14 @@ def put(array: np.ndarray, value: float, at: Any = 0) -> np.ndarray:
 
 
 NAN, INF = float("nan"), float("inf")
+PAIRS = ("mean", "mean_low", "square", "square_low")
 R = REPLIES
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     # counts and weights
     *[("describe", {"rows": v}, "rows is") for v in (0, -1, 2**48, 12.0, True, None, "12", np.zeros(3))],
-    ("part", {"rows": -1}, "rows is -1"),
+    ("subset", {"rows": -1}, "rows is -1"),
     *[("describe", {"weight": v}, "weight is") for v in (0.0, 1e308, 13.0, -12.0, NAN, INF, 12, None, 11.5)],
-    ("part", {"weight": 5.0}, "weight is 5 for"),
+    ("subset", {"weight": 5.0}, "weight is 5 for"),
     *[("describe", {"width": v}, "width is") for v in (-1, 10_000_001, 4.0, False, None)],
     # columns
     ("describe", {"columns": ("a", "b", "c")}, "it names 3 columns; its width is 4"),
@@ -190,7 +193,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     # facts
     ("describe", {"facts": R["facts"].facts}, "facts are there without being asked for"),
     ("facts", {"facts": None}, "facts are there without being asked for, or missing"),
-    ("facts", {"facts": {"rows": 12}}, "facts are none"),
+    ("facts", {"facts": {"rows": 12}}, "facts must be a record of facts"),
     *[("facts", {"facts": R["facts"].facts._replace(**change)}, words) for change, words in (
         ({"rows": 11}, "facts are about 11 rows"), ({"rows": 2.0}, "facts.rows is 2.0"),
         ({"mean": np.zeros(3)}, "facts.mean has shape"), ({"mean": np.full(4, NAN)}, "facts.mean has 4 number"),
@@ -201,19 +204,30 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         ({"counts": np.array([4, 4, 5])}, "do not add up to 12 rows"), ({"counts": np.array([13, -1, 0])}, "do not add up"),
         ({"counts": np.full(3, 4.0)}, "facts.counts is of float64"), ({"counts": np.array([2**62] * 3)}, "do not add up"),
         ({"label_mean": np.array([NAN])}, "facts.label_mean"), ({"label_mean": np.zeros(2)}, "facts.label_square has shape"),
-        ({"label_square": np.array([-1.0])}, "below 0"), ({"label_square": "junk"}, "is no array"),
+        ({"label_square": np.array([-1.0])}, "below 0"), ({"label_square": "junk"}, "is not an array"),
     )],
     # moments
-    *[("moments", {name: put(getattr(R["moments"], name), v)}, f"{name} has 1 number") for name in ("mean", "rest", "square")
+    *[("moments", {name: put(getattr(R["moments"], name), v)}, f"{name} has 1 number") for name in PAIRS
       for v in (NAN, INF, -INF)],
     ("moments", {"square": put(R["moments"].square, -1e-9)}, "square has numbers below 0"),
-    ("moments", {"mean": np.zeros(5)}, r"rest has shape \(4,\); expected \(5,\)"),
+    ("moments", {"mean": np.zeros(5)}, r"mean_low has shape \(4,\); expected \(5,\)"),
     ("moments", {"mean": np.zeros((2, 2))}, "one number per column"),
     ("moments", {"mean": np.zeros(4, np.float32)}, "mean is of float32; expected float64"),
-    ("moments", {"rest": np.zeros(4, int)}, "rest is of int64"),
-    ("moments", {"square": None}, "square is no array"),
+    ("moments", {"mean_low": np.zeros(4, int)}, "mean_low is of int64"),
+    ("moments", {"mean_low": put(R["moments"].mean_low, 0.5)}, "mean_low is larger than what rounding can lose"),
+    ("moments", {"square_low": put(R["moments"].square_low, 1e-3)}, "square_low is larger than what rounding can lose"),
+    *[("moments", {"weight": v}, "weight is") for v in (NAN, INF, -1.0, 0.5, 12)],
+    ("moments", {"square": None}, "square is not an array"),
     # Lipschitz constants
-    *[("steepness", {"L": v}, "L is") for v in (NAN, INF, -INF, -1.0, 3, None, "2", np.float64(2) * np.ones(1))],
+    *[("Lipschitz", {"L": v}, "L is") for v in (NAN, INF, -INF, -1.0, 3, None, "2", np.float64(2) * np.ones(1))],
+    *[("Lipschitz", {"counts": counts}, words) for counts, words in (
+        (None, "counts is not an array"), (np.zeros(LIPSCHITZ_BINS, np.int32), "a single 1, in the bin of L"),
+        (R["Lipschitz"].counts[:-1], "counts has shape"), (2 * R["Lipschitz"].counts, "a single 1, in the bin of L"),
+        (np.roll(R["Lipschitz"].counts, 1), "a single 1, in the bin of L"), (R["Lipschitz"].counts + 0.0, "counts is of float64"),
+        (R["Lipschitz"].counts + np.roll(R["Lipschitz"].counts, 9), "a single 1"),
+    )],
+    ("Lipschitz", {"L": 2.5 * R["Lipschitz"].L}, "in the bin of L"),
+    ("upper bound", {"counts": R["Lipschitz"].counts}, "counts are there without being asked for"),
     # values and gradients
     *[("gradient", {"value": put(R["gradient"].value, v)}, "NaN or minus infinity") for v in (NAN, -INF)],
     *[("gradient", {"conjugate": put(R["gradient"].conjugate, v)}, "conjugate has numbers") for v in (NAN, -INF)],
@@ -228,10 +242,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("gradient", {"value": np.array(["a", "b"])}, "value is of str"),
     ("gradient", {"conjugate": None}, "without being asked for, or missing"),
     ("plain", {"conjugate": np.zeros(2)}, "without being asked for"),
-    # curvature
-    *[("curvature", {"triangle": put(R["curvature"].triangle, v)}, "triangle has 1 number") for v in (NAN, INF, -INF)],
-    ("curvature", {"triangle": np.zeros(10**6)}, r"triangle has shape \(1000000,\); expected \(6,\)"),
-    ("curvature", {"triangle": np.zeros((3, 3))}, "triangle has shape"),
+    # Hessians
+    *[("Hessian", {"hessian": put(R["Hessian"].hessian, v, (0, 0))}, "hessian has 1 number") for v in (NAN, INF, -INF)],
+    ("Hessian", {"hessian": np.zeros((1, 10**6))}, r"hessian has shape \(1, 1000000\); expected \(1, 6\)"),
+    ("Hessian", {"hessian": np.zeros((1, 3, 3))}, "hessian has shape"),
+    ("Hessian", {"hessian": None}, "a hessian is there without being asked for, or missing"),
+    ("plain", {"hessian": np.zeros((2, 6))}, "a hessian is there without being asked for"),
     # held-out rows
     *[("held out", {"weight": v}, "weight is") for v in (NAN, INF, -1.0, 1e308, 0.5, 4)],
     *[("held out", {"loss": put(R["held out"].loss, v)}, "loss has numbers") for v in (NAN, -INF)],
@@ -241,8 +257,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("round", {"u": {"gradient": np.zeros(D), "more": np.zeros(1)}}, "has the fields"),
     ("round", {"u": {"gradient": np.zeros(D + 1)}}, "has shape"),
     ("round", {"u": {"gradient": np.zeros(D, np.float32)}}, "dtype float32"),
-    ("round", {"u": {"gradient": 1.0}}, "no table of arrays"),
-    ("round", {"u": (1,)}, "no table of arrays"),
+    ("round", {"u": {"gradient": 1.0}}, "not a table of arrays"),
+    ("round", {"u": (1,)}, "not a table of arrays"),
     ("round", {"u": {f"\x1b{i}": np.zeros(1) for i in range(1000)}}, "has the fields"),
     ("round", {"finite": 1}, "finite is 1; expected true or false"),
     ("result", {"finite": "yes"}, "finite is 'yes'"),
@@ -269,31 +285,30 @@ def test_infinite_where_a_model_is_far_out():
     )
     far = far._replace(conjugate=put(far.conjugate, INF))
     assert fault([QUERIES["gradient"]], (far,)) is None
-    curved = R["curvature"]._replace(triangle=np.full(6, INF))
-    both = [QUERIES["gradient"], QUERIES["curvature"]]  # of the same first model
-    assert fault(both, (far, curved)) is None
-    assert fault(both, (R["gradient"], curved)) == "Curvature: triangle has 6 number(s) that are NaN or infinite"
-    elsewhere = replace(QUERIES["curvature"], x=X[1])
-    assert fault([QUERIES["gradient"], elsewhere], (far, curved)) is not None
+    curved = R["Hessian"]._replace(hessian=np.full((1, 6), INF))
+    wrong = "Evaluate: hessian has 6 number(s) that are NaN or infinite"
+    assert fault([QUERIES["Hessian"]], (curved,)) == wrong
+    infinite = {"value": np.array([INF]), "gradient": np.full((1, D), NAN), "terms": np.array([NAN])}
+    assert fault([QUERIES["Hessian"]], (curved._replace(**infinite),)) is None
     held = R["held out"]._replace(loss=put(R["held out"].loss, INF))
     assert fault([QUERIES["held out"]], (held,)) is None
 
 
 def test_an_honest_poisson_loss_that_overflows_passes():
-    """exp(1000) is infinite: the honest reply says so, and its curvature is no number."""
+    """exp(1000) is infinite: the honest reply says so, and its Hessian is not finite."""
     A, y = table("counts")[0]
     objective = ObjectiveSpec(cf.losses.Poisson(), FeatureScaling(np.zeros(4), np.ones(4), intercept=True))
     x = np.array([0.0, 0.0, 0.0, 0.0, 1000.0])
-    queries = [ValueAndGradient(objective, x[None]), Curvature(objective, x, np.arange(D))]
-    answers = Site(A, y, name="a", index=0).answer(queries)
-    assert answers[0].value[0] == INF
-    assert not np.isfinite(answers[1].triangle).all()
-    assert fault(queries, answers) is None
+    queries = [Evaluate(objective, x[None], np.arange(D))]
+    replies = Site(A, y, name="a", index=0).reply(queries)
+    assert replies[0].value[0] == INF
+    assert not np.isfinite(replies[0].hessian).all()
+    assert fault(queries, replies) is None
 
 
 def test_widths_agree_within_a_message_and_with_what_is_known():
     both = [QUERIES["describe"], QUERIES["moments"]]
-    other = REPLIES["moments"]._replace(**{name: np.zeros(3) for name in ("mean", "rest", "square")})
+    other = REPLIES["moments"]._replace(**{name: np.zeros(3) for name in PAIRS})
     assert fault(both, (REPLIES["describe"], other)) == "Moments: mean has shape (3,); expected (4,)"
     assert fault([QUERIES["moments"]], (other,)) is None
     assert fault([QUERIES["moments"]], (other,), width=4) is not None
@@ -304,15 +319,15 @@ def test_weights_of_rows_where_there_are_some():
     A, y = table("words")[0]
     weights = np.linspace(0.0, 1.1, len(y))
     site = Site(A, y, name="a", index=0, row_weights=weights)
-    queries = [Describe(classes=True), HeldOut(replace(VIEW, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
+    queries = [Describe(classes=True), HeldOut(replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
                                               SiteFold(-1, held_out=False), X)]  # fmt: skip
-    answers = site.answer(queries)
-    assert fault(queries, answers, weighted=True) is None
-    assert "without row weights" in str(fault(queries, answers))
+    replies = site.reply(queries)
+    assert fault(queries, replies, weighted=True) is None
+    assert "without row weights" in str(fault(queries, replies))
 
 
 @pytest.mark.parametrize(
-    ("answers", "words"),
+    ("replies", "words"),
     [
         (None, "a NoneType to 1 queries"),
         ([Refusal("no")], "a list to 1 queries"),
@@ -320,13 +335,13 @@ def test_weights_of_rows_where_there_are_some():
         ((Refusal("a"), Refusal("b")), "2 replies"),
         ((Refusal("a" * 1001),), "at most 1000 characters"),
         ((Refusal(3),), "at most 1000 characters"),  # pyright: ignore[reportArgumentType]
-        ((REPLIES["moments"],), "Describe is answered with Moments.Answer"),
-        ((None,), "Describe is answered with NoneType"),
-        (("words",), "Describe is answered with str"),
+        ((REPLIES["moments"],), "the reply to Describe is a Moments.Reply"),
+        ((None,), "the reply to Describe is a NoneType"),
+        (("words",), "the reply to Describe is a str"),
     ],
 )
-def test_replies_of_another_kind(answers, words):
-    wrong = fault([Describe()], answers)
+def test_replies_of_another_kind(replies, words):
+    wrong = fault([Describe()], replies)
     assert wrong is not None
     assert words in wrong
 
@@ -334,10 +349,10 @@ def test_replies_of_another_kind(answers, words):
 def test_a_refusal_is_a_reply():
     assert fault([Describe()], (Refusal("a" * 1000),)) is None
     words = Site(np.ones((2, 1)), np.array(["a", "b"]), name="x" * 5000, index=0)  # its name is in its refusals
-    for query in (Describe(), ValueAndGradient(VIEW, X)):
-        (answer,) = words.answer([query])
-        assert isinstance(answer, Refusal)
-        assert fault([query], (answer,)) is None
+    for query in (Describe(), Evaluate(OBJECTIVE, X)):
+        (reply,) = words.reply([query])
+        assert isinstance(reply, Refusal)
+        assert fault([query], (reply,)) is None
 
 
 class Trap(tuple):
@@ -353,8 +368,8 @@ def test_a_check_that_fails_is_a_fault():
         def shape(self):  # pyright: ignore
             raise RuntimeError("no shape")
 
-    answer = REPLIES["moments"]._replace(rest=np.zeros(4).view(Odd))
-    assert fault([Moments()], (answer,)) == "the reply cannot be checked: RuntimeError"
+    reply = REPLIES["moments"]._replace(mean_low=np.zeros(4).view(Odd))
+    assert fault([Moments()], (reply,)) == "the reply cannot be checked: RuntimeError"
     assert fault([Moments()], Trap()) == "a Trap to 1 queries"
 
 
@@ -364,15 +379,21 @@ def test_the_replies_of_every_algorithm_are_checked_by_shape(name):
     rows = table("numbers")[:1]
     method = ALGORITHMS[name].from_bounds(Bounds(L=1.0, L_max=2.0, mu=0.1, tau=2, d=D), 1.0)
     g = cf.regularisers.L1(0.1) if method.composite else cf.regularisers.Zero()
-    run_spec = replace(JOB, algorithm=method, regulariser=g)
+    run_spec = replace(RUN, algorithm=method, regulariser=g)
     spec = FederatedProblem(
-        objective=VIEW, regulariser=g, weights=np.ones(1), names=("site0",), numbers=(0,), sizes=np.array([12]), width=D
+        objective=OBJECTIVE,
+        regulariser=g,
+        weights=np.ones(1),
+        names=("site0",),
+        numbers=(0,),
+        sizes=np.array([12]),
+        width=D,
     )
     loop = ServerLoop(run_spec, spec)
-    query = Round(run_spec, 0, 0, loop._message(0))
-    (answer,) = sites_of(rows, QueryLimits())[0].answer([query])
-    assert not isinstance(answer, Refusal), answer
-    assert fault([query], (answer,)) is None
-    for key, array in answer.u.items():
-        longer = answer._replace(u={**answer.u, key: np.zeros((*array.shape, 1), array.dtype)})
+    query = LocalUpdate(run_spec, 0, 0, loop._message(0))
+    (reply,) = sites_of(rows, QueryLimits())[0].reply([query])
+    assert not isinstance(reply, Refusal), reply
+    assert fault([query], (reply,)) is None
+    for key, array in reply.u.items():
+        longer = reply._replace(u={**reply.u, key: np.zeros((*array.shape, 1), array.dtype)})
         assert "has shape" in str(fault([query], (longer,)))

@@ -27,7 +27,7 @@ class Wired:
         replies = {}
         for i, queries in messages.items():
             down = to_bytes(pack(tuple(queries)))
-            up = to_bytes(pack(self.sites[i].answer(unpack(from_bytes(down), self.accepts, self.read[i]))))
+            up = to_bytes(pack(self.sites[i].reply(unpack(from_bytes(down), self.accepts, self.read[i]))))
             replies[i] = unpack(from_bytes(up), records=REPLY_RECORDS)
             assert fault(queries, replies[i]) is None
             self.sent.append((tuple(queries), down, up))

@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 
 import compfed as cf
+from compfed.cli.demo import NAMES, Loopback, end_process
 from compfed.data import bundled
 from compfed.federation import InProcess
-from compfed.network.demo import NAMES, Loopback, end_process
 from compfed.network.model_file import load_model
 from compfed.network.operator import is_alive
 
@@ -160,9 +160,9 @@ class Faults(Loopback):
             )  # fmt: skip
 
     def site_log(self, name: str) -> str:
-        """What a site said since its last start."""
+        """The lines that a site printed since its last start."""
         text = (self.site_folder(name) / "site.log").read_text()
-        return text[text.rfind("What the operator can ask for") :]
+        return text[text.rfind("The operator can ask for") :]
 
     def is_connected(self, name: str) -> bool:
         return " connected to " in self.site_log(name).rpartition("not connected")[2]
@@ -307,7 +307,7 @@ class Run:
 
     @property
     def problems(self) -> list[str]:
-        """What the operator was told, in order and without repetition."""
+        """The problems that the operator saw, in order and without repetition."""
         found = [
             f"{line['site'] or 'operator'}: {line['problem']}" for line in read_lines(self.folder / "log.jsonl") if "problem" in line
         ]  # fmt: skip

@@ -30,7 +30,7 @@ from compfed.network import flower, keys
 from compfed.network.envelope import read_header, read_reply, reply_bytes
 from compfed.network.site.service import SiteService
 
-honest_reply, honest_answer = SiteService.reply, Site.answer
+honest_reply, honest_site_reply = SiteService.reply, Site.reply
 earlier: dict[tuple[str, int], bytes] = {}
 number = 0
 
@@ -39,14 +39,14 @@ def behaviour() -> dict[str, Any]:
     return json.loads(Path(sys.argv[1]).read_text())
 
 
-def spoil(answer: Any, how: str) -> Any:
+def spoil(reply: Any, how: str) -> Any:
     """A reply with NaN in its gradient, or with a gradient that is too short."""
-    if not hasattr(answer, "gradient"):
-        return answer
-    gradient = np.array(answer.gradient)
+    if not hasattr(reply, "gradient"):
+        return reply
+    gradient = np.array(reply.gradient)
     if how == "nan":
         gradient[..., 0] = np.nan
-    return answer._replace(gradient=gradient if how == "nan" else gradient[..., 1:])
+    return reply._replace(gradient=gradient if how == "nan" else gradient[..., 1:])
 
 
 def compute(seconds: float) -> None:
@@ -76,15 +76,15 @@ def reply(service: SiteService, data: bytes) -> bytes:
     if lie == "name":
         fields["site"] = "clinic-0"
     elif "replies" in fields:
-        fields["replies"] = tuple(spoil(answer, lie) for answer in fields["replies"])
+        fields["replies"] = tuple(spoil(one, lie) for one in fields["replies"])
     return reply_bytes(fields, service.key)
 
 
-def answer(site: Site, queries: Any) -> Any:
-    now, answers = behaviour(), honest_answer(site, queries)
+def site_reply(site: Site, queries: Any) -> Any:
+    now, replies = behaviour(), honest_site_reply(site, queries)
     if number > now.get("after", 0) and now.get("broken"):
-        return tuple(spoil(one, now["broken"]) for one in answers)
-    return answers
+        return tuple(spoil(one, now["broken"]) for one in replies)
+    return replies
 
 
 def set_clock_ahead(seconds: float) -> None:
@@ -103,7 +103,7 @@ def set_clock_ahead(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    for cls, name, faulty in ((SiteService, "reply", reply), (Site, "answer", answer)):
+    for cls, name, faulty in ((SiteService, "reply", reply), (Site, "reply", site_reply)):
         setattr(cls, name, faulty)
     if behaviour().get("clock"):
         set_clock_ahead(behaviour()["clock"])

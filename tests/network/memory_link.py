@@ -19,7 +19,7 @@ from compfed.network import keys
 from compfed.network.envelope import read_reply, reply_bytes
 from compfed.network.flower import Reply
 from compfed.network.server.remote import RemoteFederation
-from compfed.network.server.retry import RetryPolicy
+from compfed.network.settings import RetryPolicy
 from compfed.network.site.service import SiteService
 from compfed.network.site.settings import SiteSettings
 

@@ -46,9 +46,9 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from network.faults import children, in_session, read_lines, wait_for, writable
 
 import compfed as cf
+from compfed.cli.demo import Loopback, end_process
 from compfed.federation import InProcess
 from compfed.network import flower, keys
-from compfed.network.demo import Loopback, end_process
 from compfed.network.model_file import load_model
 
 NAMES = ("north", "south")

@@ -22,8 +22,8 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 
 from compfed import network
 from compfed.cli import main
+from compfed.cli.demo import free_port
 from compfed.network import keys
-from compfed.network.demo import free_port
 from compfed.network.settings import FederationSettings
 from compfed.network.site.settings import SiteSettings
 
@@ -298,7 +298,7 @@ def test_one_process_runs_in_a_folder_and_stop_ends_it(compfed, federation, hold
     state = {"state": "running", "message": 3, "link": "", "waiting": {}, "connected": None, "queries": []}
     (federation / "run" / "status.json").write_text(json.dumps(state))
     status = compfed("federation", "status", federation)
-    assert f"process {holder.pid}: Message 3 is answered" in status.out
+    assert f"process {holder.pid}: Message 3 is complete" in status.out
     second = compfed("federation", "run", federation)
     assert second.status == 2
     assert f"a run is going on in {federation / 'run'} (process {holder.pid})" in second.error

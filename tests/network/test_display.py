@@ -16,10 +16,11 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import NOW, furnish, remote
 
 import compfed as cf
+from compfed.cli.federation import certificate_text, result_text
+from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
-from compfed.network import display
-from compfed.network.display import Display, certificate_text, happening, result_text, site_table
-from compfed.network.server.run_log import RunLog
+from compfed.network.server import run_log
+from compfed.network.server.run_log import Display, RunLog, happening, site_table
 from compfed.solvers.search import Certificate
 
 SITES = ("north", "south")
@@ -41,11 +42,11 @@ def answered(log: RunLog, number: int = 1) -> None:
 
 
 def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
-    monkeypatch.setattr(display, "REFRESH", 0.01)
+    monkeypatch.setattr(run_log, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), io.StringIO()
     with Display(log, out):
         answered(log, 1)
-        log.begin(2, ["Round"], SITES)
+        log.begin(2, ["LocalUpdate"], SITES)
         log.problem("south", "not connected")
         log.reply("north", seconds=0.1, **FACTS)
         log.reply("south", seconds=0.1, **FACTS)
@@ -54,7 +55,7 @@ def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
     first, second, third, last = out.getvalue().splitlines()
     assert re.fullmatch(r"message   1 +0\.0 s +5\.0 kB down +3\.0 kB up  Describe, Moments", first)
     assert second == "  ! message 2, site south: not connected"
-    assert re.match(r"message   2 .* Round", third)
+    assert re.match(r"message   2 .* LocalUpdate", third)
     assert last == "  ! the SuperLink cannot be used: it is away"
     assert "\x1b" not in out.getvalue()
 
@@ -105,10 +106,10 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
         shown._refresh()
         if len(out.getvalue()) > before:
             said.append(clock[0])
-        clock[0] += display.REFRESH
+        clock[0] += run_log.REFRESH
     assert len(said) >= 6
     assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
-    assert display.SILENCE + 2 * display.REFRESH <= 10
+    assert run_log.SILENCE + 2 * run_log.REFRESH <= 10
     line = out.getvalue().splitlines()[0]
     assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
 
@@ -119,7 +120,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     for number in range(1, 5):
-        clock[0] += display.SILENCE - 1
+        clock[0] += run_log.SILENCE - 1
         answered(log, number)
         shown._refresh()
     assert out.getvalue().count("\n") == 4  # the lines alone
@@ -129,11 +130,11 @@ def test_a_line_breaks_the_silence(monkeypatch):
 
 
 def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
-    monkeypatch.setattr(display, "REFRESH", 0.01)
+    monkeypatch.setattr(run_log, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), Terminal()
     with Display(log, out):
         answered(log)
-        log.begin(2, ["Round"], SITES)
+        log.begin(2, ["LocalUpdate"], SITES)
         log.connected(["north"])
         log.reply("north", seconds=4.25, **FACTS)
         time.sleep(0.08)
@@ -150,14 +151,14 @@ def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
 def test_the_table_has_a_line_per_site():
     log = RunLog(None, SITES)
     answered(log)
-    log.begin(2, ["Round"], SITES)
+    log.begin(2, ["LocalUpdate"], SITES)
     log.connected(["north"])
     log.reply("north", seconds=4.25, **FACTS)
     rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
-    assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "answered"]
+    assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "replied"]
     assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
-    assert rows[4][0] == "Message 2 (Round): waiting for south since 0 s; not connected: south."
+    assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
     fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
     assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
 
@@ -175,7 +176,7 @@ def test_what_happens_now_in_one_sentence():
     log.link("")
     for site in SITES:
         log.reply(site, seconds=0.0, **FACTS)
-    assert happening(log.snapshot()) == "Message 1 is answered; the fit computes the next one."
+    assert happening(log.snapshot()) == "Message 1 is complete; the fit computes the next one."
 
 
 def test_the_state_of_a_run_can_be_read_from_another_process(tmp_path):
@@ -201,7 +202,7 @@ def test_trouble_with_the_superlink_is_said_once():
 def test_a_long_run_keeps_a_bounded_number_of_lines(tmp_path):
     log = RunLog(None, SITES)
     for number in range(1, 3000):
-        log.begin(number, ["Round"], ("north",))
+        log.begin(number, ["LocalUpdate"], ("north",))
         log.reply("north", seconds=0.0, **FACTS)
         log.problem("north", "x")
     assert len(log.lines) <= 1000
@@ -258,7 +259,7 @@ def test_the_result_of_several_classes_has_a_column_for_each():
 
 
 def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
-    class Model:
+    class Model(FederatedModel):
         coef_, alpha_ = np.ones(500), 0.5
         feature_names_in_ = np.array(["\x1b[2J" + "x" * 100, *(f"c{j}" for j in range(499))])
         certificate_ = Certificate(0.0, 1.0, 1e-6)
@@ -270,7 +271,7 @@ def test_the_result_of_a_wide_model_is_cut_and_column_names_are_safe():
 
 
 def test_a_model_without_names_numbers_its_columns():
-    class Model:
+    class Model(FederatedModel):
         coef_, alpha, certificate_ = np.array([0.0, 2.0]), 0.5, Certificate(0.0, 1.0, 1e-6)
 
     assert re.search(r"^column 1 +2$", result_text(Model()), re.MULTILINE)

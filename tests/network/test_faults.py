@@ -96,7 +96,7 @@ def kill_site(f: Faults, number: int) -> str:
     f.restart(FAULTY)
     run.finish()
     assert any(problem.startswith(FAULTY) for problem in run.problems)
-    return cached(run)
+    return problems_of(run)
 
 
 def kill_superlink(f: Faults, number: int) -> str:
@@ -105,7 +105,7 @@ def kill_superlink(f: Faults, number: int) -> str:
     f.restart("superlink")
     run.finish()
     assert any("SuperLink" in problem for problem in run.problems)
-    return cached(run)
+    return problems_of(run)
 
 
 def kill_operator(f: Faults, number: int) -> str:
@@ -115,7 +115,7 @@ def kill_operator(f: Faults, number: int) -> str:
     return continued(run, (number or f.messages) - 1)
 
 
-def cached(run: Run) -> str:
+def problems_of(run: Run) -> str:
     """What the operator saw."""
     return "; ".join(run.problems[:4]) or "the run waited and went on"
 
@@ -166,7 +166,7 @@ def stop_for(f: Faults, whom: dict[int, str], seconds: float) -> str:
         with stopped(process):
             time.sleep(seconds)
     run.finish()
-    return cached(run)
+    return problems_of(run)
 
 
 # --- the network ---
@@ -191,7 +191,7 @@ def cut(f: Faults, seconds: float) -> str:
     assert run.replies(6) < len(NAMES)
     f.proxy.is_cut.clear()
     run.finish()
-    return cached(run)
+    return problems_of(run)
 
 
 # --- disks ---
@@ -212,7 +212,7 @@ def _(f: Faults) -> str:
         (state / "filler").unlink()
         run.finish()
         f.terminate(REAL)
-    return cached(run)
+    return problems_of(run)
 
 
 @row("the operator's disk is full")
@@ -235,7 +235,7 @@ def _(f: Faults) -> str:
     lose_state(f)
     run.finish()
     assert any("no method under way keeps state there" in problem for problem in run.problems)
-    return cached(run)
+    return problems_of(run)
 
 
 STATEFUL = f"""
@@ -258,7 +258,7 @@ def _(f: Faults) -> str:
     assert run.end() == 0, run.said
     run.check(truth)
     assert any("rounds are done again there" in problem for problem in run.problems)
-    return cached(run)
+    return problems_of(run)
 
 
 def lose_state(f: Faults) -> None:
@@ -471,7 +471,7 @@ def _(f: Faults) -> str:
     f.behave()
     f.restart(FAULTY)
     run.finish()
-    return f"ended after {idle:.1f} s and {busy:.1f} s; {cached(run)}"
+    return f"ended after {idle:.1f} s and {busy:.1f} s; {problems_of(run)}"
 
 
 @row("SIGTERM of the SuperLink")
@@ -484,7 +484,7 @@ def _(f: Faults) -> str:
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     f.restart("superlink")
     run.finish()
-    return f"ended after {seconds:.1f} s, with no process left behind; {cached(run)}"
+    return f"ended after {seconds:.1f} s, with no process left behind; {problems_of(run)}"
 
 
 SHORT = {

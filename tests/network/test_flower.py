@@ -40,12 +40,11 @@ from network.memory_link import furnish, key_of
 from places import ROOT
 
 import compfed as cf
+from compfed.cli.demo import free_port
 from compfed.federation import InProcess
 from compfed.network import NoReply, RemoteFederation, RetryPolicy, flower, keys, superlink
 from compfed.network import operator as operator_module
-from compfed.network.demo import free_port
-from compfed.network.flower import FLEET_PATHS, FleetConnection, LinkError, Operator, Rejected, Unreachable
-from compfed.network.server.link import FlowerLink
+from compfed.network.flower import FLEET_PATHS, FleetConnection, FlowerLink, LinkError, Operator, Rejected, Unreachable
 from compfed.network.settings import FederationSettings, admit, new_federation
 from compfed.network.site.node import SiteNode
 from compfed.network.site.settings import SiteSettings
@@ -484,7 +483,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
             operator_module.run(impatient, federation / "run")
     status = operator_module.read_status(federation / "run")
     assert status["state"] == "failed"
-    assert status["reason"].startswith("site 'south' was not connected")
+    assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):
         model = operator_module.run(settings, federation / "run")
     np.testing.assert_array_equal(model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table())).coef_)

@@ -315,7 +315,7 @@ def test_a_held_request_ends_after_its_time(monkeypatch):
     assert len(stub.seen) == 2  # once at the beginning, once at the end
 
 
-def test_the_operator_is_told_of_nodes_that_have_gone(monkeypatch):
+def test_the_operator_learns_of_nodes_that_have_gone(monkeypatch):
     """A node that goes wakes nobody: the request of the operator is tried again now and then."""
     monkeypatch.setattr(superlink, "LOOK_AGAIN", 0.05)
     assert asked(Stub(b"", b"", b"gone"), OPERATOR_WAITS, token=TOKEN) == (200, b"gone")

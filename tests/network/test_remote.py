@@ -20,18 +20,18 @@ from problems import logistic
 from sklearn.metrics import r2_score
 
 import compfed as cf
+from compfed import estimators
 from compfed._utils.records import nonnegative, record
 from compfed.algorithms import ALGORITHMS, default_steps
 from compfed.federation import (
-    Curvature,
     Describe,
     DisclosurePolicy,
+    Evaluate,
     HeldOut,
     InProcess,
     Lipschitz,
     Moments,
     Refusal,
-    ValueAndGradient,
     ask,
     run_program,
 )  # fmt: skip
@@ -49,7 +49,7 @@ from compfed.simulation.plain import spec_of
 from compfed.splits import Holdout
 
 ROUNDS = 5
-VIEW = ObjectiveSpec(cf.losses.Squared())
+OBJECTIVE = ObjectiveSpec(cf.losses.Squared())
 D = 8
 
 
@@ -161,7 +161,7 @@ FITS: dict[str, tuple[str, Any]] = {
 
 
 def test_every_estimator_is_listed():
-    assert {name for name in cf.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
+    assert {name for name in estimators.__all__ if name.startswith("Federated")} == set(FITS) - {"by rounds"}
 
 
 @pytest.mark.parametrize(
@@ -202,27 +202,27 @@ def test_score_and_comparison_over_the_network(tmp_path):
 
 
 def test_a_refusal_of_a_site_names_the_site_and_the_rule(problem, tmp_path):
-    more = '[refuses]\nquestions = ["Curvature"]\nleast_rows = 10\n'
+    more = "[disclosure]\nmax_hessian_share = 0\nmin_rows = 10\n"
     federation, _ = remote(furnish(tmp_path, problem.sites, more)[:1])
-    assert ask(federation, Moments())[0][0].mean.shape == (D,)
-    with pytest.raises(cf.InputError, match="site '0' refuses Curvature: it does not answer Curvature"):
-        ask(federation, Curvature(VIEW, np.zeros(D), np.arange(2)))
+    assert ask(federation, Moments())[0].mean[0].shape == (D,)
+    with pytest.raises(cf.InputError, match="site '0' refuses Evaluate: 2 coordinates are more than 0 of the number"):
+        ask(federation, Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2)))
     few, _ = remote(furnish(tmp_path / "few", problem.sites, more))
-    with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has fewer rows than its min_rows") as cached:
+    with pytest.raises(cf.InputError, match="site '1' refuses Moments: it has fewer rows than its min_rows") as refused:
         ask(few, Moments())
-    assert "6" not in str(cached.value)  # the number of its rows
+    assert "6" not in str(refused.value)  # the number of its rows
 
 
-def test_a_fit_works_without_the_curvature_that_a_site_refuses(tmp_path):
+def test_a_fit_works_without_the_hessian_that_a_site_refuses(tmp_path):
     sites = table("numbers")
-    federation, _ = remote(furnish(tmp_path, sites, '[refuses]\nquestions = ["Curvature"]\n'))
+    federation, _ = remote(furnish(tmp_path, sites, "[disclosure]\nmax_hessian_share = 0\n"))
     there, here = (
         cf.FederatedLasso(alpha=0.1).fit_federation(f)
-        for f in (federation, InProcess(sites, DisclosurePolicy(queries=("Curvature",))))
+        for f in (federation, InProcess(sites, DisclosurePolicy(max_hessian_share=0)))
     )
     np.testing.assert_array_equal(there.coef_, here.coef_)
     assert there.certificate_.holds
-    assert there.n_rounds_ > 4  # with curvature it takes four
+    assert there.n_rounds_ > 4  # with Hessians it takes four
 
 
 @record
@@ -232,24 +232,24 @@ class LossOfMyOwn(cf.losses.Squared):
 
 def test_a_class_of_others_is_read_by_sites_that_accept_it(problem, paths, tmp_path):
     name = f"{LossOfMyOwn.__module__}:LossOfMyOwn"
-    query = ValueAndGradient(ObjectiveSpec(LossOfMyOwn()), np.zeros((1, D)))
+    query = Evaluate(ObjectiveSpec(LossOfMyOwn()), np.zeros((1, D)))
     with pytest.raises(cf.InputError, match=rf"site '0': a message names {name}, which is not of compfed. Install it"):
         ask(remote(paths)[0], query)
     accepting, _ = remote(furnish(tmp_path, problem.sites, f'accepts = ["{name}"]\n'))
     own = ask(accepting, query)
-    plain = ask(remote(paths)[0], ValueAndGradient(VIEW, np.zeros((1, D))))  # the same loss under its usual name
+    plain = ask(remote(paths)[0], Evaluate(OBJECTIVE, np.zeros((1, D))))  # the same loss under its usual name
     assert bits(own) == bits(plain)
 
 
 def test_an_unfit_table_is_named_without_a_value_of_it(problem, tmp_path):
     paths = furnish(tmp_path, problem.sites)
     rows = paths[1].parent / "rows.csv"
-    for text, cached in {
+    for text, reason in {
         "a0,y0\nsecret,1.0\n": "words in column 'a0'. Encode words",
         "": "its table cannot be read",
     }.items():
         rows.write_text(text)
-        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {cached}") as refused:
+        with pytest.raises(cf.InputError, match=f"site '1': its rows cannot be used: {reason}") as refused:
             ask(remote(paths)[0], Moments())
         assert "secret" not in str(refused.value)
 
@@ -322,7 +322,7 @@ def changed(**fields: Callable[[Any], Any]) -> Callable[[MemoryLink, bytes], byt
 
 
 def other(**fields: Any) -> Callable[[MemoryLink, bytes], bytes]:
-    """The reply of site 1 with other fields around the answers, signed by the site."""
+    """The reply of site 1 with other fields around the replies, signed by the site."""
     return lambda link, data: signed(link, "1", {**fields_of(link, "1", data), **fields})
 
 
@@ -333,16 +333,16 @@ def nan(value: Any) -> Any:
 X = np.zeros((2, D))
 PART = Holdout(0.5, 0, False, True)
 WRONG: dict[str, tuple[Any, Any, str]] = {
-    "nan": (ValueAndGradient(VIEW, X), changed(gradient=nan), "ValueAndGradient: gradient has 16 number"),
-    "value": (ValueAndGradient(VIEW, X), changed(value=nan), "ValueAndGradient: value has numbers that are NaN"),
-    "shape": (ValueAndGradient(VIEW, X), changed(gradient=lambda g: g[:, 1:]), r"gradient has shape \(2, 7\)"),
+    "nan": (Evaluate(OBJECTIVE, X), changed(gradient=nan), "Evaluate: gradient has 16 number"),
+    "value": (Evaluate(OBJECTIVE, X), changed(value=nan), "Evaluate: value has numbers that are NaN"),
+    "shape": (Evaluate(OBJECTIVE, X), changed(gradient=lambda g: g[:, 1:]), r"gradient has shape \(2, 7\)"),
     "moments": (Moments(), changed(square=nan), "Moments: square has 8 number"),
-    "curvature": (Curvature(VIEW, X[0], np.arange(3)), changed(triangle=lambda t: t[:-1]), r"\(5,\); expected \(6,\)"),
-    "lipschitz": (Lipschitz(VIEW), changed(L=nan), "Steepness: L is nan"),
-    "held out": (HeldOut(VIEW, PART, X), changed(loss=nan), "HeldOut: loss has numbers that are NaN"),
+    "Hessian": (Evaluate(OBJECTIVE, X[:1], np.arange(3)), changed(hessian=lambda h: h[:, :-1]), r"\(1, 5\); expected \(1, 6\)"),
+    "lipschitz": (Lipschitz(OBJECTIVE), changed(L=nan), "Lipschitz: L is nan"),
+    "held out": (HeldOut(OBJECTIVE, PART, X), changed(loss=nan), "HeldOut: loss has numbers that are NaN"),
     "rows": (Describe(), changed(rows=lambda _: -1), "Describe: rows is -1"),
-    "kind of answer": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda _: (Lipschitz.Answer(1.0),)),
-                       "Moments is answered with Steepness.Answer"),
+    "kind of reply": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda _: (Lipschitz.Reply(1.0, None),)),
+                       "the reply to Moments is a Lipschitz.Reply"),
     "count": (Moments(), lambda link, data: changed_replies(link, "1", data, lambda r: (*r, *r)), "2 replies to 1 queries"),
     "number": (Moments(), other(number=7), "its reply is for number '7', not 1; it was not used"),
     "run": (Moments(), other(run="old"), "its reply is for run 'old'"),
@@ -428,7 +428,7 @@ def test_a_round_of_another_shape_names_the_site(problem, paths):
 
     link.meddle = cut
     loop = loop_of(problem, default_steps("DecoupledProx", problem, tau=3))
-    with pytest.raises(NoReply, match=r"site '2' .* Round: field '.*' of a message has shape \(7,\)"):
+    with pytest.raises(NoReply, match=r"site '2' .* LocalUpdate: field '.*' of a message has shape \(7,\)"):
         run_program(federation, loop.round())
     assert loop.r == 0
 
@@ -624,12 +624,12 @@ def test_a_site_that_signs_in_again_gets_its_message_at_once(paths, monkeypatch)
         return reply()
 
     link.meddle = kill
-    assert [reply.rows for (reply,) in ask(federation, Describe())] == [30, 6, 20]
+    assert ask(federation, Describe())[0].rows.tolist() == [30, 6, 20]
     assert [entry["problem"] for entry in federation.problems] == ["it signed in again"]
 
 
 def test_a_site_that_is_away_is_waited_for(paths):
-    """Longer than attempts would last: a message to a site that is not connected is no attempt."""
+    """Longer than attempts would last: a message to a site that is not connected is not an attempt."""
     federation, link = remote(paths, retry=replace(NOW, attempts=1, wait=60.0))
     del link.signed_in["1"]
     looks = itertools.count()
@@ -640,7 +640,7 @@ def test_a_site_that_is_away_is_waited_for(paths):
         return dict(link.signed_in)
 
     link.connected = connected  # pyright: ignore[reportAttributeAccessIssue]
-    assert [reply.rows for (reply,) in ask(federation, Describe())] == [30, 6, 20]
+    assert ask(federation, Describe())[0].rows.tolist() == [30, 6, 20]
     assert [entry["problem"] for entry in federation.problems] == ["not connected"]  # said once
     assert [name for name, _ in link.sent] == ["0", "2", "1"]
 

@@ -31,11 +31,9 @@ from cryptography.hazmat.primitives.serialization import (
 import compfed as cf
 from compfed.federation import QUERIES
 from compfed.network import keys
-from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.settings_file import parse_address
-from compfed.network.site.node import LEAVES, what_leaves
-from compfed.network.site.settings import SiteSettings
-from compfed.network.site.setup import init
+from compfed.network.settings import FederationSettings, admit, new_federation, parse_address
+from compfed.network.site.node import LEAVES, disclosure_text
+from compfed.network.site.settings import SiteSettings, init
 
 SITES = ("north", "south")
 
@@ -84,7 +82,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "class": (GOOD.replace("FederatedLasso", "Problem"), "'Problem' is not an estimator"),
     "network": (GOOD.replace("superlink", "superlik"), r"\[network\]: 'superlik' is not a setting. Did you mean 'superlink'"),
     "no superlink": (GOOD.replace('superlink = "h:1"', ""), r"\[network\]: 'superlink' is missing"),
-    "network is no table": ('network = "h:1"\n', r"\[network\] must be a table with the keys superlink, listen, keys"),
+    "network is not a table": ('network = "h:1"\n', r"\[network\] must be a table with the keys superlink, listen, keys"),
     "port": (GOOD.replace("h:1", "h"), "superlink = 'h' must be HOST:PORT, such as fed.example.org:8443"),
     "listen": (GOOD.replace('"h:1"', '"h:1"\nlisten = "0.0.0.0"'), "listen = '0.0.0.0' must be HOST:PORT"),
     "keys": (GOOD.replace('"h:1"', '"h:1"\nkeys = 3'), "keys = 3 must be text"),
@@ -95,9 +93,9 @@ WRONG: dict[str, tuple[str, str]] = {
     "nan": (GOOD + "[retry]\nwait = nan\n", "wait"),
     "words": (GOOD + '[retry]\nwait = "long"\n', "wait"),
     "parameters": (GOOD + "[parameters]\nalpa = 1\n", r"\[parameters\]: 'alpa' is not a setting. Did you mean 'alpha'?"),
-    "parameters is no table": ("parameters = 3\n" + GOOD, r"\[parameters\] must be a table"),
+    "parameters is not a table": ("parameters = 3\n" + GOOD, r"\[parameters\] must be a table"),
     "no site": (GOOD.partition("[[site]]")[0], "there is no site. Every site has a block"),
-    "site is no list": ("site = 3\n" + GOOD.partition("[[site]]")[0], "there is no site"),
+    "site is not a list": ("site = 3\n" + GOOD.partition("[[site]]")[0], "there is no site"),
     "site": (GOOD + 'kye = "x"\n', r"\[\[site\]\]: 'kye' is not a setting. Did you mean 'key'?"),
     "key": (GOOD + "key = 3\n", "site 'a': key = 3 must be text"),
     "twice": (GOOD + '[[site]]\nname = "a"\n', "two sites are called 'a'"),
@@ -486,12 +484,12 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "labels twice": (SITE.replace('"y"', '["y", "y"]') + NETWORK, "names a column twice"),
     "features": (SITE + "features = 1\n" + NETWORK, "features = 1 must be a list of names"),
     "drop": (SITE + "drop = [1]\n" + NETWORK, r"drop = \[1\] must be a list of names"),
-    "refuses": (SITE + NETWORK + "[refuses]\nleast_row = 5\n", r"\[refuses\]: 'least_row' .* Did you mean 'min_rows'"),
-    "refuses is no table": ("refuses = 1\n" + SITE + NETWORK, r"\[refuses\] must be a table"),
-    "query": (SITE + NETWORK + '[refuses]\nquestions = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
-    "least rows": (SITE + NETWORK + "[refuses]\nleast_rows = -1\n", "min_rows"),
-    "least rows in words": (SITE + NETWORK + '[refuses]\nleast_rows = "many"\n', "min_rows"),
-    "share": (SITE + NETWORK + "[refuses]\ncurvature_share = -0.5\n", "max_hessian_share"),
+    "disclosure": (SITE + NETWORK + "[disclosure]\nmin_row = 5\n", r"\[disclosure\]: 'min_row' .* Did you mean 'min_rows'"),
+    "disclosure is not a table": ("disclosure = 1\n" + SITE + NETWORK, r"\[disclosure\] must be a table"),
+    "query": (SITE + NETWORK + '[disclosure]\nqueries = ["Hessian"]\n', "'Hessian' is not a query; the queries are Describe"),
+    "least rows": (SITE + NETWORK + "[disclosure]\nmin_rows = -1\n", "min_rows"),
+    "least rows in words": (SITE + NETWORK + '[disclosure]\nmin_rows = "many"\n', "min_rows"),
+    "share": (SITE + NETWORK + "[disclosure]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
     "limits": (SITE + NETWORK + "[limits]\nmax_second = 5\n", r"\[limits\]: 'max_second' .* Did you mean 'max_seconds'"),
     "seconds": (SITE + NETWORK + "[limits]\nmax_seconds = 0\n", "max_seconds"),
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
@@ -511,7 +509,7 @@ def test_mistakes_in_a_site_toml_are_named(mistake, tmp_path):
 
 def test_settings_of_a_site_and_their_defaults(tmp_path):
     path = tmp_path / "site.toml"
-    more = "[refuses]\nleast_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
+    more = "[disclosure]\nmin_rows = 50\n[limits]\nmax_seconds = 60\nmax_message_bytes = 1000\nmax_models = 7\n"
     path.write_text(SITE + NETWORK + more)
     settings = SiteSettings.read(path)
     assert (settings.data, settings.state, settings.key) == (
@@ -519,7 +517,7 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         tmp_path / "state",
         tmp_path / "node.key",
     )
-    assert (settings.refuses.min_rows, settings.budget.max_seconds) == (50, 60)
+    assert (settings.disclosure.min_rows, settings.budget.max_seconds) == (50, 60)
     assert (settings.limits.max_message_bytes, settings.limits.max_models) == (1000, 7)
     with pytest.raises(cf.InputError, match=r"ca = 'ca\.crt' is not there. The operator sends ca\.crt"):
         settings.check_files()
@@ -528,13 +526,13 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         settings.check_files()
 
 
-def test_a_site_says_what_leaves(tmp_path):
+def test_a_site_says_disclosure_text(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(SITE + NETWORK + '[refuses]\nquestions = ["Curvature"]\nleast_rows = 50\ncurvature_share = 0.2\n')
-    said = what_leaves(SiteSettings.read(path))
+    path.write_text(SITE + NETWORK + '[disclosure]\nqueries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n')
+    said = disclosure_text(SiteSettings.read(path))
     assert set(LEAVES) == {query.__name__ for query in QUERIES}
     assert all(query.__name__ in said for query in QUERIES)
     assert "x.csv stay here" in said
-    assert "never Curvature: refused" in said
+    assert "never HeldOut: refused" in said
     assert "With fewer than 50 rows: nothing at all." in said
     assert "at most 0.2 x rows" in said

@@ -18,19 +18,19 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import furnish, key_of, remote
 
 import compfed as cf
-from compfed._utils import files as durable
-from compfed.federation import Curvature, Describe, InProcess, Moments, Refusal, Round, ValueAndGradient, ask
+from compfed._utils import files
+from compfed.federation import Describe, Evaluate, InProcess, LocalUpdate, Moments, Refusal
 from compfed.federation.codec import digest, pack, to_bytes
+from compfed.federation.site import answers
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import keys
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.site import service as service_module
-from compfed.network.site.service import SiteService
+from compfed.network.site.service import RunFiles, SiteService
 from compfed.network.site.settings import SiteSettings
-from compfed.network.site.state import RunFiles
 
 D = 3
-VIEW = ObjectiveSpec(cf.losses.Squared())
+OBJECTIVE = ObjectiveSpec(cf.losses.Squared())
 NAMES = ("north", "south")
 
 
@@ -76,10 +76,10 @@ def log_of(path: Path) -> list[dict[str, Any]]:
 # --- replies ---
 
 
-def test_a_reply_is_the_answer_of_a_site_in_this_process(tmp_path):
-    path, queries = site(tmp_path), (Describe(), Moments(), ValueAndGradient(VIEW, np.ones((1, D))))
+def test_a_reply_is_that_of_a_site_in_this_process(tmp_path):
+    path, queries = site(tmp_path), (Describe(), Moments(), Evaluate(OBJECTIVE, np.ones((1, D))))
     fields = answered(path, message(*queries))
-    here = ask(InProcess(table()), *queries)[0]
+    here = InProcess(table()).send({0: queries})[0]
     assert to_bytes(pack(fields["replies"])) == to_bytes(pack(tuple(here)))
     assert (fields["run"], fields["number"], fields["site"]) == ("run", 1, "north")
 
@@ -145,16 +145,16 @@ def test_a_damaged_state_file_is_lost_state(tmp_path):
 
 def test_a_record_travels_once_and_is_kept_once_its_message_was_answered(tmp_path):
     path = site(tmp_path)
-    query = ValueAndGradient(VIEW, np.zeros((1, D)))
-    by_hash = message(query, known={digest(VIEW)})
+    query = Evaluate(OBJECTIVE, np.zeros((1, D)))
+    by_hash = message(query, known={digest(OBJECTIVE)})
     assert len(by_hash) < len(message(query))
     fields = answered(path, by_hash)
     assert (fields["kind"], fields["reason"]) == ("lost", "It does not have a record that the message refers to.")
     full = answered(path, message(query))
     assert full["kind"] == "replies"
     records = path.parent / "state" / "runs" / "run" / "records"
-    assert {file.name for file in records.iterdir()} == {digest(VIEW)}
-    again = answered(path, message(query, number=2, after=1, known={digest(VIEW)}))
+    assert {file.name for file in records.iterdir()} == {digest(OBJECTIVE)}
+    again = answered(path, message(query, number=2, after=1, known={digest(OBJECTIVE)}))
     assert to_bytes(pack(again["replies"])) == to_bytes(pack(full["replies"]))
 
 
@@ -162,24 +162,24 @@ def test_a_record_travels_once_and_is_kept_once_its_message_was_answered(tmp_pat
 def test_records_of_a_message_that_was_refused_are_forgotten(restarted, tmp_path):
     path = site(tmp_path)
     service = service_of(path)
-    query = ValueAndGradient(VIEW, np.zeros((1, D)))
+    query = Evaluate(OBJECTIVE, np.zeros((1, D)))
     header = Header("run", 1, 0, 0, NAMES, query_hash((Moments(),)))  # names other queries
     assert read_reply(service.reply(message_bytes(header, (query,))), key_of(path).public_key())["kind"] == "refused"
     assert not (path.parent / "state" / "runs").exists()
     service = service_of(path) if restarted else service
-    reply = service.reply(message(query, known={digest(VIEW)}))
+    reply = service.reply(message(query, known={digest(OBJECTIVE)}))
     assert read_reply(reply, key_of(path).public_key())["kind"] == "lost"
 
 
-def test_a_damaged_record_is_told_again(tmp_path):
-    path, query = site(tmp_path), ValueAndGradient(VIEW, np.zeros((1, D)))
+def test_a_damaged_record_is_sent_again(tmp_path):
+    path, query = site(tmp_path), Evaluate(OBJECTIVE, np.zeros((1, D)))
     answered(path, message(query))
     (file,) = (path.parent / "state" / "runs" / "run" / "records").iterdir()
     other = ObjectiveSpec(cf.losses.Logistic())
-    durable.write_checked(file, to_bytes(pack(other)))  # a record under the name of another
-    assert answered(path, message(query, number=2, after=1, known={digest(VIEW)}))["kind"] == "lost"
+    files.write_checked(file, to_bytes(pack(other)))  # a record under the name of another
+    assert answered(path, message(query, number=2, after=1, known={digest(OBJECTIVE)}))["kind"] == "lost"
     file.write_bytes(b"")
-    assert answered(path, message(query, number=2, after=1, known={digest(VIEW)}))["kind"] == "lost"
+    assert answered(path, message(query, number=2, after=1, known={digest(OBJECTIVE)}))["kind"] == "lost"
     assert answered(path, message(query, number=2, after=1))["kind"] == "replies"
 
 
@@ -188,7 +188,7 @@ def test_a_damaged_record_is_told_again(tmp_path):
 
 def test_a_message_above_the_limit_is_refused_under_its_own_number(tmp_path):
     path = site(tmp_path, "[limits]\nmax_message_bytes = 1000\n")
-    query = ValueAndGradient(VIEW, np.zeros((50, D)))
+    query = Evaluate(OBJECTIVE, np.zeros((50, D)))
     fields = answered(path, message(query))
     assert fields["kind"] == "refused"
     assert fields["reason"] == "a message has more than the 1000 bytes that it reads (max_message_bytes)."
@@ -239,9 +239,9 @@ def _raw(header: Header, body: Any) -> bytes:
 
 def test_a_record_that_is_no_query_is_refused(tmp_path):
     path = site(tmp_path)
-    (reply,) = answered(path, message(VIEW))["replies"]
+    (reply,) = answered(path, message(OBJECTIVE))["replies"]
     assert isinstance(reply, Refusal)
-    assert reply.reason == "site 'north' refuses View: View is not a question it knows."
+    assert reply.reason == "site 'north' refuses ObjectiveSpec: ObjectiveSpec is not a query it knows."
 
 
 def test_a_header_of_other_queries_is_refused(tmp_path):
@@ -290,13 +290,13 @@ def test_bytes_that_are_no_message_get_a_signed_refusal_and_leave_nothing(what, 
     assert answered(path, message(Moments()))["kind"] == "replies"  # the service goes on
 
 
-def test_a_failure_is_told_without_its_words(tmp_path, monkeypatch):
+def test_a_failure_is_reported_without_its_words(tmp_path, monkeypatch):
     path = site(tmp_path)
 
-    def failing(self, site):
+    def failing(query, site):
         raise RuntimeError("the value of Mrs Miller is 42.42")
 
-    monkeypatch.setattr(Moments, "answer", failing)
+    monkeypatch.setattr(answers, "_moments", failing)
     fields = answered(path, message(Moments()))
     assert (fields["kind"], fields["reason"]) == ("failed", "it failed with RuntimeError; its log says where.")
     where, line = log_of(path)
@@ -308,8 +308,8 @@ def test_a_failure_is_told_without_its_words(tmp_path, monkeypatch):
 
 def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypatch):
     """A broken installation computes NaN: once it is mended, the same message is answered."""
-    path, real = site(tmp_path), Moments.answer
-    monkeypatch.setattr(Moments, "answer", lambda self, site: real(self, site)._replace(mean=np.full(D, np.nan)))
+    path, real = site(tmp_path), answers._moments
+    monkeypatch.setattr(answers, "_moments", lambda query, site: real(query, site)._replace(mean=np.full(D, np.nan)))
     assert "it computed a reply that cannot be used: Moments: mean" in reason(path, message(Moments()))
     assert not list((path.parent / "state").rglob("*.reply"))
     monkeypatch.undo()
@@ -317,10 +317,15 @@ def test_a_reply_that_the_operator_could_not_use_is_not_kept(tmp_path, monkeypat
 
 
 def test_a_refusal_of_one_query_does_not_affect_the_others(tmp_path):
-    path = site(tmp_path, '[refuses]\nquestions = ["Curvature"]\n')
-    moments, refused = answered(path, message(Moments(), Curvature(VIEW, np.zeros(D), np.arange(2))))["replies"]
+    path = site(tmp_path, "[disclosure]\nmax_hessian_share = 0\n")
+    moments, refused = answered(path, message(Moments(), Evaluate(OBJECTIVE, np.zeros((1, D)), np.arange(2))))[
+        "replies"
+    ]
     np.testing.assert_allclose(moments.mean, table().features[0].mean(axis=0), rtol=1e-12)
-    assert refused == Refusal("site 'north' refuses Curvature: it does not answer Curvature.")
+    assert isinstance(refused, Refusal)
+    assert refused.reason.startswith(
+        "site 'north' refuses Evaluate: 2 coordinates are more than 0 of the number of its rows"
+    )
     assert log_of(path)[0]["refused"] == {"count": 1, "first": [refused.reason]}
 
 
@@ -331,18 +336,18 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
     path = site(tmp_path, "[limits]\nmax_seconds = 5\n")
     service = service_of(path)
     seen: list[bool] = []
-    real = Moments.answer
+    real = answers._moments
 
-    def slow(self, site):
+    def slow(query, site):
         seen.append(service.is_overdue())
         began = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: began + 6)
         seen.append(service.is_overdue())
         service.mark_overdue()
         monkeypatch.setattr(time, "monotonic", time.perf_counter)
-        return real(self, site)
+        return real(query, site)
 
-    monkeypatch.setattr(Moments, "answer", slow)
+    monkeypatch.setattr(answers, "_moments", slow)
     service.reply(message(Moments()))
     monkeypatch.undo()
     assert seen == [False, True]
@@ -357,14 +362,14 @@ def test_a_message_that_took_too_long_is_refused_when_it_comes_again(tmp_path, m
 def test_the_reply_to_one_message_is_bounded(tmp_path):
     path = site(tmp_path, "[limits]\nmax_reply_bytes = 1000\n")
     x = np.zeros((20, D))
-    replies = answered(path, message(*[ValueAndGradient(VIEW, x)] * 50))["replies"]
+    replies = answered(path, message(*[Evaluate(OBJECTIVE, x)] * 50))["replies"]
     used = [reply for reply in replies if not isinstance(reply, Refusal)]
     assert len(used) == 2  # 20 values, gradients and sizes of terms: 800 bytes each
     assert all("at most 1000 bytes (max_reply_bytes)" in reply.reason for reply in replies[2:])
 
 
 def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
-    path = site(tmp_path, '[refuses]\nquestions = ["Describe"]\n')
+    path = site(tmp_path, '[disclosure]\nqueries = ["Describe"]\n')
     answered(path, message(*[Describe()] * 500))
     (line,) = log_of(path)
     assert line["refused"]["count"] == 500
@@ -372,7 +377,7 @@ def test_a_log_line_does_not_grow_with_the_refusals_of_a_message(tmp_path):
 
 
 def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
-    path = site(tmp_path, '[refuses]\nquestions = ["Moments"]\n')
+    path = site(tmp_path, '[disclosure]\nqueries = ["Moments"]\n')
     (first,) = answered(path, message(Moments()))["replies"]
     assert isinstance(first, Refusal)
     path.write_text(path.read_text().replace('"Moments"', '"HeldOut"'))
@@ -382,14 +387,16 @@ def test_a_refusal_that_was_lifted_is_not_repeated(tmp_path):
 
 def test_a_site_that_answers_nothing_does_not_tell_how_many_rows_it_has(tmp_path):
     """No query is refused in another way for another number of rows: a bisection would find it."""
-    path = site(tmp_path, "[refuses]\nleast_rows = 50\n")
+    path = site(tmp_path, "[disclosure]\nmin_rows = 50\n")
     algorithm = cf.algorithms.FedAvg(eta=0.1, tau=2)
     reasons = set()
     for batch in (1, 5, 12, 13, 40):
-        run_spec = RunSpec(0, algorithm, cf.regularisers.Zero(), VIEW, np.zeros(D), 0, batch, 12, True)
-        (reply,) = answered(path, message(Round(run_spec, 0, 0, {"x": np.zeros(D)}), run=f"run{batch}"))["replies"]
+        run_spec = RunSpec(0, algorithm, cf.regularisers.Zero(), OBJECTIVE, np.zeros(D), 0, batch, 12, True)
+        (reply,) = answered(path, message(LocalUpdate(run_spec, 0, 0, {"x": np.zeros(D)}), run=f"run{batch}"))[
+            "replies"
+        ]
         reasons.add(reply.reason)
-    assert reasons == {"site 'north' refuses Round: it has fewer rows than its min_rows."}
+    assert reasons == {"site 'north' refuses LocalUpdate: it has fewer rows than its min_rows."}
 
 
 def test_a_number_of_the_rows_is_in_no_refusal(tmp_path):
@@ -415,14 +422,14 @@ def test_old_runs_are_forgotten(tmp_path):
 def test_the_state_of_a_run_stays_within_its_limit(tmp_path):
     path = site(tmp_path, "[limits]\nmax_state_bytes = 4000\n")
     state = path.parent / "state" / "runs"
-    small = ValueAndGradient(VIEW, np.zeros((1, D)))
+    small = Evaluate(OBJECTIVE, np.zeros((1, D)))
     for k in range(6):
         assert answered(path, message(small, run=f"run-{k}"))["kind"] == "replies"
         os.utime(state / f"run-{k}", (1000 + k, 1000 + k))
         assert sum(file.stat().st_size for file in state.rglob("*") if file.is_file()) <= 4000 + 32 * 3  # checksums
     assert 1 <= len(list(state.iterdir())) < 6  # older runs made room
     assert (state / "run-5").exists()
-    large = ValueAndGradient(VIEW, np.zeros((200, D)))
+    large = Evaluate(OBJECTIVE, np.zeros((200, D)))
     assert reason(path, message(large, run="large")) == (
         "this run needs more than the 4000 bytes of state that the site allows (max_state_bytes)."
     )
@@ -431,17 +438,17 @@ def test_the_state_of_a_run_stays_within_its_limit(tmp_path):
 
 def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
     path = site(tmp_path)
-    real = durable.write_checked
+    real = files.write_checked
 
     def full(target, data):
         raise OSError(28, "No space left on device", str(target))
 
-    monkeypatch.setattr(durable, "write_checked", full)
+    monkeypatch.setattr(files, "write_checked", full)
     fields = answered(path, message(Moments()))
     assert fields["kind"] == "failed"
     assert fields["reason"].endswith("(No space left on device).")
     assert str(tmp_path) not in fields["reason"]
-    monkeypatch.setattr(durable, "write_checked", real)
+    monkeypatch.setattr(files, "write_checked", real)
     assert answered(path, message(Moments()))["kind"] == "replies"
 
 
@@ -451,7 +458,7 @@ def test_a_reply_that_cannot_be_logged_does_not_leave(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable, "append", full)
+    monkeypatch.setattr(files, "append_line", full)
     assert answered(path, message(Moments()))["kind"] == "failed"
 
 
@@ -488,8 +495,8 @@ def test_no_value_of_a_row_is_in_a_reply_or_in_the_state(tmp_path):
     queries = (
         Describe(),
         Moments(),
-        ValueAndGradient(VIEW, np.ones((2, D))),
-        Curvature(VIEW, np.ones(D), np.arange(3)),
+        Evaluate(OBJECTIVE, np.ones((2, D))),
+        Evaluate(OBJECTIVE, np.ones((1, D)), np.arange(3)),
     )
     replies.append(service_of(path).reply(message(*queries, run="dropped")))
     for data in (*replies, *(file.read_bytes() for file in files_under(path.parent / "state"))):
@@ -514,7 +521,7 @@ def test_files_are_for_their_owner_only_whatever_the_umask(tmp_path):
     try:
         path = site(tmp_path)
         for number in (1, 2):
-            answered(path, message(ValueAndGradient(VIEW, np.zeros((1, D))), number=number, after=number - 1))
+            answered(path, message(Evaluate(OBJECTIVE, np.zeros((1, D))), number=number, after=number - 1))
         service = service_of(path)
         service.began = time.monotonic(), read_header(message(Moments()))[0]
         service.mark_overdue()
@@ -524,7 +531,9 @@ def test_files_are_for_their_owner_only_whatever_the_umask(tmp_path):
     found = {file: stat.S_IMODE(file.stat().st_mode) for file in (state, *state.rglob("*"))}
     assert {mode for file, mode in found.items() if file.is_file()} == {0o600}
     assert {mode for file, mode in found.items() if file.is_dir()} == {0o700}
-    assert {"run.json", "log.jsonl", "overdue.json", "00000002.reply", digest(VIEW)} <= {file.name for file in found}
+    assert {"run.json", "log.jsonl", "overdue.json", "00000002.reply", digest(OBJECTIVE)} <= {
+        file.name for file in found
+    }
     assert stat.S_IMODE((path.parent / "node.key").stat().st_mode) == 0o600
 
 
@@ -580,4 +589,4 @@ def test_messages_of_two_runs_do_not_mix(tmp_path):
         query = Moments() if run == "a" else Describe()
         fields = answered(path, message(query, run=run, number=number, after=number - 1))
         assert fields["kind"] == "replies"
-        assert type(fields["replies"][0]) is type(query).Answer
+        assert type(fields["replies"][0]) is type(query).Reply

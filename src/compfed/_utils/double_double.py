@@ -36,12 +36,12 @@ def multiply(x: Pair, y: Pair) -> Pair:
     return two_sum(p, e + (x[0] * y[1] + x[1] * y[0]))
 
 
-def divide(x: Pair, by: float) -> Pair:
+def divide(x: Pair, by: Pair | float) -> Pair:
     """x / by."""
-    divisor = np.broadcast_to(np.asarray(by, float), np.shape(x[0]))
-    q = x[0] / divisor
-    p, e = two_product(q, divisor)
-    return two_sum(q, ((x[0] - p) - e + x[1]) / divisor)
+    y = by if isinstance(by, tuple) else (np.asarray(by, float), np.zeros(()))
+    q = x[0] / y[0]
+    p, e = multiply((q, np.zeros_like(q)), y)
+    return two_sum(q, ((x[0] - p) + (x[1] - e)) / y[0])
 
 
 def _split(a: np.ndarray) -> Pair:

@@ -1,7 +1,4 @@
-"""Plain-text tables, short numbers, and words from outside made safe to print.
-
-What a result was made with.
-"""
+"""Plain-text tables, short numbers, text from outside made safe to print, and the versions in use."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from compfed import __version__
 _NOT_PRINTED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """A value in a few characters: 3.2e-13, 0.301, 258, yes."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -46,7 +43,7 @@ def shorten(name: str, most: int) -> str:
 
 
 def join_names(words: Sequence[str], between: str = ", ", most: int = 5) -> str:
-    """The first few of many words."""
+    """The first few of many names, and how many more there are."""
     return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
@@ -81,14 +78,14 @@ def _escaped(character: str) -> str:
 
 
 def shapes_shown(self: Any) -> str:
-    """A record in a line, for `__repr__`, arrays by their shapes alone: rows of people are not for a screen or a log."""
+    """A record in one line with the shapes of its arrays, for `__repr__`: rows do not belong on a screen or in a log."""
     named = self._asdict() if hasattr(self, "_asdict") else vars(self)
     return f"{type(self).__name__}({', '.join(f'{name}={_shape_shown(value)}' for name, value in named.items())})"
 
 
-def _shape_shown(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return f"<{'x'.join(map(str, value.shape)) or 'number'}>"
+def _shape_shown(value: object) -> str:
+    if (shape := getattr(value, "shape", None)) is not None:
+        return f"<{'x'.join(map(str, shape)) or 'number'}>"
     if isinstance(value, (tuple, list)):
         return f"<{len(value)} entries>"
     return repr(value)
@@ -102,7 +99,7 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def number_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same with the first column, of names, to the left and all others to the right."""
+    """A table with names in the first column, to the left, and numbers in the others, to the right."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     lines = [
         "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
@@ -112,12 +109,13 @@ def number_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The same for a README."""
+    """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-@functools.cache  # a look into the files of four packages
+@functools.cache  # reads the files of four packages
 def versions() -> dict[str, str]:
+    """The versions of compfed, Python and the packages that compute."""
     found = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
     return {"compfed": __version__} | found | {"python": platform.python_version()}

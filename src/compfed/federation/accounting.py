@@ -8,10 +8,25 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Communication:
-    """Rounds (a message to the sites and their replies) and bytes, per site and on average over the sites.
+    """Messages and bytes of a computation, per site and on average over the sites.
 
-    Bytes are those of the numbers sent; names and framing are not counted. `models` counts the models whose queries
-    were in the messages: models / rounds is how many shared one on average.
+    Parameters
+    ----------
+    rounds : int
+        Messages to the sites, each with its replies.
+    bytes_down, bytes_up : float
+        Bytes of the numbers sent to and by a site; names and framing are not counted.
+    models : int
+        Models whose queries were in the messages.
+    by_query : mapping of str to (models, bytes down, bytes up)
+        The same by kind of query.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> first = cf.federation.Communication(rounds=3, bytes_up=80.0)
+    >>> first.then(first).rounds, first.beside(first).rounds
+    (6, 3)
     """
 
     rounds: int = 0
@@ -22,6 +37,7 @@ class Communication:
 
     @property
     def models_per_message(self) -> float:
+        """How many models shared a message, on average."""
         return self.models / self.rounds if self.rounds else 0.0
 
     def then(self, later: Communication) -> Communication:

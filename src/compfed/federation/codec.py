@@ -18,8 +18,9 @@ import json
 import math
 import pkgutil
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple, NoReturn, Protocol
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -28,16 +29,13 @@ from compfed import splits
 from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation import queries as queries
-from compfed.federation import spec as objective
+from compfed.federation import queries, spec
 from compfed.losses import Model
 from compfed.regularisers.base import Adapted
 from compfed.site_summary import SiteFacts
 
-KINDS = "biufU"  # of arrays: booleans, whole numbers, numbers, words
-DTYPES = frozenset(
-    ("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f4", "<f8"),
-)  # and words, "<U1" to "<U200"
+# dtypes that travel, beside words of 1 to 200 characters ("<U1" to "<U200")
+DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f4", "<f8"))
 MAX_WORD = 200  # characters of a word in an array, of a key, of a name
 MAX_ARRAYS = 50_000
 MAX_DIMENSIONS = 8
@@ -55,20 +53,17 @@ RECORD_PACKAGES = (
 )  # fmt: skip
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
-    objective.FeatureScaling,
-    splits.Fold,
-    splits.SiteFold,
-    splits.PredefinedSplit,
-    splits.Holdout,
-    objective.ObjectiveSpec,
-    objective.RunSpec,
-)
+    spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold, splits.PredefinedSplit, splits.Holdout,
+)  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 class Packed(NamedTuple):
     """A message apart: `head` is plain data, the arrays are beside it."""
 
-    head: Any
+    head: object  # JSON
     arrays: list[np.ndarray]
 
 
@@ -80,23 +75,23 @@ class Cached(Protocol):
     """Records that travelled before, by hash."""
 
     def __contains__(self, name: object, /) -> bool: ...
-    def __getitem__(self, name: str, /) -> Any: ...
-    def __setitem__(self, name: str, record: Any, /) -> None: ...
+    def __getitem__(self, name: str, /) -> object: ...
+    def __setitem__(self, name: str, record: object, /) -> None: ...
 
 
 # --- trees of an algorithm's own types, by name ---
 
 
-def named(tree: Any) -> dict[str, np.ndarray]:
+def named(tree: object) -> dict[str, np.ndarray]:
     """The arrays of a tree by their path: {"x": ..., "momentum.q": ...}."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
 
 
-def unnamed(arrays: Mapping[str, np.ndarray], like: Any) -> Any:
+def unnamed(arrays: Mapping[str, np.ndarray], like: T) -> T:
     """The tree shaped `like` another, from arrays by name; refuses other names, shapes or dtypes."""
     if not isinstance(arrays, Mapping) or not all(isinstance(a, (np.ndarray, jax.Array)) for a in arrays.values()):
-        raise InputError("a message has fields that are no arrays.")
+        raise InputError("a message has fields that are not arrays.")
     expected = jax.tree_util.tree_leaves_with_path(like)
     names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in expected]
     if sorted(names) != sorted(arrays):
@@ -116,11 +111,11 @@ def unnamed(arrays: Mapping[str, np.ndarray], like: Any) -> Any:
 # --- packing ---
 
 
-def pack(value: Any, cached: Collection[str] = ()) -> Packed:
-    """The value as plain data and arrays; records whose hash is in `told` by that hash alone."""
+def pack(value: object, cached: Collection[str] = ()) -> Packed:
+    """The value as plain data and arrays; records whose hash is in `cached` by that hash alone."""
     arrays: list[np.ndarray] = []
 
-    def plain(value: Any, path: str) -> Any:
+    def plain(value: object, path: str) -> object:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, str):
@@ -170,7 +165,7 @@ def unpack(
     Parameters
     ----------
     accepts : names "module:object" that a site lists; exactly these are imported, beside the records of this library.
-    told : records that travelled before, by hash; gains the new ones once the whole message is read.
+    cached : records that travelled before, by hash; gains the new ones once the whole message is read.
     records : names of the only records allowed, such as `REPLY_RECORDS` where a server reads a reply; all by default.
 
     Raises
@@ -195,58 +190,58 @@ class _Reader:
     ):
         self.arrays, self.accepts, self.cached, self.allowed = arrays, accepts, cached, records
         self.used = [False] * len(arrays)
-        self.new: dict[str, Any] = {}
+        self.new: dict[str, object] = {}
         self.records = 0
 
-    def built(self, head: Any, depth: int) -> Any:
+    def built(self, head: object, depth: int) -> object:
         if head is None or type(head) in (bool, str):
             return head
         if type(head) is int:
             return _bounded(head)
         if type(head) is not dict or depth > MAX_DEPTH:
-            raise InputError(f"a message holds a {type(head).__name__} that is nothing known, or nested too deeply.")
+            raise InputError(f"a message holds a {type(head).__name__} that is unknown, or nested too deeply.")
         build = _BUILD.get(frozenset(head))
         if build is None:
-            raise InputError(f"a message holds {printable(str(list(head)[:5]), 100)}, which is nothing known.")
+            raise InputError(f"a message holds {printable(str(list(head)[:5]), 100)}, which is unknown.")
         return build(self, next(iter(head.values())) if len(head) == 1 else head, depth + 2)
 
-    def read_float(self, text: Any, depth: int) -> float:
+    def read_float(self, text: object, depth: int) -> float:
         try:
             if type(text) is str and len(text) < 40 and (value := float.fromhex(text)).hex() == text:
                 return value
         except (ValueError, OverflowError):
             pass
-        raise InputError("a message holds a number that is no float in hexadecimal.")
+        raise InputError("a message holds a number that is not a float in hexadecimal.")
 
-    def read_array(self, k: Any, depth: int) -> np.ndarray:
+    def read_array(self, k: object, depth: int) -> np.ndarray:
         if type(k) is not int or not 0 <= k < len(self.arrays) or self.used[k]:
             raise InputError(
-                f"a message with {len(self.arrays)} arrays refers to an array it has not, or to one twice."
+                f"a message with {len(self.arrays)} arrays refers to an array that is missing, or to one twice."
             )
         self.used[k] = True
         return self.arrays[k]
 
-    def read_known(self, name: Any, depth: int) -> Any:
+    def read_cached(self, name: object, depth: int) -> object:
         if type(name) is not str or len(name) > MAX_WORD:
-            raise InputError("a message refers to a record by something that is no hash.")
+            raise InputError("a message refers to a record by something that is not a hash.")
         if name in self.new:
             return self.new[name]
         if name not in self.cached:
             short = printable(name[:12])
-            raise NotCached(f"a message refers to {short}, which was not told before; send it in full.")
+            raise NotCached(f"a message refers to {short}, which was not sent before; send it in full.")
         return self.cached[name]
 
-    def read_tuple(self, items: Any, depth: int) -> Any:
+    def read_tuple(self, items: object, depth: int) -> object:
         if type(items) is not list:
-            raise InputError("a message holds a sequence that is none.")
+            raise InputError("a message holds a sequence that is not a list.")
         return tuple([self.built(item, depth) for item in items])
 
-    def read_dict(self, items: Any, depth: int) -> Any:
+    def read_dict(self, items: object, depth: int) -> object:
         if type(items) is not dict or not all(type(k) is str and len(k) <= MAX_WORD for k in items):
             raise InputError(f"a message holds a table whose keys are not words of at most {MAX_WORD} characters.")
         return {k: self.built(v, depth) for k, v in items.items()}
 
-    def read_model(self, head: Any, depth: int) -> Any:
+    def read_model(self, head: dict[str, object], depth: int) -> object:
         name = self.name(head["model"])
         if self.allowed is not None or name not in self.accepts:
             _not_ours(name)
@@ -254,7 +249,7 @@ class _Reader:
         params = self.built(head["params"], depth)
         return self.made(name, lambda: Model(function, params))
 
-    def read_record(self, head: Any, depth: int) -> Any:
+    def read_record(self, head: dict[str, object], depth: int) -> object:
         name, given = self.name(head["record"]), head["fields"]
         cls = self.found(name)
         expected = _fields_of(cls)
@@ -272,12 +267,14 @@ class _Reader:
             self.new[self.made(name, lambda: digest(made))] = made
         return made
 
-    def name(self, name: Any) -> str:
+    def name(self, name: object) -> str:
         if type(name) is not str or len(name) > MAX_WORD:
-            raise InputError(f"a message names a class by something that is no word of at most {MAX_WORD} characters.")
+            raise InputError(
+                f"a message names a class by something that is not a word of at most {MAX_WORD} characters."
+            )
         return name
 
-    def found(self, name: str) -> Any:
+    def found(self, name: str) -> type:
         """The class called `module:object`: of the closed list, or accepted by name."""
         if self.allowed is not None:
             if name not in self.allowed:
@@ -289,10 +286,10 @@ class _Reader:
                 _not_ours(name)
             cls = _imported(name)
             if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or hasattr(cls, "_fields")):
-                raise InputError(f"a message names {name}, which is no record.")
+                raise InputError(f"a message names {name}, which is not a record.")
         return cls
 
-    def made(self, name: str, make: Any) -> Any:
+    def made(self, name: str, make: Callable[[], T]) -> T:
         """Whatever goes wrong while a record is built is the fault of the message."""
         try:
             return make()
@@ -306,20 +303,20 @@ class _Reader:
 
 _BUILD = {
     frozenset({"float"}): _Reader.read_float, frozenset({"array"}): _Reader.read_array,
-    frozenset({"cached"}): _Reader.read_known, frozenset({"tuple"}): _Reader.read_tuple,
+    frozenset({"cached"}): _Reader.read_cached, frozenset({"tuple"}): _Reader.read_tuple,
     frozenset({"dict"}): _Reader.read_dict, frozenset({"model", "params"}): _Reader.read_model,
     frozenset({"record", "fields"}): _Reader.read_record,
 }  # fmt: skip
 
 
-def digest(record: Any) -> str:
-    """The hash of a record's content; worked out once."""
+def digest(record: object) -> str:
+    """The hash of a record's content; computed once."""
     kept = record.__dict__.get("_digest")
     if kept is None:
-        fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+        fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}  # pyright: ignore[reportArgumentType]
         try:
             packed = pack(fields)
-        except InputError:  # holds what cannot travel: it stays in this process, where it is itself and no other
+        except InputError:  # holds what cannot travel: it stays in this process, where its address is its name
             return record.__dict__.setdefault("_digest", f"in this process: {id(record)}")
         content = hashlib.sha256(json.dumps(packed.head, sort_keys=True).encode())
         for array in packed.arrays:
@@ -346,7 +343,7 @@ def from_bytes(data: bytes) -> Packed:
     Raises
     ------
     InputError
-        For bytes that are no message. Every size is checked before an array is made.
+        For bytes that are not a message. Every size is checked before an array is made.
     """
     try:
         content, end = _read_head(data)
@@ -386,7 +383,7 @@ def _read_head(data: bytes) -> tuple[Any, int]:
     return content, 8 + length
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     table = dict(pairs)
     if len(table) != len(pairs):
         raise ValueError("a key comes twice")
@@ -409,11 +406,11 @@ def _no_constant(text: str) -> NoReturn:
     raise ValueError("its head has a number that is not whole")
 
 
-def _check_nodes(content: Any) -> None:
+def _check_nodes(content: object) -> None:
     """Depth, and words that are Unicode, level by level: no recursion."""
     level = [content]
     for _ in range(MAX_DEPTH + 2):
-        below: list[Any] = []
+        below: list[object] = []
         for node in level:
             if type(node) is list:
                 below += node
@@ -428,7 +425,7 @@ def _check_nodes(content: Any) -> None:
     raise ValueError(f"its head is nested more than {MAX_DEPTH} deep")
 
 
-def _array_size(described: Any) -> tuple[np.dtype, tuple[int, ...], int]:
+def _array_size(described: object) -> tuple[np.dtype, tuple[int, ...], int]:
     """(dtype, shape, bytes) of an array, from its description alone."""
     if type(described) is not dict or described.keys() != {"dtype", "shape"}:
         raise ValueError("an array is described by other words than dtype and shape")
@@ -436,7 +433,7 @@ def _array_size(described: Any) -> tuple[np.dtype, tuple[int, ...], int]:
     if type(name) is not str or not _is_dtype(name):
         raise InputError(f"a message holds an array of dtype {printable(str(name), 30)}; it cannot travel.")
     if type(shape) is not list or len(shape) > MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-        raise ValueError(f"the shape of an array is no list of at most {MAX_DIMENSIONS} whole numbers >= 0")
+        raise ValueError(f"the shape of an array is not a list of at most {MAX_DIMENSIONS} whole numbers >= 0")
     dtype = np.dtype(name)
     return dtype, tuple(shape), dtype.itemsize * math.prod(shape)
 
@@ -453,7 +450,7 @@ def _checked(flat: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "U" and array.size:
         codes = array.view("<u4")
         if codes.max() > 0x10FFFF or ((codes >= 0xD800) & (codes < 0xE000)).any():
-            raise ValueError("a word has a character that is none")
+            raise ValueError("a word has a character beyond Unicode")
     return array
 
 
@@ -467,8 +464,8 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def payload(value: Any, cached: set[str]) -> int:
-    """Bytes of the numbers in a question or an answer; what was told before costs nothing, and `told` gains the rest.
+def payload(value: object, cached: set[str]) -> int:
+    """Bytes of the numbers in a query or a reply. Records in `cached` cost nothing; `cached` gains the others.
 
     Numbers and arrays count; names, labels of a message and its framing do not.
     """
@@ -495,7 +492,7 @@ def known_records() -> dict[str, type]:
     """The closed list of classes that a message may name, by `module:object`.
 
     Queries and their replies, the specifications they hold, and the records of losses, regularisers and algorithms. A class
-    is listed under the module it was defined in, so that no path through an import leads to a foreign one.
+    is listed under the module it was defined in, so that no path through an import leads to a class of another package.
     """
     explicit = (*queries.QUERIES, *_replies(), *_SPECS)
     ours = [cls for module in _modules() for cls in vars(module).values() if is_record(cls)]
@@ -504,11 +501,11 @@ def known_records() -> dict[str, type]:
 
 
 def _replies() -> list[type]:
-    answers = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*answers, queries.Refusal, SiteFacts]
+    replies = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
+    return [*replies, queries.Refusal, SiteFacts]
 
 
-def _modules() -> Iterator[Any]:
+def _modules() -> Iterator[ModuleType]:
     for package in RECORD_PACKAGES:
         module = importlib.import_module(package)
         yield module
@@ -520,7 +517,7 @@ def _within(module: str, package: str) -> bool:
     return module == package or module.startswith(package + ".")
 
 
-def _name(thing: Any) -> str:
+def _name(thing: type | Callable[..., object]) -> str:
     return f"{thing.__module__}:{thing.__qualname__}"
 
 
@@ -539,23 +536,23 @@ def _imported(name: str) -> Any:
     module, _, path = name.partition(":")
     try:
         found: Any = importlib.import_module(module)
-        for subset in path.split("."):
-            found = getattr(found, subset)
+        for name_part in path.split("."):
+            found = getattr(found, name_part)
     except Exception:
         raise InputError(f"a message names {printable(name)}, which is not installed here.") from None
     return found
 
 
 @functools.lru_cache(maxsize=1024)
-def _fields_of(cls: Any) -> dict[str, None]:
+def _fields_of(cls: type) -> dict[str, None]:
     """The names of the fields of a record."""
     return dict.fromkeys(getattr(cls, "_fields", None) or [f.name for f in dataclasses.fields(cls)])
 
 
-def _key(key: Any, path: str) -> str:
+def _key(key: object, path: str) -> str:
     key = str(key)
     if len(key) > MAX_WORD or not _is_unicode(key):
-        raise InputError(f"{path}: a key of more than {MAX_WORD} characters, or of no characters, cannot travel.")
+        raise InputError(f"{path}: a key of more than {MAX_WORD} characters, or with half a character, cannot travel.")
     return key
 
 

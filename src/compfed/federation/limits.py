@@ -1,4 +1,4 @@
-"""Limits on queries: what a site checks, from shapes alone, before it allocates anything to answer.
+"""Limits on queries: what a site checks, from shapes alone, before it allocates anything for a reply.
 
 The server is not trusted by a site. A query of a few hundred bytes can ask for terabytes (`Softmax(outputs=10**9)`) or for
 work without end (`tau=2 * 10**9`). `QueryLimits.reason` refuses these with Python's whole numbers, which do not overflow,
@@ -45,19 +45,33 @@ MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
 
-LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluated")
+LOSS_METHODS = ("size", "values", "gradient", "encode", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)
 class QueryLimits:
     """Limits of a site on one message and on each query in it.
 
-    - `max_message_bytes`: bytes of a message; the network service checks it before the message is decoded.
-    - `max_reply_bytes`: bytes of numbers in the reply to one message; further queries in it are refused.
-    - `max_numbers`: numbers to allocate for one query, beside a few copies of the site's own rows.
-    - `max_models`: models evaluated by one query.
-    - `max_local_steps`: local steps of one round.
-    - `max_folds`: folds of a cross-validation.
+    Parameters
+    ----------
+    max_message_bytes : int, default=2**26
+        Bytes of a message. The network service checks this before it decodes the message.
+    max_reply_bytes : int, default=2**26
+        Bytes of numbers in the reply to one message; further queries in it are refused.
+    max_numbers : int, default=2**27
+        Numbers to allocate for one query, beside a few copies of the site's own rows.
+    max_models : int, default=10_000
+        Models evaluated by one query.
+    max_local_steps : int, default=100_000
+        Local steps of one round.
+    max_folds : int, default=10_000
+        Folds of a cross-validation.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.federation.QueryLimits(max_models=100).max_models
+    100
     """
 
     max_message_bytes: int = 2**26
@@ -74,7 +88,7 @@ class QueryLimits:
                 raise InputError(f"QueryLimits({f.name}={value!r}): {f.name} must be a whole number >= 1.")
 
     def reason(self, query: Query, site: Site) -> str | None:
-        """Why a site does not answer a query; None if it fits. Allocates nothing of the size that a query asks for.
+        """Why a site refuses a query; None if it fits. Allocates nothing of the size that a query asks for.
 
         A query that is not of the closed list is left to the site's other refusals.
         """
@@ -98,14 +112,14 @@ class _Checks:
     def query(self, query: Query) -> None:
         match query:
             case Describe():
-                _truth("classes", query.classes)
-                _truth("detail", query.detail)
+                _boolean("classes", query.classes)
+                _boolean("detail", query.detail)
                 self.subset(query.subset)
             case Moments():
                 self.subset(query.subset)
             case Lipschitz():
                 d = self.objective(query.objective)
-                _truth("upper_bound", query.upper_bound)
+                _boolean("upper_bound", query.upper_bound)
                 if query.x is not None:
                     _finite("x", query.x, (d,))
             case Evaluate():
@@ -123,12 +137,12 @@ class _Checks:
                 self.models(query.x, d)
             case LocalUpdate():
                 self.run_spec(query.run_spec)
-                _whole("r", query.r, 0, MAX_ROUNDS - 1)
-                _whole("exchange", query.exchange, 0, len(query.run_spec.algorithm.exchanges) - 1)
+                _integer("r", query.r, 0, MAX_ROUNDS - 1)
+                _integer("exchange", query.exchange, 0, len(query.run_spec.algorithm.exchanges) - 1)
                 self.message(query.d)
             case FinishRound():
                 self.run_spec(query.run_spec)
-                _whole("r", query.r, 0, MAX_ROUNDS - 2)
+                _integer("r", query.r, 0, MAX_ROUNDS - 2)
                 self.message(query.d)
 
     def numbers(self, count: int, what: str) -> None:
@@ -140,10 +154,10 @@ class _Checks:
 
     # --- the objective ---
 
-    def objective(self, objective: Any) -> int:
+    def objective(self, objective: object) -> int:
         """d, the size of a model of an objective that fits this site."""
         if type(objective) is not ObjectiveSpec:
-            raise InputError("objective is no ObjectiveSpec")
+            raise InputError(f"objective must be an ObjectiveSpec; got a {type(objective).__name__}")
         if objective.dtype not in ("float64", "float32"):
             raise InputError("dtype must be 'float64' or 'float32'")
         self.subset(objective.subset)
@@ -155,7 +169,7 @@ class _Checks:
 
     def loss(self, loss: Any, width: int) -> int:
         if isinstance(loss, type) or not all(callable(getattr(loss, name, None)) for name in LOSS_METHODS):
-            raise InputError(f"loss is a {type(loss).__name__}, which is no loss")
+            raise InputError(f"loss must be a loss; got a {type(loss).__name__}")
         if np.ndim(loss.ridge) or not np.isfinite(loss.ridge):
             raise InputError("the ridge of a loss must be one finite number")
         outputs, d = getattr(loss, "outputs", 1), loss.size(width)
@@ -166,26 +180,25 @@ class _Checks:
         self.numbers(d, f"a model of {d} coefficients")
         return d
 
-    def columns(self, columns: Any) -> int:
+    def columns(self, columns: object) -> int:
         """The number of columns that are used."""
         if columns is None:
             return self.site.width
-        _indices("columns", columns, self.site.width)
-        return columns.size
+        return _indices("columns", columns, self.site.width).size
 
-    def scaling(self, scaling: Any, width: int) -> int:
+    def scaling(self, scaling: object, width: int) -> int:
         """The number of columns after scaling."""
         if type(scaling) is not FeatureScaling:
-            raise InputError("scaling is no FeatureScaling")
+            raise InputError(f"scaling must be a FeatureScaling; got a {type(scaling).__name__}")
         _finite("centre", scaling.centre, (width,))
         _finite("scale", scaling.scale, (width,))
-        _truth("intercept", scaling.intercept)
-        _whole("outputs", scaling.outputs, 1, self.limits.max_numbers)
+        _boolean("intercept", scaling.intercept)
+        _integer("outputs", scaling.outputs, 1, self.limits.max_numbers)
         if not (scaling.scale > 0).all():
             raise InputError("scale must be > 0")
         return width + int(scaling.intercept)
 
-    def classes(self, classes: Any) -> None:
+    def classes(self, classes: object) -> None:
         if classes is None:
             return
         self.site.check_classes()  # first and always: refusals by label would give the labels away
@@ -204,32 +217,32 @@ class _Checks:
                 raise InputError("subset is missing")
             return
         if type(subset) not in (Fold, SiteFold, PredefinedSplit, Holdout):
-            raise InputError("subset is no subset of the rows")
-        _truth("held_out", subset.held_out)
+            raise InputError(f"subset must be a subset of the rows; got a {type(subset).__name__}")
+        _boolean("held_out", subset.held_out)
         match subset:
             case Fold():
-                _whole("folds", subset.folds, 1, self.limits.max_folds)
-                _whole("number", subset.number, 0, subset.folds - 1)
+                _integer("folds", subset.folds, 1, self.limits.max_folds)
+                _integer("number", subset.number, 0, subset.folds - 1)
                 first = subset.first
                 if not isinstance(first, np.ndarray) or first.ndim != 1 or first.dtype.kind not in "iu":
                     raise InputError("first must be a list of whole numbers")
                 if not self.site.index < first.size <= MAX_SITES:
                     raise InputError(f"first has {first.size} entries; it must have one for each site")
-                _whole("first", int(first[self.site.index]), 0, MAX_ROWS)
+                _integer("first", int(first[self.site.index]), 0, MAX_ROWS)
             case SiteFold():
-                _whole("number", subset.number, -1, MAX_SITES)
+                _integer("number", subset.number, -1, MAX_SITES)
             case PredefinedSplit():
-                _whole("number", subset.number, 0, len(self.site.splits) - 1)
+                _integer("number", subset.number, 0, len(self.site.splits) - 1)
             case Holdout():
                 if not isinstance(subset.share, float) or not 0 < subset.share < 1:
                     raise InputError("share must be a number between 0 and 1")
         if isinstance(subset, (Fold, Holdout)):
-            _whole("seed", subset.seed, 0, MAX_SEED - 1)
-            _truth("by_class", subset.by_class)
+            _integer("seed", subset.seed, 0, MAX_SEED - 1)
+            _boolean("by_class", subset.by_class)
             if subset.by_class and self.site.labels.ndim != 1:
                 raise InputError("by_class needs one label per row")
 
-    def models(self, x: Any, d: int) -> int:
+    def models(self, x: object, d: int) -> int:
         """The number of models in the rows of x."""
         if not isinstance(x, np.ndarray) or x.ndim != 2 or not 1 <= len(x) <= self.limits.max_models:
             raise InputError(f"x must be an array with a model in each row, at most {self.limits.max_models} of them")
@@ -237,43 +250,42 @@ class _Checks:
         self.numbers(len(x) * max(self.rows, d), f"{len(x)} models")
         return len(x)
 
-    def hessian(self, coords: Any, models: int, d: int) -> None:
-        _indices("coords", coords, d)
-        w = coords.size
+    def hessian(self, coords: object, models: int, d: int) -> None:
+        w = _indices("coords", coords, d).size
         # the matrices, where their triangles are in them and back, and the columns of the rows
         self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
         self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
 
     # --- a run ---
 
-    def run_spec(self, run_spec: Any) -> None:
+    def run_spec(self, run_spec: object) -> None:
         if type(run_spec) is not RunSpec:
-            raise InputError("run_spec is no RunSpec")
+            raise InputError(f"run_spec must be a RunSpec; got a {type(run_spec).__name__}")
         d = self.objective(run_spec.objective)
         _finite("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
             raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")
-        _whole("number", run_spec.number, 0, 2**63 - 1)
-        _whole("seed", run_spec.seed, 0, MAX_SEED - 1)
-        _whole("capacity", run_spec.capacity, 1, MAX_ROWS - 1)
-        _truth("everyone", run_spec.everyone)
+        _integer("number", run_spec.number, 0, 2**63 - 1)
+        _integer("seed", run_spec.seed, 0, MAX_SEED - 1)
+        _integer("capacity", run_spec.capacity, 1, MAX_ROWS - 1)
+        _boolean("everyone", run_spec.everyone)
         if run_spec.batch_size is not None:
-            _whole("batch_size", run_spec.batch_size, 1, run_spec.capacity)
+            _integer("batch_size", run_spec.batch_size, 1, run_spec.capacity)
             if not run_spec.batch_size <= self.rows <= run_spec.capacity:
                 raise InputError("batch_size must be at most the number of its rows, and capacity at least that")
             self.numbers(
                 run_spec.capacity, f"a capacity of {run_spec.capacity} rows"
             )  # a random number for each may be drawn
         if not isinstance(run_spec.algorithm, Algorithm):
-            raise InputError(f"algorithm is a {type(run_spec.algorithm).__name__}, which is no algorithm")
+            raise InputError(f"algorithm must be an Algorithm; got a {type(run_spec.algorithm).__name__}")
         self.algorithm(run_spec.algorithm, d)
         self.regulariser(run_spec.regulariser, d)
 
-    def algorithm(self, algorithm: Any, d: int) -> None:
+    def algorithm(self, algorithm: Algorithm, d: int) -> None:
         steps, most = 1, self.limits.max_local_steps
         for record, name, value in _fields(algorithm):
             if name == "keep":
-                _whole(name, value, 1, d)
+                _integer(name, value, 1, d)
             elif type(value) is int:  # numbers of steps within steps multiply
                 steps *= max(value, 1)
             elif isinstance(record, Random) and name == "p" and value * most < 1:
@@ -290,14 +302,14 @@ class _Checks:
 
     def regulariser(self, g: Any, d: int) -> None:
         if isinstance(g, type) or not callable(g) or not callable(getattr(g, "prox", None)):
-            raise InputError(f"regulariser is a {type(g).__name__}, which is no regulariser")
+            raise InputError(f"regulariser must be a regulariser; got a {type(g).__name__}")
         for _, name, value in _fields(g):
             if np.ndim(value) > 1 or np.size(value) > max(d, 1):
                 raise InputError(
                     f"{name} has shape {np.shape(value)}; it must be a number, or one for each of {d} coefficients"
                 )
 
-    def message(self, arrays: Any) -> None:
+    def message(self, arrays: object) -> None:
         """The message of a round: its names, shapes and dtypes are compared with the algorithm's own later."""
         if not isinstance(arrays, Mapping) or not all(isinstance(a, np.ndarray) for a in arrays.values()):
             raise InputError("d must be a table of arrays")
@@ -320,7 +332,7 @@ def _fields(record: Any, depth: int = 0) -> Iterator[tuple[Any, str, Any]]:
                 yield record, f.name, item
 
 
-def _floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
+def _floats(name: str, value: object, shape: tuple[int, ...]) -> None:
     if not isinstance(value, np.ndarray) or value.dtype.name not in ("float64", "float32"):
         raise InputError(f"{name} must be an array of float64 or float32")
     if value.shape != shape:
@@ -333,22 +345,23 @@ def _finite(name: str, value: Any, shape: tuple[int, ...]) -> None:
         raise InputError(f"{name} has numbers that are NaN or infinite")
 
 
-def _indices(name: str, value: Any, below: int) -> None:
-    """Different whole numbers from 0 to below - 1, so that there are no more of them than that."""
+def _indices(name: str, value: object, below: int) -> np.ndarray:
+    """An array of different whole numbers from 0 to below - 1; at most `below` of them."""
     if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind not in "iu":
         raise InputError(f"{name} must be a list of whole numbers")
     if value.size > below:
         raise InputError(f"{name} has {value.size} entries; there are {below} to choose from, each once")
     if value.size and not (int(value.min()) >= 0 and int(value.max()) < below and len(np.unique(value)) == value.size):
         raise InputError(f"{name} must have different whole numbers from 0 to {below - 1}")
+    return value
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> None:
+def _integer(name: str, value: Any, least: int, most: int) -> None:
     if not is_int(value) or not least <= value <= most:
         shown = value if is_int(value) else f"a {type(value).__name__}"
         raise InputError(f"{name}={shown} must be a whole number from {least} to {most}")
 
 
-def _truth(name: str, value: Any) -> None:
+def _boolean(name: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name} must be True or False")

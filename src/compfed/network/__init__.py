@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compfed.errors import MissingExtra
 
@@ -21,36 +21,34 @@ if TYPE_CHECKING:
     from compfed.network.model_file import load_model, save_model
     from compfed.network.operator import connect
     from compfed.network.server.remote import NoReply, RemoteFederation
-    from compfed.network.server.retry import RetryPolicy
-    from compfed.network.settings import FederationSettings
+    from compfed.network.settings import FederationSettings, RetryPolicy
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: nothing is sent anywhere
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 __all__ = ["FederationSettings", "NoReply", "RemoteFederation", "RetryPolicy", "connect", "load_model", "save_model"]
 
-_PLACES = {
+_NAMES = {
     "model_file": "load_model save_model",
     "operator": "connect",
     "server.remote": "NoReply RemoteFederation",
-    "server.retry": "RetryPolicy",
-    "settings": "FederationSettings",
+    "settings": "FederationSettings RetryPolicy",
 }
-_PLACE = {name: f"compfed.network.{place}" for place, names in _PLACES.items() for name in names.split()}
+_HOME = {name: f"compfed.network.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 
 def check_installed() -> None:
-    """Say what to install where Flower is missing."""
+    """Raise an error that says what to install where Flower is missing."""
     if find_spec("flwr") is None:
         raise MissingExtra("flwr", "flower", "a federation across a network")
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used: the command line reads this package without Flower."""
-    if name not in _PLACE:
+    if name not in _HOME:
         raise AttributeError(f"module 'compfed.network' has no attribute {name!r}")
     check_installed()
-    return getattr(importlib.import_module(_PLACE[name]), name)
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,25 +1,26 @@
-"""What travels between the operator and a site: a message of queries one way, a signed reply the other.
+"""Messages between the operator and a site: queries one way, a signed reply the other.
 
 Both are bytes of the one codec (`compfed.federation.codec`), behind a line that names the protocol:
 
     message   b"compfed query 3\n" + length of the header + header (run, number, after, place, names, queries) + queries
     reply     b"compfed reply 3\n" + length of the signature + signature + fields (run, number, site, kind, ...)
 
-A site signs its reply with its identity key: the operator knows who answered, whoever carried the bytes.
+A site signs its reply with its identity key, so that the operator can verify where the bytes come from.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
+from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, payload, to_bytes, unpack
+from compfed.federation.queries import Query
 from compfed.network import keys
 
 PROTOCOL = 3
@@ -34,31 +35,20 @@ class Header(NamedTuple):
 
     run: str
     number: int
-    after: int  # the last message of this run that the site has answered
+    after: int  # the last message of this run that the site replied to
     place: int  # of the site among the sites, counted from 0
     names: tuple[str, ...]  # of all sites
     queries: str  # hash of the queries
 
 
-class _Everything:
-    """Contains whatever it is asked for."""
-
-    def __contains__(self, _: object) -> bool:
-        return True
-
-    def __iter__(self) -> Any:
-        raise TypeError("everything cannot be listed")
-
-    def __len__(self) -> int:
-        raise TypeError("everything cannot be counted")
+def query_hash(queries: Sequence[Query]) -> str:
+    """The hash of the content of queries, whichever records of it travelled before."""
+    records: set[str] = set()
+    payload(queries, records)  # collects the hashes of all records that travel once
+    return hashlib.sha256(to_bytes(pack(queries, records))).hexdigest()
 
 
-def query_hash(queries: Any) -> str:
-    """The hash of queries by their content, whatever part of it travelled before."""
-    return hashlib.sha256(to_bytes(pack(queries, _Everything()))).hexdigest()
-
-
-def query_counts(queries: Iterable[Any]) -> dict[str, int]:
+def query_counts(queries: Iterable[Query]) -> dict[str, int]:
     """How many queries of each kind there are, for a log."""
     return dict(Counter(type(query).__name__ for query in queries))
 
@@ -67,11 +57,11 @@ def query_counts(queries: Iterable[Any]) -> dict[str, int]:
 
 
 def message_bytes(
-    header: Header, queries: tuple[Any, ...], again: tuple[Any, ...] = (), known: Collection[str] = ()
+    header: Header, queries: tuple[Query, ...], again: tuple[Query, ...] = (), known: Collection[str] = ()
 ) -> bytes:
     """A message; records whose hash is in `known` travel as that hash.
 
-    `again` are rounds that the site has answered before and lost; it does them once more, and their replies go nowhere.
+    `again` are rounds whose state the site has lost; it does them once more, and their replies are not sent.
     """
     head = to_bytes(pack(header._asdict()))
     return QUERY + len(head).to_bytes(4, "little") + head + to_bytes(pack((again, queries), known))
@@ -94,10 +84,10 @@ def read_header(data: bytes) -> tuple[Header, bytes]:
     return header, data[end:]
 
 
-def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     """(again, queries) of a message; `records` has those that travelled before and gains those that are new."""
     found = unpack(from_bytes(body), accepts, records)
-    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(part, tuple) for part in found):
+    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(item, tuple) for item in found):
         raise InputError("a message without queries.")
     return found
 
@@ -133,7 +123,7 @@ def _check_protocol(data: bytes, kind: bytes) -> None:
         )
 
 
-def _checked(fields: Any, kinds: dict[str, type]) -> dict[str, Any]:
+def _checked(fields: object, kinds: dict[str, type]) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise InputError("a message without fields.")
     for name, kind in kinds.items():

@@ -3,8 +3,8 @@
 Three parties use it:
 
 - a site (`FleetConnection`): signs in with its identity key, receives messages, sends replies;
-- the operator (`Operator`): creates a run at the SuperLink, sends messages to nodes, collects replies;
-- the SuperLink itself (`superlink_app`): Flower's server, in memory, behind a gate of ours (`superlink_gate`).
+- the operator (`Operator`, `FlowerLink`): creates a run at the SuperLink, sends messages to nodes, collects replies;
+- the SuperLink itself (`superlink_app`): Flower's server, in memory, behind a gate of ours (`superlink.Gate`).
 
 A message is bytes (`envelope.py`). Flower carries them as one configuration record. No app is fetched, none is run: the
 bundle that a run needs (`EMPTY_APP`) names modules that do not exist.
@@ -37,30 +37,7 @@ from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
-from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
-from flwr.proto.fab_pb2 import Fab
-from flwr.proto.fleet_pb2 import (
-    ActivateNodeRequest,
-    DeactivateNodeRequest,
-    PullMessagesRequest,
-    PushMessagesRequest,
-)
-from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import (
-    ConfirmMessageReceivedRequest,
-    ObjectTree,
-    PullObjectRequest,
-    PushObjectRequest,
-)
-from flwr.proto.node_pb2 import Node
-from flwr.proto.runtime_pb2 import (
-    AcquireTaskRequest,
-    PullAppMessagesRequest,
-    PullTaskInputRequest,
-    PushAppMessagesRequest,
-    PushTaskOutputRequest,
-    SendTaskHeartbeatRequest,
-)
+from flwr.proto import control_pb2, fab_pb2, fleet_pb2, heartbeat_pb2, message_pb2, node_pb2, runtime_pb2
 from flwr.supercore.constant import (
     FLEET_HTTP_PUBLIC_KEY_HEADER,
     FLEET_HTTP_SIGNATURE_HEADER,
@@ -87,6 +64,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.version import package_version
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from compfed._utils.files import locked
 from compfed._utils.text import printable
 from compfed.errors import InputError
 
@@ -120,15 +98,15 @@ Response = TypeVar("Response")
 
 
 class LinkError(Exception):
-    """A request to the SuperLink failed; the text says why, for a person."""
+    """A request to the SuperLink failed; the text gives the reason."""
 
 
 class Unreachable(LinkError):
-    """No answer, or not the answer of a SuperLink."""
+    """No response, or not the response of a SuperLink."""
 
 
 class Rejected(LinkError):
-    """The SuperLink answered with an error."""
+    """The SuperLink responded with an error."""
 
     def __init__(self, status: int, code: int | None, detail: str):
         super().__init__(f"the SuperLink answered {status}: {detail}")
@@ -154,7 +132,7 @@ def _call(address: str, method: Callable[[Any], Response], request: Any) -> Resp
 
 
 def _rejected(response: httpx.Response) -> Rejected:
-    """An error that the SuperLink answered; whatever it wrote into it."""
+    """The error in a response of the SuperLink, whatever its text is."""
     text = response.content[:10_000].decode("utf-8", "replace")
     try:
         error = FlowerError.from_json(text)
@@ -280,7 +258,7 @@ def _content(data: bytes) -> RecordDict:
     return RecordDict({KEY: ConfigRecord({KEY: data})})
 
 
-def _leaf(tree: ObjectTree) -> str:
+def _leaf(tree: message_pb2.ObjectTree) -> str:
     """The id of the one record in a message."""
     node, depth = tree, 0
     while node.children:
@@ -308,7 +286,7 @@ class _Parts(NamedTuple):
     """A message as Flower sends it: the message without content, the tree of its objects, and their contents."""
 
     proto: Any
-    tree: ObjectTree
+    tree: message_pb2.ObjectTree
     objects: dict[str, bytes]
 
 
@@ -318,7 +296,7 @@ def _parts(message: Message) -> _Parts:
         objects = {name: item.deflate() for name, item in get_all_nested_objects(message).items()}
         tree = get_object_tree(message)
     bare = make_message(metadata=message.metadata, content=RecordDict())
-    # the record comes last: its receiver needs nothing else, and the SuperLink then drops what is left of the message
+    # the record comes last: its receiver needs nothing else, and the SuperLink then drops the rest of the message
     order = reversed([part.object_id for part in iterate_object_tree(tree)])
     return _Parts(message_to_proto(bare), tree, {name: objects[name] for name in order})
 
@@ -373,15 +351,17 @@ class FleetConnection:
 
     def _activate(self) -> None:
         public = public_key_to_bytes(self.key.public_key())
-        request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
+        request = fleet_pb2.ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
         self.node_id = _call(self.address, self._client.ActivateNode, request).node_id
 
     def _deactivate(self) -> None:
         with contextlib.suppress(Rejected):
-            _call(self.address, self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id))
+            _call(self.address, self._client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=self.node_id))
 
     def _beat(self) -> None:
-        request = SendNodeHeartbeatRequest(node=Node(node_id=self.node_id), heartbeat_interval=HEARTBEAT)
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(
+            node=node_pb2.Node(node_id=self.node_id), heartbeat_interval=HEARTBEAT
+        )
         while not self._closed.wait(0.6 * HEARTBEAT):
             try:
                 if not _call(self.address, self._client.SendNodeHeartbeat, request).success:
@@ -397,8 +377,8 @@ class FleetConnection:
         """The next message, or None. The SuperLink holds the request open for some seconds while there is none."""
         if self.lost is not None:
             raise self.lost
-        node = Node(node_id=self.node_id)
-        pulled = _call(self.address, self._client.PullMessages, PullMessagesRequest(node=node))
+        node = node_pb2.Node(node_id=self.node_id)
+        pulled = _call(self.address, self._client.PullMessages, fleet_pb2.PullMessagesRequest(node=node))
         if not pulled.messages_list:
             return None
         try:
@@ -408,12 +388,12 @@ class FleetConnection:
         run = message.metadata.run_id
 
         def pull(object_id: str) -> Any:
-            request = PullObjectRequest(node=node, run_id=run, object_id=object_id)
+            request = message_pb2.PullObjectRequest(node=node, run_id=run, object_id=object_id)
             return _call(self.address, self._client.PullObject, request)
 
         leaf = _leaf(tree)
         data = _data(leaf, _pull(pull, leaf, self._closed.is_set))
-        confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+        confirm = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         _call(self.address, self._client.ConfirmMessageReceived, confirm)
         return Delivery(message, data)
 
@@ -427,25 +407,25 @@ class FleetConnection:
             src_task_id=to.dst_task_id, dst_task_id=to.src_task_id,
         )  # fmt: skip
         parts = _parts(make_message(metadata, _content(data)))
-        node = Node(node_id=self.node_id)
-        request = PushMessagesRequest(
+        node = node_pb2.Node(node_id=self.node_id)
+        request = fleet_pb2.PushMessagesRequest(
             node=node, messages_list=[parts.proto], message_object_trees=[parts.tree], clientapp_runtime_list=[0.0]
         )
         pushed = _call(self.address, self._client.PushMessages, request)
         for name, content in parts.objects.items():
             if name in pushed.objects_to_push:
-                one = PushObjectRequest(
+                one = message_pb2.PushObjectRequest(
                     node=node, run_id=to.run_id, session_id=pushed.session_id, object_id=name, object_content=content
                 )
                 _call(self.address, self._client.PushObject, one)
 
     def close(self) -> None:
-        """Sign out, so that nobody waits for this node."""
+        """Sign out, so that the operator does not wait for this node."""
         self._closed.set()
         if self.node_id:
             try:
                 self._client._client.timeout = httpx.Timeout(2.0)
-                _call(self.address, self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.node_id))
+                _call(self.address, self._client.DeactivateNode, fleet_pb2.DeactivateNodeRequest(node_id=self.node_id))
             except LinkError:
                 pass
         self._client.close()
@@ -472,7 +452,7 @@ EMPTY_APP = _empty_app()
 
 
 def gate_token(secret: bytes) -> str:
-    """What the operator shows at the gate of the SuperLink."""
+    """The token that the operator shows at the gate of the SuperLink."""
     return hmac.new(secret, b"compfed/gate/1", hashlib.sha256).hexdigest()
 
 
@@ -485,7 +465,7 @@ class NodeState(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back for a message: bytes, or what went wrong."""
+    """The reply to a message: bytes, or the problem in words."""
 
     data: bytes | None
     problem: str = ""
@@ -511,7 +491,7 @@ class Operator:
         for name, key in keys.items():
             public = public_key_to_bytes(key)
             if public not in known:
-                request = RegisterNodeRequest(public_key=public, name=name)
+                request = control_pb2.RegisterNodeRequest(public_key=public, name=name)
                 try:
                     known[public] = _call(self.address, self._control.RegisterNode, request).node_id
                 except Rejected as refused:
@@ -525,7 +505,7 @@ class Operator:
         return {node.public_key: node.node_id for node in self._nodes()}
 
     def _nodes(self) -> list[Any]:
-        listed = _call(self.address, self._control.ListNodes, ListNodesRequest())
+        listed = _call(self.address, self._control.ListNodes, control_pb2.ListNodesRequest())
         return [node for node in listed.nodes_info if node.status != "unregistered"]
 
     def nodes(self) -> dict[int, NodeState]:
@@ -539,15 +519,15 @@ class Operator:
 
     def start(self) -> int:
         """Create a run and take it; only the run that was created here is used. Returns Flower's run id."""
-        fab = Fab(hash_str=hashlib.sha256(EMPTY_APP).hexdigest(), content=EMPTY_APP)
-        run_id = _call(self.address, self._control.StartRun, StartRunRequest(fab=fab)).run_id
+        fab = fab_pb2.Fab(hash_str=hashlib.sha256(EMPTY_APP).hexdigest(), content=EMPTY_APP)
+        run_id = _call(self.address, self._control.StartRun, control_pb2.StartRunRequest(fab=fab)).run_id
         if not run_id:
             raise Unreachable(f"{self.address} did not create a run")
         method = frozenset({"/flwr.proto.Runtime/AcquireTask"})
         sign = SuperExecAuthHttpInterceptor(master_secret=self._secret, protected_methods=method)
         with _client(RuntimeHttpClient, self.address, self._ca, [self._gate, sign]) as acquirer:
             while True:
-                request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+                request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
                 acquired = _call(self.address, acquirer.AcquireTask, request)
                 if not acquired.token:
                     raise Unreachable(f"{self.address} did not hand out the run that was created")
@@ -557,10 +537,12 @@ class Operator:
                 if acquired.task.run_id == run_id:
                     break
                 with runtime:  # a run that somebody else created: nobody serves it
-                    _call(self.address, runtime.PullTaskInput, PullTaskInputRequest())
-                    output = PushTaskOutputRequest(sub_status=SubStatus.FAILED, details="not a run of this operator")
+                    _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
+                    output = runtime_pb2.PushTaskOutputRequest(
+                        sub_status=SubStatus.FAILED, details="not a run of this operator"
+                    )
                     _call(self.address, runtime.PushTaskOutput, output)
-        self._task = _call(self.address, runtime.PullTaskInput, PullTaskInputRequest())
+        self._task = _call(self.address, runtime.PullTaskInput, runtime_pb2.PullTaskInputRequest())
         self._runtime, self._ended = runtime, threading.Event()
         threading.Thread(target=self._beat, args=(runtime, self._ended), daemon=True, name="compfed-run").start()
         return run_id
@@ -568,7 +550,7 @@ class Operator:
     def _beat(self, runtime: RuntimeHttpClient, ended: threading.Event) -> None:
         while not ended.wait(HEARTBEAT):
             try:
-                _call(self.address, runtime.SendTaskHeartbeat, SendTaskHeartbeatRequest())
+                _call(self.address, runtime.SendTaskHeartbeat, runtime_pb2.SendTaskHeartbeatRequest())
             except LinkError:
                 continue  # the next request of the main thread will say so
 
@@ -584,7 +566,7 @@ class Operator:
             return
         try:
             runtime._client.timeout = httpx.Timeout(5.0)
-            output = PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
+            output = runtime_pb2.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details="")
             _call(self.address, runtime.PushTaskOutput, output)
         except LinkError:
             pass
@@ -609,7 +591,7 @@ class Operator:
                 src_task_id=self._task.task_id,
             )  # fmt: skip
             parts[node] = _parts(make_message(metadata, _content(data)))
-        request = PushAppMessagesRequest(
+        request = runtime_pb2.PushAppMessagesRequest(
             messages_list=[p.proto for p in parts.values()], message_object_trees=[p.tree for p in parts.values()]
         )
         pushed = _call(self.address, self._runtime.PushMessages, request)
@@ -617,8 +599,8 @@ class Operator:
         for part in parts.values():
             for name, content in part.objects.items():
                 if name in wanted and name not in sent:
-                    one = PushObjectRequest(
-                        node=Node(node_id=SUPERLINK_NODE_ID), run_id=run, session_id=pushed.session_id, object_id=name,
+                    one = message_pb2.PushObjectRequest(
+                        node=node_pb2.Node(node_id=SUPERLINK_NODE_ID), run_id=run, session_id=pushed.session_id, object_id=name,
                         object_content=content,
                     )  # fmt: skip
                     _call(self.address, self._runtime.PushObject, one)
@@ -629,8 +611,8 @@ class Operator:
         """The replies that have arrived, by the id of the message they reply to."""
         assert self._runtime is not None
         assert self._task is not None
-        runtime, run, node = self._runtime, self._task.run.run_id, Node(node_id=SUPERLINK_NODE_ID)
-        request = PullAppMessagesRequest(message_ids=list(ids))
+        runtime, run, node = self._runtime, self._task.run.run_id, node_pb2.Node(node_id=SUPERLINK_NODE_ID)
+        request = runtime_pb2.PullAppMessagesRequest(message_ids=list(ids))
         pulled = _call(self.address, runtime.PullMessages, request)
         replies = {}
         for proto, tree in zip(pulled.messages_list, pulled.message_object_trees, strict=True):
@@ -640,7 +622,7 @@ class Operator:
                 continue
 
             def pull(object_id: str) -> Any:
-                one = PullObjectRequest(node=node, run_id=run, object_id=object_id)
+                one = message_pb2.PullObjectRequest(node=node, run_id=run, object_id=object_id)
                 return _call(self.address, runtime.PullObject, one)
 
             try:
@@ -648,7 +630,7 @@ class Operator:
                 replies[to] = Reply(_data(leaf, _pull(pull, leaf, self._ended.is_set)))
             except InputError as problem:
                 replies[to] = Reply(None, str(problem))
-            confirm = ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+            confirm = message_pb2.ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
             _call(self.address, runtime.ConfirmMessageReceived, confirm)
         return replies
 
@@ -657,6 +639,43 @@ def _flower_error(error: Any) -> str:
     if error.code == 5:  # NODE_UNAVAILABLE
         return "not connected"
     return f"Flower says: {printable(error.reason or f'error {error.code}', 200)}"
+
+
+class FlowerLink:
+    """A `Link` through a SuperLink: knows sites by name, holds one run, carries bytes."""
+
+    def __init__(self, address: str, keys: Path, secret: bytes, roster: Mapping[str, ec.EllipticCurvePublicKey]):
+        self.address, self._keys, self._roster = address, keys, roster
+        self._operator = Operator(address, keys / "ca.crt", secret)
+        self._nodes: dict[str, int] = {}
+
+    def open(self) -> None:
+        if self._operator.started:
+            return
+        with locked(self._keys / "operator.lock"):  # of two operators each takes the run that it created
+            self._nodes = self._operator.register(self._roster)
+            self._operator.start()
+
+    def connected(self) -> dict[str, str]:
+        states = self._operator.nodes()
+        found: dict[str, NodeState | None] = {name: states.get(node) for name, node in self._nodes.items()}
+        if None in found.values():
+            raise LinkError("the SuperLink has forgotten the keys of the sites")
+        return {name: state.since for name, state in found.items() if state is not None and state.online}
+
+    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
+        names = {self._nodes[name]: name for name in messages}
+        sent = self._operator.push({self._nodes[name]: data for name, data in messages.items()}, ttl)
+        return {names[node]: message for node, message in sent.items()}
+
+    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
+        return self._operator.pull(ids)
+
+    def reset(self) -> None:
+        self._operator.finish()
+
+    def close(self) -> None:
+        self._operator.close()
 
 
 # --- the SuperLink ---

@@ -1,4 +1,4 @@
-"""Keys and certificates: who is who in a federation.
+"""Keys and certificates: the identities in a federation.
 
 A site makes its own identity key (`node.key`) and sends its public half to the operator. The operator makes a certificate
 authority, a certificate for the SuperLink, and a secret that only the operator's processes know. A private key never
@@ -17,7 +17,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -41,6 +40,7 @@ SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 RESERVED = ("ca", "server")
 SECRET = "superlink.secret"
 CURVE = ec.SECP384R1
+PrivateKey = ec.EllipticCurvePrivateKey
 
 
 def check_site_name(name: object, where: str) -> str:
@@ -58,16 +58,17 @@ def check_site_name(name: object, where: str) -> str:
 # --- identity keys of sites ---
 
 
-def new_identity() -> ec.EllipticCurvePrivateKey:
+def new_identity() -> PrivateKey:
+    """A new identity key of a site."""
     return ec.generate_private_key(CURVE())
 
 
-def write_identity(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def write_identity(path: Path, key: PrivateKey) -> None:
     """Write a private key that only its owner can read."""
     write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
 
 
-def read_identity(path: Path) -> ec.EllipticCurvePrivateKey:
+def read_identity(path: Path) -> PrivateKey:
     """The identity key of a site, from its file."""
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
@@ -77,7 +78,7 @@ def read_identity(path: Path) -> ec.EllipticCurvePrivateKey:
         raise InputError(
             f"{path} is not a private key in OpenSSH's format without a password. `compfed site init` makes one."
         ) from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, CURVE):
+    if not isinstance(key, PrivateKey) or not isinstance(key.curve, CURVE):
         raise InputError(f"{path}: the key must be an ECDSA key on the curve P-384. `compfed site init` makes one.")
     return key
 
@@ -109,16 +110,18 @@ def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def sign(key: ec.EllipticCurvePrivateKey, data: bytes) -> bytes:
+def sign(key: PrivateKey, data: bytes) -> bytes:
+    """The signature of data."""
     return key.sign(data, ec.ECDSA(hashes.SHA384()))
 
 
-def derived_secret(key: ec.EllipticCurvePrivateKey, purpose: bytes) -> bytes:
+def derived_secret(key: PrivateKey, purpose: bytes) -> bytes:
     """A secret for one purpose that only the owner of a private key can make."""
     return hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), purpose, "sha256")
 
 
 def signed_by(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
+    """Whether data has this signature by the owner of a public key."""
     try:
         key.verify(signature, data, ec.ECDSA(hashes.SHA384()))
     except InvalidSignature:
@@ -175,7 +178,14 @@ def read_secret(folder: Path) -> bytes:
     return secret
 
 
-def _certificate(subject: x509.Name, key: Any, issuer: x509.Name, by: Any, extensions: Sequence[Any]) -> Any:
+def _certificate(
+    subject: x509.Name,
+    key: PrivateKey,
+    issuer: x509.Name,
+    by: PrivateKey,
+    extensions: Sequence[tuple[x509.ExtensionType, bool]],
+) -> x509.Certificate:
+    """A certificate for `key`, signed by the key `by` of the issuer; extensions come with whether they are critical."""
     now = datetime.datetime.now(datetime.UTC)
     made = (
         x509.CertificateBuilder()
@@ -208,12 +218,12 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _private(key: Any) -> bytes:
+def _private(key: PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Create a file with its mode; never over one that is there."""
+    """Create a file with its mode; an existing file is never overwritten."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:

@@ -1,6 +1,6 @@
 """A fitted estimator as one file that any program can read: safetensors, with everything but the arrays in its metadata.
 
-No pickle, no code. The file is written atomically: a model is there whole, or the older one is.
+No pickle, no code. The file is written atomically: after a crash it holds the whole new model or the whole old one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-import compfed
-from compfed._utils import files as durable
+import compfed.estimators
+from compfed._utils.files import write_private
 from compfed.errors import InputError
+from compfed.estimators.base import FederatedModel
 
 NAME = "model.safetensors"
 DTYPES = {
@@ -23,10 +24,30 @@ DTYPES = {
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
-def save_model(model: Any, path: str | Path) -> Path:
-    """Write what predictions need and what a person wants to know: every fitted attribute that is plain.
+def save_model(model: FederatedModel, path: str | Path) -> Path:
+    """Write a fitted estimator to a safetensors file: its parameters, and every fitted attribute that is plain.
 
-    `path` is a file, or a folder in which the file is called model.safetensors.
+    Parameters
+    ----------
+    model : estimator
+        A fitted estimator of compfed.
+    path : path
+        A file, or a folder in which the file is called model.safetensors.
+
+    Returns
+    -------
+    path
+        The file.
+
+    Raises
+    ------
+    InputError
+        Where an attribute has a dtype that the file cannot hold.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.network.save_model(model, "my-run")  # doctest: +SKIP
     """
     path = _file(path)
     arrays, plain = dict[str, np.ndarray](), dict[str, Any]()
@@ -42,12 +63,32 @@ def save_model(model: Any, path: str | Path) -> Path:
         elif isinstance(value, (bool, int, float, str, np.generic)):
             plain[name] = value.item() if isinstance(value, np.generic) else value
     facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
-    durable.write(path, _tensors(arrays, json.dumps(facts, default=_plain)))
+    write_private(path, _tensors(arrays, json.dumps(facts, default=_plain)))
     return path
 
 
-def load_model(path: str | Path) -> Any:
-    """The fitted estimator that `save_model` was given: it predicts and scores as it did."""
+def load_model(path: str | Path) -> FederatedModel:
+    """Read a fitted estimator that `save_model` wrote: it predicts and scores as before.
+
+    Parameters
+    ----------
+    path : path
+        The file, or its folder.
+
+    Returns
+    -------
+    estimator
+
+    Raises
+    ------
+    InputError
+        Where there is no such file, or it is damaged.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> model = cf.network.load_model("my-run")  # doctest: +SKIP
+    """
     path = _file(path)
     try:
         data = path.read_bytes()
@@ -61,13 +102,13 @@ def load_model(path: str | Path) -> Any:
         raise InputError(f"{path} is not a model of compfed, or it is damaged ({type(problem).__name__}).") from None
 
 
-def _loaded(data: bytes) -> Any:
+def _loaded(data: bytes) -> FederatedModel:
     end = 8 + int.from_bytes(data[:8], "little")
     head = json.loads(data[8:end])
     facts = json.loads(head.pop("__metadata__")["compfed"])
-    if facts["estimator"] not in compfed.__all__ or not facts["estimator"].startswith("Federated"):
+    if facts["estimator"] not in compfed.estimators.__all__ or not facts["estimator"].startswith("Federated"):
         raise InputError(f"{facts['estimator']!r} is not an estimator of compfed.")
-    model = getattr(compfed, facts["estimator"])(**facts["parameters"])
+    model = getattr(compfed.estimators, facts["estimator"])(**facts["parameters"])
     attributes: dict[str, Any] = {}
     for name, value in facts["attributes"].items():
         words = isinstance(value, dict)
@@ -102,5 +143,5 @@ def _tensors(arrays: dict[str, np.ndarray], metadata: str) -> bytes:
     return b"".join([len(text).to_bytes(8, "little"), text, *numbers])
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)

@@ -12,16 +12,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from compfed._utils import files as durable
+from compfed._utils.files import locked, make_folder, write_private
 from compfed.errors import InputError
-from compfed.network.display import Display
-from compfed.network.flower import LinkError, Operator
+from compfed.network.flower import FlowerLink, LinkError, Operator
 from compfed.network.model_file import save_model
-from compfed.network.server.link import FlowerLink
 from compfed.network.server.remote import RemoteFederation
+from compfed.network.server.run_log import Display
 from compfed.network.settings import FederationSettings
+
+if TYPE_CHECKING:
+    from compfed.estimators.base import FederatedModel
 
 
 def connect(
@@ -37,13 +39,18 @@ def connect(
         Where to keep the write-ahead log. A script that was killed continues from there when it is run again. Without a
         folder nothing is kept.
     progress : bool, default=True
-        Say on stderr what is awaited whenever nothing has happened for some seconds, and what went wrong.
+        Print problems on stderr, and which reply is awaited whenever nothing has happened for some seconds.
 
     Returns
     -------
     RemoteFederation
         A federation for every estimator's `fit_federation`, for `score_federation` and the solvers. Use it in a `with`
         statement: leaving it ends the run.
+
+    Raises
+    ------
+    InputError
+        Where a setting, a key or the SuperLink is missing, or another process runs in `folder`.
 
     Examples
     --------
@@ -83,13 +90,13 @@ def _connect(settings: FederationSettings, folder: str | Path | None) -> RemoteF
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
     """One process per run folder, for as long as it lives."""
-    durable.make_folder(folder)
+    make_folder(folder)
     found = {path.name for path in folder.iterdir()}
     if found and not found & {"lock", "status.json"}:
         raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
     with contextlib.ExitStack() as stack:
         try:
-            handle = stack.enter_context(durable.locked(folder / "lock", wait=False))
+            handle = stack.enter_context(locked(folder / "lock", wait=False))
         except BlockingIOError:
             raise InputError(
                 f"a run is going on in {folder} (process {is_alive(folder) or 'unknown'}). Wait for it, or: compfed federation stop "
@@ -100,8 +107,8 @@ def run_lock(folder: Path) -> Iterator[None]:
         os.ftruncate(handle, 0)
 
 
-def run(settings: FederationSettings, folder: Path) -> Any:
-    """Fit the estimator of federation.toml, or continue a fit that was interrupted; the fitted model."""
+def run(settings: FederationSettings, folder: Path) -> FederatedModel:
+    """Fit the estimator of federation.toml, or continue a fit that was interrupted; return the fitted model."""
     folder = folder.absolute()
     with run_lock(folder):
         state = read_status(folder)
@@ -113,7 +120,7 @@ def run(settings: FederationSettings, folder: Path) -> Any:
         try:
             if federation.log.messages:
                 _check_config(folder, config)
-            durable.write(folder / "config.json", json.dumps(config, indent=2).encode())
+            write_private(folder / "config.json", json.dumps(config, indent=2).encode())
             if federation.log.messages:
                 log.lines.append(f"Continuing run {federation.log.run} after message {max(federation.log.messages)}.")
             federation.attach(Display(log))
@@ -140,7 +147,7 @@ def run(settings: FederationSettings, folder: Path) -> Any:
 
 
 def _check_config(folder: Path, config: dict[str, Any]) -> None:
-    """A run is continued with the settings that it began with; says which one is another."""
+    """Raise an error that names the setting which differs from the one that the run began with."""
     try:
         began = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
@@ -157,8 +164,8 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
                 )
 
 
-def read_status(folder: Path) -> dict[str, Any]:
-    """What the last run in a folder said of itself."""
+def read_status(folder: Path) -> dict[str, object]:
+    """The status.json of the last run in a folder; empty if there is none."""
     try:
         found = json.loads((folder / "status.json").read_text())
     except (OSError, ValueError):
@@ -167,7 +174,7 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def is_alive(folder: Path) -> int | None:
-    """The process that runs in a folder, if there is one."""
+    """The id of the process that runs in a folder; None if there is none."""
     try:
         handle = os.open(folder / "lock", os.O_RDWR)
     except OSError:
@@ -183,7 +190,7 @@ def is_alive(folder: Path) -> int | None:
 
 
 def stop(folder: Path, seconds: float = 20.0) -> bool:
-    """Stop the run in a folder; was there one?"""
+    """Stop the run in a folder; return whether there was one."""
     process = is_alive(folder)
     if process is None:
         return False
@@ -199,7 +206,7 @@ def stop(folder: Path, seconds: float = 20.0) -> bool:
 
 
 def site_states(settings: FederationSettings) -> dict[str, str]:
-    """Each site, and whether it is connected, in words; raises `InputError` if the SuperLink cannot be reached."""
+    """Whether each site is connected, in words; raises `InputError` if the SuperLink cannot be reached."""
     operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
     try:
         ids = operator.register(settings.roster)

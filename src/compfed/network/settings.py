@@ -1,24 +1,31 @@
-"""federation.toml: which estimator, which sites, which SuperLink. Read by the operator's commands."""
+"""Settings files: federation.toml, which the operator's commands read, and what site.toml has in common with it.
+
+Every key of a settings file is known, and every error names the file, the key and a way out.
+"""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
+import tomllib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-import compfed
-from compfed._utils import files as durable
+from compfed._utils.files import write_private
 from compfed._utils.validation import check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
-from compfed.network.server.retry import RetryPolicy
-from compfed.network.settings_file import check_table, check_text, parse_address, read_toml
+
+if TYPE_CHECKING:
+    from compfed.estimators.base import FederatedModel
+
+T = TypeVar("T")
 
 TEMPLATE = """\
 # A federation, for its operator. Every site has a site.toml of its own, which stays there.
@@ -50,22 +57,138 @@ key = "{key}"
 """
 
 
+# --- any settings file ---
+
+
+def read_toml(path: Path, way_out: str) -> dict[str, object]:
+    """The tables of a file; `way_out` says what to do where there is none."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as problem:
+        raise InputError(f"{path}: {problem.strerror}. {way_out}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InputError(f"{path} is not TOML: {problem}.") from None
+
+
+def check_table(given: object, known: Collection[str], where: str) -> dict[str, object]:
+    """A table of a settings file; a key that is not known is refused with the nearest name."""
+    if not isinstance(given, dict):
+        raise InputError(f"{where} must be a table with the keys {', '.join(known)}; got {given!r}.")
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"{where}: {name!r} is not a setting. {hint}There are {', '.join(known)}.")
+    return given
+
+
+def parse_address(text: object, where: str) -> tuple[str, int]:
+    """(host, port) of "host:port"."""
+    host, _, port = str(text).rpartition(":")
+    if (
+        not isinstance(text, str)
+        or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host)
+        or not re.fullmatch("[0-9]{1,5}", port)
+        or not 0 < int(port) < 2**16
+    ):
+        raise InputError(f"{where} = {text!r} must be HOST:PORT, such as fed.example.org:8443.")
+    return host.strip("[]"), int(port)
+
+
+def check_text(value: object, where: str) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{where} = {value!r} must be text.")
+    return value
+
+
+def read_numbers(cls: type[T], given: dict[str, object], path: Path) -> T:
+    """A record of positive numbers from a table; the type of each field says which are integers."""
+    known = {f.name: f.type for f in fields(cls)}  # pyright: ignore[reportArgumentType]  # a dataclass
+    chosen = {name: value for name, value in given.items() if name in known}
+    for name, value in chosen.items():
+        if known[name] == "int":
+            check_int(value, f"{path}: {name}", 1)
+        else:
+            check_positive(value, f"{path}: {name}")
+    return cls(**chosen)
+
+
+# --- federation.toml ---
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long to wait for a reply and how often to resend.
+
+    Parameters
+    ----------
+    timeout : float, default=120
+        Seconds to wait for a reply before a message is sent again. A site that signs in again gets its message at once.
+    attempts : int, default=20
+        How often a message is sent before the run stops.
+    wait : float, default=600
+        Seconds to wait for a site that is not connected before the run stops.
+    pause : float, default=1
+        Seconds between two checks while no site can be reached.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> cf.network.RetryPolicy(timeout=30.0).attempts
+    20
+    """
+
+    timeout: float = 120.0
+    attempts: int = 20
+    wait: float = 600.0
+    pause: float = 1.0
+
+
 @dataclass(frozen=True)
 class FederationSettings:
-    """The settings of a federation; paths are relative to the file that they are in."""
+    """The settings of a federation, from its federation.toml.
+
+    Parameters
+    ----------
+    path : path
+        The file. Other paths are relative to its folder.
+    estimator : str
+        The name of an estimator of compfed.
+    public_keys : dict of str
+        The public key of each site by name, in the order of the file; "" for a site that has sent none yet.
+    superlink : str
+        The address that sites dial, HOST:PORT.
+    listen : tuple of (host, port)
+        Where the SuperLink listens.
+    keys : path
+        The folder of `compfed federation keys`.
+    parameters : dict, optional
+        The parameters of the estimator.
+    retry : RetryPolicy, optional
+        How long to wait for replies and how often to resend.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> settings = cf.network.FederationSettings.read("clinics/federation.toml")  # doctest: +SKIP
+    >>> settings.names  # doctest: +SKIP
+    ('clinic-0', 'clinic-1', 'clinic-2', 'clinic-3')
+    """
 
     path: Path
     estimator: str
-    public_keys: dict[str, str]  # by name of the site, in the order of the file; "" for a site that sent none yet
+    public_keys: dict[str, str]
     superlink: str
     listen: tuple[str, int]
     keys: Path
-    parameters: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, object] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
 
     @classmethod
     def read(cls, path: str | Path, check_estimator: bool = True) -> FederationSettings:
-        """The settings in a file or its folder. To check the estimator takes seconds: it imports what computes."""
+        """Read the settings from a file or its folder. Checking the estimator imports JAX, which takes seconds."""
         path = Path(path)
         path = path / "federation.toml" if path.is_dir() else path
         given = read_toml(path, "Give the folder of `compfed federation new DIR`.")
@@ -75,12 +198,13 @@ class FederationSettings:
             raise InputError(f"{path}, [network]: 'superlink' is missing: the address that sites dial, HOST:PORT.")
         host, port = parse_address(network["superlink"], f"{path}: superlink")
         listen = network.get("listen", default_listen(host, port))
-        home = path.parent.absolute()
+        folder = check_text(network.get("keys", "keys"), f"{path}: keys")
+        parameters: Any = given.get("parameters", {})  # checked with the estimator
+        retry = check_table(given.get("retry", {}), [f.name for f in fields(RetryPolicy)], f"{path}, [retry]")
         settings = cls(
             path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
-            network["superlink"], parse_address(listen, f"{path}: listen"),
-            home / check_text(network.get("keys", "keys"), f"{path}: keys"),
-            given.get("parameters", {}), _retry(path, given.get("retry", {})),
+            str(network["superlink"]), parse_address(listen, f"{path}: listen"), path.parent.absolute() / folder, parameters,
+            read_numbers(RetryPolicy, retry, path),
         )  # fmt: skip
         if check_estimator:
             settings.new_estimator()
@@ -88,14 +212,17 @@ class FederationSettings:
 
     @property
     def home(self) -> Path:
+        """The folder of the file."""
         return self.path.parent
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the sites, in order."""
         return tuple(self.public_keys)
 
     @property
     def host(self) -> str:
+        """The host name of the SuperLink."""
         return parse_address(self.superlink, "superlink")[0]
 
     @property
@@ -115,9 +242,7 @@ class FederationSettings:
                     f"{self.path}: site {name!r} has no key yet. Ask it to run `compfed site init` and to send the line that "
                     f"this prints, then: compfed federation admit {self.home} {name} 'LINE'"
                 )
-        roster = {
-            name: keys.parse_public_line(line, f"{self.path}, site {name!r}") for name, line in self.public_keys.items()
-        }
+        roster = {name: self._parsed(name) for name in self.names}
         prints = [keys.fingerprint(key) for key in roster.values()]
         for name, one in zip(roster, prints, strict=True):
             if prints.count(one) > 1:
@@ -127,33 +252,36 @@ class FederationSettings:
     @property
     def admitted(self) -> dict[str, ec.EllipticCurvePublicKey]:
         """The public keys of those sites that have sent one."""
-        given = {name: line for name, line in self.public_keys.items() if line}
-        return {name: keys.parse_public_line(line, f"{self.path}, site {name!r}") for name, line in given.items()}
+        return {name: self._parsed(name) for name, line in self.public_keys.items() if line}
+
+    def _parsed(self, name: str) -> ec.EllipticCurvePublicKey:
+        return keys.parse_public_line(self.public_keys[name], f"{self.path}, site {name!r}")
 
     def check_keys(self) -> None:
-        """Say which file of `compfed federation keys` is missing before anything starts."""
+        """Raise an error that names the file of `compfed federation keys` which is missing."""
         for name in ("ca.crt", "server.pem", "server.key", keys.SECRET):
             if not (self.keys / name).exists():
                 raise InputError(f"there is no {self.keys / name}. Run: compfed federation keys {self.home}")
 
     def secret(self) -> bytes:
+        """The secret of the SuperLink, which only the operator's processes have."""
         return keys.read_secret(self.keys)
 
-    def new_estimator(self) -> Any:
-        """The estimator, not fitted; says what is wrong with its name or its parameters."""
-        names = [name for name in compfed.__all__ if name.startswith("Federated")]
+    def new_estimator(self) -> FederatedModel:
+        """Make the estimator, not fitted; an error says what is wrong with its name or its parameters."""
+        names = estimator_names()
         if self.estimator not in names:
             near = difflib.get_close_matches(self.estimator, names, 1)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             raise InputError(
                 f"{self.path}: estimator = {self.estimator!r} is not an estimator. {hint}There are {', '.join(names)}."
             )
-        cls = getattr(compfed, self.estimator)
+        cls = getattr(importlib.import_module("compfed.estimators"), self.estimator)
         check_table(self.parameters, [*cls().get_params()], f"{self.path}, [parameters]")
         return cls(**self.parameters)
 
-    def resolved(self) -> dict[str, Any]:
-        """Everything that a run was started with, for its folder. No private key is in it."""
+    def resolved(self) -> dict[str, object]:
+        """Everything that a run was started with, for its folder, without any private key."""
         return {
             "sites": {name: keys.fingerprint(key) for name, key in self.roster.items()},
             "estimator": self.estimator,
@@ -163,18 +291,23 @@ class FederationSettings:
         }
 
 
+def estimator_names() -> list[str]:
+    """The names of the estimators; imports them."""
+    return [name for name in importlib.import_module("compfed.estimators").__all__ if name.startswith("Federated")]
+
+
 def default_listen(host: str, port: int) -> str:
     """Loopback for a federation on one machine, all addresses of this machine otherwise."""
     local = host == "localhost" or host.startswith("127.") or host == "::1"
     return f"127.0.0.1:{port}" if local else f"0.0.0.0:{port}"
 
 
-def _sites(path: Path, given: Any) -> dict[str, str]:
+def _sites(path: Path, given: object) -> dict[str, str]:
     if not isinstance(given, list) or not given:
         raise InputError(f"{path}: there is no site. Every site has a block [[site]] with its name and its key.")
     found: dict[str, str] = {}
     for block in given:
-        check_table(block, ("name", "key"), f"{path}, [[site]]")
+        block = check_table(block, ("name", "key"), f"{path}, [[site]]")
         name = keys.check_site_name(block.get("name"), f"{path}, [[site]]")
         if name in found:
             raise InputError(f"{path}: two sites are called {name!r}. Every site needs a name of its own.")
@@ -185,21 +318,11 @@ def _sites(path: Path, given: Any) -> dict[str, str]:
     return found
 
 
-def _retry(path: Path, given: Any) -> RetryPolicy:
-    known = [f.name for f in fields(RetryPolicy)]
-    for name, value in check_table(given, known, f"{path}, [retry]").items():
-        if name == "attempts":
-            check_int(value, f"{path}: attempts", 1)
-        else:
-            check_positive(value, f"{path}: {name}")
-    return RetryPolicy(**given)
-
-
 # --- new federations ---
 
 
 def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0.0.1:8443") -> Path:
-    """Write a federation.toml; never over one that is there."""
+    """Write a federation.toml; an existing one is never overwritten."""
     host, port = parse_address(superlink, "--superlink")
     for name in sites:
         keys.check_site_name(name, "--sites")
@@ -213,7 +336,7 @@ def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0
 
 
 def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.EllipticCurvePublicKey, str | None]:
-    """Write the public key of a site into federation.toml; the key, and the site that it is taken away from."""
+    """Write the public key of a site into federation.toml; return the key, and the site that had it before, if any."""
     settings = FederationSettings.read(path, check_estimator=False)
     keys.check_site_name(name, "the name of the site")
     key = keys.parse_public_line(line, f"the key of {name!r}")
@@ -232,7 +355,7 @@ def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.Ellip
         text = _with_key(settings.path, text, name, keys.public_line(key))
     else:
         text = text.rstrip("\n") + "\n" + SITE_BLOCK.format(name=name, key=keys.public_line(key))
-    durable.write(settings.path, text.encode())
+    write_private(settings.path, text.encode())
     return key, other
 
 

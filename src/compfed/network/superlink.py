@@ -16,7 +16,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -35,6 +36,11 @@ from compfed.network.flower import (
 )
 from compfed.network.settings import FederationSettings
 
+Scope = MutableMapping[str, Any]  # these four are the types of ASGI
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
 WAKES = {  # a request to the key wakes those who wait at the value
     "/v1/runtime/push-messages": SITES_WAIT,
@@ -48,11 +54,11 @@ LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a
 class Gate:
     """An ASGI app in front of Flower's."""
 
-    def __init__(self, app: Any, secret: bytes):
+    def __init__(self, app: App, secret: bytes):
         self.app, self._token, self._stopping = app, gate_token(secret).encode(), False
         self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -73,11 +79,11 @@ class Gate:
             if path in WAKES:
                 self._notify(WAKES[path])
 
-    def _knows_secret(self, scope: Any) -> bool:
+    def _knows_secret(self, scope: Scope) -> bool:
         shown = dict(scope["headers"]).get(GATE_HEADER.encode(), b"")
         return hmac.compare_digest(shown, self._token)
 
-    async def _read_body(self, scope: Any, receive: Any) -> bytes | None:
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body of a request; None if it is too large. A stranger may send little: nobody knows yet who it is."""
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
@@ -108,15 +114,15 @@ class Gate:
         for path in self._wake:
             self._notify(path)
 
-    async def _hold(self, path: str, scope: Any, body: bytes, receive: Any, send: Any) -> None:
+    async def _hold(self, path: str, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
         """Answer a request for messages once there are some, or after `HOLD` seconds."""
         gone = asyncio.ensure_future(receive())  # resolves when the other side hangs up
         end = time.monotonic() + HOLD
         try:
             while True:
-                event, parts = self._wake[path], []
+                event, parts = self._wake[path], list[Event]()
 
-                async def keep(part: Any, parts: list[Any] = parts) -> None:
+                async def keep(part: Event, parts: list[Event] = parts) -> None:
                     parts.append(part)
 
                 state = dict(scope.get("state", {}))
@@ -136,7 +142,7 @@ class Gate:
             gone.cancel()
 
 
-def is_local(scope: Any) -> bool:
+def is_local(scope: Scope) -> bool:
     """Does a request come from this machine? Then its address is a loopback address, or that of the server itself."""
     client, server = scope.get("client"), scope.get("server")
     if not client:
@@ -147,15 +153,16 @@ def is_local(scope: Any) -> bool:
         return False
 
 
-async def _nobody_hangs_up() -> Any:
+async def _nobody_hangs_up() -> Event:
     await asyncio.Event().wait()
+    raise AssertionError("this event is never set")
 
 
-def _replay(body: bytes, then: Callable[[], Any]) -> Callable[[], Any]:
+def _replay(body: bytes, then: Receive) -> Receive:
     """A `receive` that gives a body which was read before, and then what `then` gives."""
     sent = False
 
-    async def again() -> Any:
+    async def again() -> Event:
         nonlocal sent
         if sent:
             return await then()
@@ -165,20 +172,20 @@ def _replay(body: bytes, then: Callable[[], Any]) -> Callable[[], Any]:
     return again
 
 
-def _is_empty(parts: list[Any]) -> bool:
+def _is_empty(parts: list[Event]) -> bool:
     """Is this the response of a SuperLink that has no message?"""
     status = next((part["status"] for part in parts if part["type"] == "http.response.start"), 0)
     return status == 200 and not any(part.get("body") for part in parts)
 
 
-async def _refuse(send: Any, status: int, reason: str) -> None:
+async def _refuse(send: Send, status: int, reason: str) -> None:
     body = f'{{"detail": "{reason}"}}'.encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def serve(settings: FederationSettings, say: Callable[[str], Any] = print) -> None:
+def serve(settings: FederationSettings, say: Callable[[str], object] = print) -> None:
     """Run the SuperLink until it is interrupted."""
     settings.check_keys()
     host, port = settings.listen
@@ -208,7 +215,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.gate = gate
 
-    def handle_exit(self, sig: int, frame: Any) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.gate.stop()
         super().handle_exit(sig, frame)
 
@@ -225,7 +232,7 @@ def _check_port(host: str, port: int) -> None:
         ) from None
 
 
-def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], Any]) -> None:
+def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], object]) -> None:
     """Register the keys of all sites once the SuperLink listens."""
     while not server.started:
         time.sleep(0.05)

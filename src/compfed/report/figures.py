@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from compfed._utils.files import whole_file
+from compfed._utils.files import atomic_path
 from compfed.errors import MissingExtra
 from compfed.trace import Trace
 
@@ -140,7 +140,7 @@ def write(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
             written.append(path.with_suffix(f".{ending}"))
             # Without a date inside, the same numbers give the same files.
             metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-            with whole_file(written[-1]) as unfinished:
+            with atomic_path(written[-1]) as unfinished:
                 figure.savefig(unfinished, format=ending, dpi=160, metadata=metadata)
             figure.set_layout_engine("none")  # one layout serves all formats
     return written

@@ -21,7 +21,7 @@ from scipy.sparse import issparse, vstack
 from sklearn.base import clone
 from sklearn.metrics import d2_tweedie_score, r2_score
 
-from compfed._utils.files import check_writable, whole_file, write_text
+from compfed._utils.files import atomic_path, check_writable, write_text
 from compfed._utils.text import join_names, number_table, shorten
 from compfed._utils.validation import check_int
 from compfed.data import Sites
@@ -155,7 +155,7 @@ class SiteComparison:
         table, coefficients = target / "table.txt", target / "coefficients.csv"
         write_text(table, f"{self}\n")
         names, values = self._coefficient_rows()
-        with whole_file(coefficients) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
+        with atomic_path(coefficients) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as file:
             out = csv.writer(file)
             out.writerow(["feature", *self.models])
             out.writerows([name, *row] for name, row in zip(names, values.tolist(), strict=True))

@@ -19,7 +19,7 @@ from compfed.estimators.programs.certificate import duality_gap, non_unique_coef
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.server.sums import Description
+from compfed.federation.server.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
@@ -114,7 +114,7 @@ class PooledSummary:
     labels: Labels
     columns: tuple[str, ...] | None
     width: int
-    moments: Moments.Reply
+    moments: MomentsSum
 
 
 def describe_sites(

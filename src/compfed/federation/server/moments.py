@@ -10,6 +10,7 @@ from compfed._utils.double_double import add, divide, multiply, two_product
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
 from compfed.federation.server.program import Federation, Program, Request, ask, run_program
+from compfed.federation.server.sums import MomentsSum
 from compfed.site_summary import Summary, combine_summaries
 
 
@@ -32,24 +33,26 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
     [4.0, 4.32]
     """
     (moments,) = ask(federation, Moments(), weights=weights)
+    if moments is None:
+        raise InputError("the sites have different numbers of columns. All sites need the same columns.")
     mean = pooled_mean(moments)
     return ColumnScales(mean, spread(moments, mean))
 
 
-def pooled_mean(moments: Moments.Reply) -> np.ndarray:
+def pooled_mean(moments: MomentsSum) -> np.ndarray:
     """The mean of every column; a constant column has exactly its value as mean."""
-    return divide((moments.mean, moments.mean_low), moments.weight)[0]
+    return divide(moments.mean, moments.weight)[0]
 
 
-def spread(moments: Moments.Reply, centre: np.ndarray) -> np.ndarray:
+def spread(moments: MomentsSum, centre: np.ndarray) -> np.ndarray:
     """The root mean square distance of every column from `centre`; 1 for a column that does not vary.
 
     E (a - c)^2 = E a^2 - 2 c E a + c^2 in double-double arithmetic: in doubles the terms of a column whose mean is large
     would cancel to nothing.
     """
     zero = np.zeros_like(centre)
-    square = divide((moments.square, moments.square_low), moments.weight)
-    mean = divide((moments.mean, moments.mean_low), moments.weight)
+    square = divide(moments.square, moments.weight)
+    mean = divide(moments.mean, moments.weight)
     cross = multiply((-2 * centre, zero), mean)
     variance = add(add(square, cross), two_product(centre, centre))[0]
     # values that differ by rounding only: far below the size of a column there is no variation

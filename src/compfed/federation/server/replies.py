@@ -37,115 +37,115 @@ DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
 
 
-def fault(queries: Sequence[Query], answers: Any, *, weighted: bool = False, width: int | None = None) -> str | None:
+def fault(queries: Sequence[Query], replies: object, *, weighted: bool = False, width: int | None = None) -> str | None:
     """What is wrong with the replies to a message, in a sentence for a person; None if nothing is.
 
     Parameters
     ----------
-    questions : the queries that were sent, which this side made and trusts.
-    answers : what was unpacked from the reply; anything at all.
+    queries : the queries that were sent, which this side made and trusts.
+    replies : the unpacked reply; any value at all.
     weighted : whether rows may have weights; without them a weight is a number of rows.
     width : columns of the site, where known from an earlier reply to `Describe`.
 
     Never raises: a reply that makes a check fail is at fault.
     """
     try:
-        return _fault(queries, answers, weighted, width)
+        return _fault(queries, replies, weighted, width)
     except Exception as problem:  # whatever a reply provokes is its fault
         return f"the reply cannot be checked: {type(problem).__name__}"
 
 
-def _fault(queries: Sequence[Query], answers: Any, weighted: bool, width: int | None) -> str | None:
-    if type(answers) is not tuple or len(answers) != len(queries):
-        count = f"{len(answers)} replies" if type(answers) is tuple else f"a {type(answers).__name__}"
+def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:
+    if type(replies) is not tuple or len(replies) != len(queries):
+        count = f"{len(replies)} replies" if type(replies) is tuple else f"a {type(replies).__name__}"
         return f"{count} to {len(queries)} queries"
-    for query, answer in zip(queries, answers, strict=True):
+    for query, reply in zip(queries, replies, strict=True):
         kind = type(query).__name__
         try:
-            if type(answer) is Refusal:
-                _reason(answer)
+            if type(reply) is Refusal:
+                _reason(reply)
                 continue
-            if type(answer) is not type(query).Reply:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
-                return f"{kind} is answered with {printable(type(answer).__qualname__, 100)}"
-            if isinstance(answer, Describe.Reply):
-                width = _width(answer.width, width)
-            _check(query, answer, weighted, width)
+            if type(reply) is not type(query).Reply:  # pyright: ignore[reportAttributeAccessIssue]  # every query has one
+                return f"the reply to {kind} is a {printable(type(reply).__qualname__, 100)}"
+            if isinstance(reply, Describe.Reply):
+                width = _width(reply.width, width)
+            _check(query, reply, weighted, width)
         except InputError as wrong:
             return f"{kind}: {printable(str(wrong))}"
     return None
 
 
-def _check(query: Query, answer: Any, weighted: bool, width: int | None) -> None:
+def _check(query: Query, reply: Any, weighted: bool, width: int | None) -> None:
     match query:
         case Describe():
-            _described(query, answer, weighted)
+            _described(query, reply, weighted)
         case Moments():
-            _moments(answer, width, weighted)
+            _moments(reply, width, weighted)
         case Lipschitz():
-            _lipschitz(query, answer)
+            _lipschitz(query, reply)
         case Evaluate():
-            _evaluated(query, answer)
+            _evaluated(query, reply)
         case HeldOut():
-            _weight("weight", answer.weight, weighted)
-            _array("loss", answer.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
-            _at_most_infinite("loss", answer.loss)
+            _weight("weight", reply.weight, weighted)
+            _array("loss", reply.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
+            _at_most_infinite("loss", reply.loss)
         case LocalUpdate():
-            run_spec = query.run_spec  # whether its numbers are finite is the server loop's to judge: a run may diverge
+            run_spec = query.run_spec  # the server loop checks that its numbers are finite: a run may diverge
             shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
-            if type(answer.u) is not dict or not all(isinstance(a, np.ndarray) for a in answer.u.values()):
-                raise InputError("u is no table of arrays")
-            unnamed(answer.u, shapes[query.exchange].update)
-            _truth("finite", answer.finite)
+            if type(reply.u) is not dict or not all(isinstance(a, np.ndarray) for a in reply.u.values()):
+                raise InputError("u is not a table of arrays")
+            unnamed(reply.u, shapes[query.exchange].update)
+            _boolean("finite", reply.finite)
         case FinishRound():
-            _truth("finite", answer.finite)
+            _boolean("finite", reply.finite)
 
 
 # --- each kind of reply ---
 
 
-def _reason(answer: Refusal) -> None:
-    if type(answer.reason) is not str or len(answer.reason) > MAX_REASON:
+def _reason(reply: Refusal) -> None:
+    if type(reply.reason) is not str or len(reply.reason) > MAX_REASON:
         raise InputError(f"the reason of a refusal must be a text of at most {MAX_REASON} characters")
 
 
-def _described(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
-    rows, least = answer.rows, 0 if query.subset is not None else 1
-    _whole("rows", rows, least, MAX_ROWS)
-    _weight("weight", answer.weight, weighted)
-    if not weighted and answer.weight != float(rows):
-        raise InputError(f"weight is {answer.weight:g} for {rows} rows; without row weights it is their number")
-    if (answer.weight > 0) != (rows > 0):
-        raise InputError(f"weight is {answer.weight:g} for {rows} rows")
-    _columns(answer)
+def _described(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
+    rows, least = reply.rows, 0 if query.subset is not None else 1
+    _integer("rows", rows, least, MAX_ROWS)
+    _weight("weight", reply.weight, weighted)
+    if not weighted and reply.weight != float(rows):
+        raise InputError(f"weight is {reply.weight:g} for {rows} rows; without row weights it is their number")
+    if (reply.weight > 0) != (rows > 0):
+        raise InputError(f"weight is {reply.weight:g} for {rows} rows")
+    _columns(reply)
     if query.classes:
-        _classes(answer)
-        _array("label_mean", answer.label_mean, (), DOUBLE)
-        if not np.isnan(answer.label_mean):
+        _classes(reply)
+        _array("label_mean", reply.label_mean, (), DOUBLE)
+        if not np.isnan(reply.label_mean):
             raise InputError("label_mean must be NaN where labels are classes")
     else:
-        _array("classes", answer.classes, (0,), DOUBLE)
-        _array("class_weights", answer.class_weights, (0,), DOUBLE)
-        _vector("label_mean", answer.label_mean, (0, 1))
-    if (answer.facts is not None) != query.detail:
+        _array("classes", reply.classes, (0,), DOUBLE)
+        _array("class_weights", reply.class_weights, (0,), DOUBLE)
+        _vector("label_mean", reply.label_mean, (0, 1))
+    if (reply.facts is not None) != query.detail:
         raise InputError("facts are there without being asked for, or missing")
     if query.detail:
-        _facts(query, answer, weighted)
+        _facts(query, reply, weighted)
 
 
 def _width(value: Any, known: int | None) -> int:
-    _whole("width", value, 0, MAX_WIDTH + 1)  # a site without columns has an intercept to fit
+    _integer("width", value, 0, MAX_WIDTH + 1)  # a site without columns has an intercept to fit
     if known is not None and value != known:
         raise InputError(f"width is {value}; it was {known}")
     return value
 
 
-def _columns(answer: Describe.Reply) -> None:
-    columns = answer.columns
+def _columns(reply: Describe.Reply) -> None:
+    columns = reply.columns
     if columns is None:
         return
-    if type(columns) is not tuple or len(columns) != answer.width:
+    if type(columns) is not tuple or len(columns) != reply.width:
         count = len(columns) if type(columns) is tuple else f"a {type(columns).__name__} of"
-        raise InputError(f"it names {count} columns; its width is {answer.width}")
+        raise InputError(f"it names {count} columns; its width is {reply.width}")
     for name in columns:
         if type(name) is not str or not 1 <= len(name) <= MAX_NAME or not is_printable(name):
             raise InputError(f"a column is named {_shown(name)}; a name has 1 to {MAX_NAME} printable characters")
@@ -153,17 +153,17 @@ def _columns(answer: Describe.Reply) -> None:
         raise InputError("it names a column twice")
 
 
-def _classes(answer: Describe.Reply) -> None:
-    classes, weights = answer.classes, answer.class_weights
+def _classes(reply: Describe.Reply) -> None:
+    classes, weights = reply.classes, reply.class_weights
     _sorted_classes(classes, MAX_CLASSES, "biufU")
     _array("class_weights", weights, classes.shape, DOUBLE)
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise InputError("class_weights must be finite and >= 0")
-    if not np.isclose(weights.sum(), answer.weight, rtol=1e-9, atol=0):
-        raise InputError(f"class_weights add up to {weights.sum():g}; weight is {answer.weight:g}")
+    if not np.isclose(weights.sum(), reply.weight, rtol=1e-9, atol=0):
+        raise InputError(f"class_weights add up to {weights.sum():g}; weight is {reply.weight:g}")
 
 
-def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
+def _sorted_classes(classes: object, most: int, kinds: str) -> None:
     if not isinstance(classes, np.ndarray) or classes.ndim != 1 or classes.dtype.kind not in kinds:
         raise InputError("classes must be a list of words or numbers")
     if classes.size > most:
@@ -177,17 +177,17 @@ def _sorted_classes(classes: Any, most: int, kinds: str) -> None:
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
 
 
-def _facts(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
-    facts = answer.facts
+def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
+    facts = reply.facts
     if type(facts) is not SiteFacts:
-        raise InputError("facts are none")
-    _whole("facts.rows", facts.rows, 1, MAX_ROWS)
-    if facts.rows < answer.rows or (query.subset is None and not weighted and facts.rows != answer.rows):
-        raise InputError(f"facts are about {facts.rows} rows; there are {answer.rows}")
+        raise InputError("facts must be a record of facts")
+    _integer("facts.rows", facts.rows, 1, MAX_ROWS)
+    if facts.rows < reply.rows or (query.subset is None and not weighted and facts.rows != reply.rows):
+        raise InputError(f"facts are about {facts.rows} rows; there are {reply.rows}")
     for name in ("mean", "square"):
-        _array(f"facts.{name}", value := getattr(facts, name), (answer.width,), EITHER)
+        _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
         _finite(f"facts.{name}", value, least=0.0 if name == "square" else -np.inf)
-    _array("facts.varies", facts.varies, (answer.width,), ("bool",))
+    _array("facts.varies", facts.varies, (reply.width,), ("bool",))
     _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
     counts = facts.counts
     _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
@@ -198,61 +198,63 @@ def _facts(query: Describe, answer: Describe.Reply, weighted: bool) -> None:
     _finite("facts.label_square", facts.label_square, least=0.0)
 
 
-def _moments(answer: Moments.Reply, width: int | None, weighted: bool) -> None:
-    if not isinstance(answer.mean, np.ndarray) or answer.mean.ndim != 1 or answer.mean.size > MAX_WIDTH:
+def _moments(reply: Moments.Reply, width: int | None, weighted: bool) -> None:
+    if not isinstance(reply.mean, np.ndarray) or reply.mean.ndim != 1 or reply.mean.size > MAX_WIDTH:
         raise InputError("mean must be one number per column")
-    _weight("weight", answer.weight, weighted)
+    _weight("weight", reply.weight, weighted)
     for name in ("mean", "mean_low", "square", "square_low"):
-        _array(name, value := getattr(answer, name), (answer.mean.size if width is None else width,), DOUBLE)
+        _array(name, value := getattr(reply, name), (reply.mean.size if width is None else width,), DOUBLE)
         _finite(name, value, least=0.0 if name == "square" else -np.inf)
     # both are what rounding lost of the number before: at most half a unit of its last place, with a margin
-    for name, high in (("mean_low", np.sqrt(answer.square)), ("square_low", answer.square)):
-        if (np.abs(getattr(answer, name)) > 1e-10 * np.abs(high) + np.finfo(float).tiny).any():
+    for name, high in (("mean_low", np.sqrt(reply.square)), ("square_low", reply.square)):
+        if (np.abs(getattr(reply, name)) > 1e-10 * np.abs(high) + np.finfo(float).tiny).any():
             raise InputError(f"{name} is larger than what rounding can lose")
 
 
-def _evaluated(query: Evaluate, answer: Evaluate.Reply) -> None:
+def _evaluated(query: Evaluate, reply: Evaluate.Reply) -> None:
     models, d = np.shape(query.x)
     dtypes = _dtypes(query.objective, DOUBLE)
-    _array("value", answer.value, (models,), dtypes)
-    _array("gradient", answer.gradient, (models, d), dtypes)
-    _array("terms", answer.terms, (models,), dtypes)
-    _at_most_infinite("value", answer.value)
-    # far from the minimum a loss may be infinite, and the terms of its gradient cancel to no number
-    usual = np.isfinite(answer.value)
-    whole = bool(usual.all())
-    _finite("gradient", answer.gradient if whole else answer.gradient[usual])
-    _finite("terms", answer.terms if whole else answer.terms[usual], least=0.0)
-    _hessian(query, answer)
-    if (answer.conjugate is None) != (query.dual is None):
+    _array("value", reply.value, (models,), dtypes)
+    _array("gradient", reply.gradient, (models, d), dtypes)
+    _array("terms", reply.terms, (models,), dtypes)
+    _at_most_infinite("value", reply.value)
+    # far from the minimum a loss may be infinite, and its gradient NaN
+    usual = np.isfinite(reply.value)
+    everywhere = bool(usual.all())
+    _finite("gradient", reply.gradient if everywhere else reply.gradient[usual])
+    _finite("terms", reply.terms if everywhere else reply.terms[usual], least=0.0)
+    _hessian(query, reply)
+    if (reply.conjugate is None) != (query.dual is None):
         raise InputError("a conjugate is there without being asked for, or missing")
-    if answer.conjugate is not None:
-        _array("conjugate", answer.conjugate, (models,), DOUBLE)
-        _at_most_infinite("conjugate", answer.conjugate)
+    if reply.conjugate is not None:
+        _array("conjugate", reply.conjugate, (models,), DOUBLE)
+        _at_most_infinite("conjugate", reply.conjugate)
 
 
-def _hessian(query: Evaluate, answer: Evaluate.Reply) -> None:
-    if (answer.hessian is None) != (query.coords is None):
+def _hessian(query: Evaluate, reply: Evaluate.Reply) -> None:
+    if (reply.hessian is None) != (query.coords is None):
         raise InputError("a hessian is there without being asked for, or missing")
-    if answer.hessian is None or query.coords is None:
+    if reply.hessian is None or query.coords is None:
         return
     loss, w = query.objective.loss, len(query.coords)
     size = loss.packed_size(w)
     if isinstance(loss, MultiSquared):  # one matrix for all outputs, on the features that the coordinates speak of
         features = len(np.unique(np.asarray(query.coords) // loss.outputs))
         size = features * (features + 1) // 2
-    _array("hessian", answer.hessian, (len(query.x), size), _dtypes(query.objective, DOUBLE))
-    _finite("hessian", answer.hessian[np.isfinite(answer.value)])  # far out a loss is infinite, and has no Hessian
+    _array("hessian", reply.hessian, (len(query.x), size), _dtypes(query.objective, DOUBLE))
+    _finite("hessian", reply.hessian[np.isfinite(reply.value)])  # far out a loss is infinite, and has no Hessian
 
 
-def _lipschitz(query: Lipschitz, answer: Lipschitz.Reply) -> None:
-    _number("L", answer.L)
+def _lipschitz(query: Lipschitz, reply: Lipschitz.Reply) -> None:
+    _number("L", reply.L)
     if query.upper_bound:
-        if answer.counts is not None:
+        if reply.counts is not None:
             raise InputError("counts are there without being asked for")
         return
-    _array("counts", answer.counts, (LIPSCHITZ_BINS,), ("int32",))
-    if np.flatnonzero(answer.counts).tolist() != [lipschitz_bin(answer.L)] or answer.counts.max() != 1:
+    _array("counts", reply.counts, (LIPSCHITZ_BINS,), ("int32",))
+    expected = np.zeros(LIPSCHITZ_BINS, np.int32)
+    expected[lipschitz_bin(reply.L)] = 1
+    if not np.array_equal(reply.counts, expected):  # pyright: ignore[reportArgumentType]  # an array, as checked
         raise InputError("counts must have a single 1, in the bin of L")
 
 
@@ -260,21 +262,21 @@ def _lipschitz(query: Lipschitz, answer: Lipschitz.Reply) -> None:
 
 
 def _dtypes(objective: ObjectiveSpec, double: tuple[str, ...]) -> tuple[str, ...]:
-    """The dtypes that replies about a view may have."""
+    """The dtypes that replies about an objective may have."""
     return EITHER if objective.dtype == "float32" else double
 
 
-def _array(name: str, value: Any, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+def _array(name: str, value: object, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
     """An array of exactly this shape and one of these dtypes: checked before its numbers are."""
     if not isinstance(value, np.ndarray):
-        raise InputError(f"{name} is no array")
+        raise InputError(f"{name} is not an array")
     if value.dtype.name not in dtypes:
         raise InputError(f"{name} is of {value.dtype.name}; expected {' or '.join(dtypes)}")
     if value.shape != shape:
         raise InputError(f"{name} has shape {value.shape}; expected {shape}")
 
 
-def _vector(name: str, value: Any, dimensions: tuple[int, ...]) -> None:
+def _vector(name: str, value: object, dimensions: tuple[int, ...]) -> None:
     if not isinstance(value, np.ndarray) or value.ndim not in dimensions or value.size > MAX_OUTCOMES:
         raise InputError(f"{name} must be one number per outcome, at most {MAX_OUTCOMES}")
     _array(name, value, value.shape, DOUBLE)
@@ -295,7 +297,7 @@ def _at_most_infinite(name: str, value: np.ndarray) -> None:
         raise InputError(f"{name} has numbers that are NaN or minus infinity")
 
 
-def _number(name: str, value: Any) -> None:
+def _number(name: str, value: object) -> None:
     if type(value) is not float or not 0 <= value < np.inf:
         raise InputError(f"{name} is {_shown(value)}; expected a finite number >= 0")
 
@@ -306,17 +308,17 @@ def _weight(name: str, value: Any, weighted: bool) -> None:
         raise InputError(f"{name} is {value:g}; without row weights it is a number of rows")
 
 
-def _whole(name: str, value: Any, least: int, below: int) -> None:
+def _integer(name: str, value: object, least: int, below: int) -> None:
     if type(value) is not int or not least <= value < below:
         raise InputError(f"{name} is {_shown(value)}; expected a whole number from {least} to {below - 1}")
 
 
-def _truth(name: str, value: Any) -> None:
+def _boolean(name: str, value: object) -> None:
     if type(value) is not bool:
         raise InputError(f"{name} is {_shown(value)}; expected true or false")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value from outside in a few characters; of arrays and tables their type."""
     if type(value) is str:
         return repr(printable(value, 50))

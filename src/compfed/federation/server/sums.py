@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from compfed._utils.double_double import Pair, add, multiply
+from compfed._utils.precision import precision
 from compfed.algorithms.base import dense
 from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
@@ -35,6 +36,17 @@ class Description(NamedTuple):
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
     facts: SiteFacts | None  # of a single site
+
+
+class MomentsSum(NamedTuple):
+    """The sum of the replies to `Moments`, as pairs of doubles.
+
+    The weight is a pair too: its rounding error, times the square of a large mean, would be the whole variance.
+    """
+
+    weight: Pair
+    mean: Pair
+    square: Pair
 
 
 class HeldOutSum(NamedTuple):
@@ -122,8 +134,13 @@ def _held_out(replies: Sequence[HeldOut.Reply]) -> HeldOutSum:
     )
 
 
-def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Moments.Reply:
-    """As pairs of doubles; without weights each site counts as much as its rows weigh. A site without rows counts nothing."""
+def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> MomentsSum | None:
+    """Without weights each site counts as much as its rows weigh. A site without rows counts nothing.
+
+    None if the sites differ in their columns: the program finds that in their descriptions, and names the site.
+    """
+    if len({reply.mean.size for reply in replies}) > 1:
+        return None
     rows = np.array([reply.weight for reply in replies])
     w = rows if weights is None else np.where(rows > 0, weights, 0.0)
     w = np.ldexp(w, -int(np.frexp(w.max())[1]))  # only ratios of weights count, and the product of large ones overflows
@@ -136,7 +153,9 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
         return result
 
     _, mean, mean_low, square, square_low = zip(*replies, strict=True)
-    return Moments.Reply(float(w.sum()), *summed(mean, mean_low), *summed(square, square_low))
+    one = [np.ones(1)] * len(replies)
+    weight = summed(one, [np.zeros(1)] * len(replies))
+    return MomentsSum(weight, summed(mean, mean_low), summed(square, square_low))
 
 
 def _updates(
@@ -146,7 +165,8 @@ def _updates(
     shapes = message_shapes(run.algorithm, run.regulariser, run.x0.size, run.x0.dtype)[query.exchange]
     finite = [reply.finite and all(np.isfinite(a).all() for a in reply.u.values()) for reply in replies]
     lost = tuple(name for name, good in zip(names, finite, strict=True) if not good)
-    full = [dense(unnamed(reply.u, shapes.update), run.x0.size) for reply in replies]
+    with precision(run.x0.dtype):
+        full = [dense(unnamed(reply.u, shapes.update), run.x0.size) for reply in replies]
     w = np.ones(len(replies)) if weights is None else weights
 
     def leaf_sum(*leaves):

@@ -1,4 +1,4 @@
-"""A federation whose sites are behind a network. Messages are numbered, repeated until answered, and never half done.
+"""A federation whose sites are behind a network. Messages are numbered and resent until every reply is there.
 
 A message is complete when every site that it went to has replied, to exactly these queries and with its own signature;
 then, and not before, the next one leaves. A site replies to a repeated message with the same bytes, so resending is safe.
@@ -11,10 +11,11 @@ import hashlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol
 
 import jax
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,34 +27,59 @@ from compfed.federation.limits import MAX_REASON
 from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
-from compfed.network.flower import FRAMING, LARGEST, LinkError
+from compfed.network.flower import FRAMING, LARGEST, LinkError, Reply
 from compfed.network.keys import fingerprint
-from compfed.network.server.link import Link
-from compfed.network.server.retry import RetryPolicy
-from compfed.network.server.run_log import RunLog
+from compfed.network.server.run_log import Problem, RunLog
 from compfed.network.server.write_ahead_log import Replies, WriteAheadLog
+from compfed.network.settings import RetryPolicy
 
-CHECK_CONNECTED = 2.0  # seconds between two looks at who is connected, while replies are missing
+CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
 UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops
 LONGEST_PAUSE = 15.0  # seconds between two attempts with a site that fails
 
 
 class NoReply(InputError):
-    """A site gave no usable reply, however often it was asked."""
+    """A site gave no usable reply, however often the message was resent."""
 
 
 @dataclass
 class _SiteState:
-    """What the operator knows of a site's state in this run."""
+    """The operator's record of a site in this run."""
 
     known: set[str] = field(default_factory=set)  # hashes of the records that the site has
-    after: int = 0  # the last message that it answered
-    width: int | None = None  # columns of its table, once it said how many
+    after: int = 0  # the last message that it replied to
+    width: int | None = None  # columns of its table, once known
     rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
 
 
+class Link(Protocol):
+    """Carries bytes to sites, which are known by name, and brings their replies."""
+
+    def open(self) -> None:
+        """Make sure that messages can be sent; raises `LinkError`."""
+        ...
+
+    def connected(self) -> dict[str, str]:
+        """The sites that are connected; the text changes whenever a site signs in again."""
+        ...
+
+    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
+        """Send; the id of each message that was taken."""
+        ...
+
+    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
+        """The replies that have arrived, by the id of their message; waits a moment if there are none."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the run at the SuperLink: it failed, or the SuperLink was restarted."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class RemoteFederation:
-    """Sites behind a network, in the order of the roster.
+    """Sites behind a network, in the order of the roster. `cf.network.connect` makes one.
 
     Parameters
     ----------
@@ -66,6 +92,18 @@ class RemoteFederation:
         folder nothing is written.
     retry : RetryPolicy, optional
         How long to wait for replies and how often to resend.
+
+    Raises
+    ------
+    NoReply
+        From `send`, where a site gave no usable reply in the time and number of attempts of `retry`.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> with cf.network.connect("clinics/federation.toml") as federation:  # doctest: +SKIP
+    ...     model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    ...     print(federation.problems)
     """
 
     def __init__(
@@ -90,25 +128,27 @@ class RemoteFederation:
     def __enter__(self) -> RemoteFederation:
         return self
 
-    def __exit__(self, kind: Any, problem: Any, _: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
+    ) -> None:
         try:
             self._end(kind, problem)
         finally:
             self.close()
 
-    def _end(self, kind: Any, problem: Any) -> None:
-        """Write the last message, and how the run ended."""
+    def _end(self, kind: type[BaseException] | None, problem: BaseException | None) -> None:
+        """Write the last message to the log, and the state of the run."""
         if kind is None:
             self.log.commit()
         with contextlib.suppress(OSError):  # the disk may be full
             if kind is None:
-                self.run_log.end("closed")  # whoever saves a model says that it finished
+                self.run_log.end("closed")  # `operator.run` writes "finished" once the model is saved
             elif issubclass(kind, Exception):
                 self.run_log.end("failed", reason=printable(str(problem)))
             else:
                 self.run_log.end("stopped")
 
-    def attach(self, display: contextlib.AbstractContextManager[Any]) -> None:
+    def attach(self, display: contextlib.AbstractContextManager[object]) -> None:
         """Show the run until the federation is closed."""
         self._displays.enter_context(display)
 
@@ -118,12 +158,12 @@ class RemoteFederation:
         self._displays.close()
 
     @property
-    def problems(self) -> list[dict[str, Any]]:
-        """Everything that did not go as it should, the newest thousand."""
+    def problems(self) -> list[Problem]:
+        """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
         return list(self.run_log.problems)
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> Replies:
-        """One message to each site named, one reply from each."""
+        """Send one message to each site named and return one reply from each."""
         self.log.commit()  # the program asks for more: it accepted the last replies
         self.number += 1
         queries = {i: tuple(asked) for i, asked in messages.items()}
@@ -177,7 +217,7 @@ class _Awaited:
     size: int = 0
     attempts: int = 0
     unusable: int = 0
-    lost: bool = False  # the site said that it lost its state
+    lost: bool = False  # the site reported that its state is lost
     pause_until: float = 0.0
     absent_since: float | None = None
     trouble: str = ""
@@ -195,13 +235,14 @@ class _Exchange:
         self.link_down_since: float | None = None
 
     def replies(self) -> Replies:
+        """Send, wait and resend until every site has replied."""
         remote = self.remote
         kinds = [type(query).__name__ for asked in self.queries.values() for query in asked]
         remote.run_log.begin(remote.number, kinds, [remote.names[i] for i in self.queries])
         while self.awaited:
             try:
                 remote.link.open()
-                self._look()
+                self._check_connected()
                 self._send()
                 self._collect()
                 self.link_down_since = None
@@ -225,8 +266,8 @@ class _Exchange:
             awaited.sent = ""
         time.sleep(retry.pause)
 
-    def _look(self) -> None:
-        """Find out who is connected, now and then."""
+    def _check_connected(self) -> None:
+        """Ask the SuperLink which sites are connected, at most every `CHECK_CONNECTED` seconds."""
         now = time.monotonic()
         stale = self.connected is None or now - self.checked > CHECK_CONNECTED
         if stale and (
@@ -388,7 +429,7 @@ class _Exchange:
         self.awaited[i].trouble = what
 
 
-def _in_plain_words(name: str, reply: Any) -> Any:
+def _in_plain_words(name: str, reply: object) -> object:
     """A refusal without control characters, which names the site that it came from; other replies as they are."""
     if not isinstance(reply, Refusal):
         return reply

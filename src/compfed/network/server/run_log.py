@@ -1,4 +1,4 @@
-"""What an operator can see of a run: a log with a line per reply and per problem, and what is awaited right now.
+"""The log of a run and its display: a line per reply and per problem, and which reply is awaited.
 
 FOLDER/log.jsonl     a line per reply (site, queries, bytes, seconds, hash) and per problem
 FOLDER/status.json   the state of the run, for `compfed federation status`
@@ -8,17 +8,30 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, TypedDict
 
-from compfed._utils import files as durable
-from compfed._utils.text import printable
+from compfed._utils.files import append_line, write_private
+from compfed._utils.text import printable, text_table
 
 LINES_KEPT = 1000
+REFRESH = 0.5  # seconds between two redraws, on a terminal
+SILENCE = 8.0  # seconds without a line after which a run without a terminal prints what it waits for
+
+
+class Problem(TypedDict):
+    """A problem of a run: when, at which message, at which site ("" for none), and what happened."""
+
+    time: float
+    number: int
+    site: str
+    problem: str
 
 
 class RunLog:
@@ -26,17 +39,11 @@ class RunLog:
 
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
-        self.problems: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: answered messages and problems, in words
+        self.problems: deque[Problem] = deque(maxlen=LINES_KEPT)
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems, in words
         self._lock = threading.RLock()
-        self._state: dict[str, Any] = {
-            "state": "starting",
-            "message": 0,
-            "queries": [],
-            "waiting": {},
-            "connected": None,
-            "link": "",
-        }
+        self._state: dict[str, Any] = {"state": "starting", "message": 0, "queries": [], "waiting": {}}
+        self._state |= {"connected": None, "link": ""}
         self._last: dict[str, dict[str, Any]] = {}
         self._message: dict[str, Any] = {}
 
@@ -70,14 +77,12 @@ class RunLog:
             self.lines.append(line)
 
     def problem(self, site: str, what: str) -> None:
-        """Something that the operator should know."""
+        """Log a problem for the operator to see; `site` is "" where no site caused it."""
         with self._lock:
-            entry = {"number": self._state["message"], "site": site, "problem": printable(what)}
-            self.problems.append({"time": round(time.time(), 3), **entry})
-            self.lines.append(
-                f"  ! message {entry['number']}, site {site}: {entry['problem']}" if site else f"  ! {entry['problem']}"
-            )
-        self._write(entry)
+            number, what = self._state["message"], printable(what)
+            self.problems.append({"time": round(time.time(), 3), "number": number, "site": site, "problem": what})
+            self.lines.append(f"  ! message {number}, site {site}: {what}" if site else f"  ! {what}")
+        self._write({"number": number, "site": site, "problem": what})
 
     def link(self, trouble: str) -> None:
         """The SuperLink cannot be used, and why; "" when it can."""
@@ -90,6 +95,7 @@ class RunLog:
         self.save()
 
     def connected(self, sites: Sequence[str]) -> None:
+        """These sites are connected."""
         with self._lock:
             self._state["connected"] = list(sites)
 
@@ -100,6 +106,7 @@ class RunLog:
         self.save(flush=True)
 
     def snapshot(self) -> dict[str, Any]:
+        """The state of the run now."""
         with self._lock:
             return {**self._state, "waiting": dict(self._state["waiting"]), "last": dict(self._last)}
 
@@ -114,8 +121,95 @@ class RunLog:
         """Write status.json."""
         if self.folder is not None:
             content = {**self.snapshot(), "pid": os.getpid(), "updated": round(time.time(), 3)}
-            durable.write(self.folder / "status.json", json.dumps(content, indent=1).encode(), flush=flush)
+            write_private(self.folder / "status.json", json.dumps(content, indent=1).encode(), flush=flush)
 
     def _write(self, entry: dict[str, Any]) -> None:
         if self.folder is not None:
-            durable.append(self.folder / "log.jsonl", {"time": round(time.time(), 3), **entry})
+            append_line(self.folder / "log.jsonl", json.dumps({"time": round(time.time(), 3), **entry}).encode())
+
+
+# --- on the operator's screen ---
+
+
+class Display:
+    """Shows a run while it goes on. On a terminal a table is redrawn below the lines; elsewhere there are plain lines.
+
+    A `brief` display shows problems, and which reply is awaited when nothing has happened for some seconds.
+    """
+
+    def __init__(self, log: RunLog, out: TextIO | None = None, brief: bool = False):
+        self.log, self.out, self.brief = log, sys.stdout if out is None else out, brief
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="compfed-display")
+        self._drawn, self._printed_at = 0, time.monotonic()
+
+    def __enter__(self) -> Display:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._refresh(last=True)
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(REFRESH):
+            self._refresh()
+
+    def _refresh(self, last: bool = False) -> None:
+        screen, text = self.out.isatty() and not self.brief, ""
+        if self._drawn:
+            text += f"\x1b[{self._drawn}F\x1b[J"  # up to where the table began, and clear from there
+            self._drawn = 0
+        lines = self.log.take_lines()
+        if self.brief:  # a script has output of its own: problems only
+            lines = [line for line in lines if line.lstrip().startswith("!")]
+        text += "".join(f"{line}\n" for line in lines)
+        now = time.monotonic()
+        if lines:
+            self._printed_at = now
+        if screen and not last:
+            width = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
+            table = [line[:width] for line in site_table(self.log.snapshot(), self.log.sites).splitlines()]
+            text += "\n".join(table) + "\n"
+            self._drawn = len(table)
+        elif not last and now - self._printed_at >= SILENCE and (not self.brief or is_stalled(self.log.snapshot())):
+            text += happening(self.log.snapshot()) + "\n"
+            self._printed_at = now
+        if text:
+            self.out.write(text)
+            self.out.flush()
+
+
+def is_stalled(state: dict[str, Any]) -> bool:
+    """Has the current message been awaited for some seconds?"""
+    now = time.time()
+    return bool(state["link"]) or any(now - at >= SILENCE for at in state["waiting"].values())
+
+
+def happening(state: dict[str, Any]) -> str:
+    """The state of a run in one sentence."""
+    if state["link"]:
+        return f"Waiting for the SuperLink: {state['link']}."
+    if not state["message"]:
+        return "Connecting to the SuperLink."
+    if not state["waiting"]:
+        return f"Message {state['message']} is complete; the fit computes the next one."
+    since = max(time.time() - at for at in state["waiting"].values())
+    absent = [name for name in state["waiting"] if state["connected"] is not None and name not in state["connected"]]
+    words = f"Message {state['message']} ({', '.join(state['queries'])}): waiting for {', '.join(state['waiting'])} since {since:.0f} s"
+    return words + (f"; not connected: {', '.join(absent)}." if absent else ".")
+
+
+def site_table(state: dict[str, Any], sites: tuple[str, ...]) -> str:
+    """A line per site: whether it is connected, when its last reply came, and whether one is awaited."""
+    rows, now = [], time.time()
+    for name in sites:
+        last = state["last"].get(name)
+        connected = "?" if state["connected"] is None else "yes" if name in state["connected"] else "NO"
+        seen = "-" if last is None else f"{max(now - last['time'], 0):.0f} s ago"
+        took = "-" if last is None else f"{last['seconds']:.1f} s"
+        waiting = state["waiting"].get(name)
+        doing = f"awaited since {now - waiting:.0f} s" if waiting else "replied" if last else "-"
+        rows.append([name, connected, seen, took, doing])
+    return text_table(["site", "connected", "last reply", "took", "now"], rows) + "\n" + happening(state)

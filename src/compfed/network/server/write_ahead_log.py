@@ -1,6 +1,6 @@
-"""The write-ahead log of a run: the sums of every message, on disk before the next message leaves.
+"""The write-ahead log of a run: the replies to every message, on disk before the next message leaves.
 
-A fit is a function of the replies, to the last bit. An operator's process that was killed is started again with the same
+A fit is a function of the replies. An operator's process that was killed is started again with the same
 settings in the same folder: it sends the same queries, takes the replies from the log as far as the log goes, and
 continues from there. The log is the only memory of a run: the SuperLink keeps nothing.
 
@@ -13,20 +13,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compfed._utils import files as durable
+from compfed._utils.files import append_line
 from compfed.errors import InputError
 from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
 
 Replies = dict[int, tuple[Any, ...]]
 NAME = "write_ahead.log"
-LENGTH = 32  # characters of a checksum
+CHECKSUM = 32  # characters
 
 
 class WriteAheadLog:
@@ -37,7 +36,7 @@ class WriteAheadLog:
         self.run = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         self.tables: dict[str, str] = {}  # keyed hash of each site's table, once it is pinned
         self.messages: dict[int, dict[str, Any]] = {}
-        self._pending: tuple[int, dict[str, Any]] | None = None  # answered, and not yet accepted by the program
+        self._pending: tuple[int, dict[str, Any]] | None = None  # complete, and not yet accepted by the program
         self._last, self._size, self._begun = "", 0, False
         if self.path is not None and self.path.exists():
             self._read()
@@ -79,7 +78,7 @@ class WriteAheadLog:
         self.run, self._begun = entry["run"], True
 
     def replies(self, number: int, hashes: Mapping[int, str]) -> Replies | None:
-        """The replies to a message that was answered before; other queries under its number are refused."""
+        """The replies to a message that is in the log; other queries under its number are refused."""
         entry = self.messages.get(number)
         if entry is None:
             return None
@@ -93,10 +92,10 @@ class WriteAheadLog:
     # --- writing ---
 
     def stage(self, number: int, hashes: Mapping[int, str], replies: Replies) -> None:
-        """Keep the replies to a message until the program asks for more, which means that it accepted them.
+        """Keep the replies to a message until the program sends the next one, which means that it accepted them.
 
-        The first replies say which columns and classes a site has. A mistake there is an error of the program, and leaves
-        no line: once it is corrected, the run can be started again in the same folder.
+        The first replies describe columns and classes. The program raises an error where the sites differ there, and the
+        log gets no line: once that is corrected, the run can be started again in the same folder.
         """
         self._pending = number, {"queries": hashes, "replies": replies}
 
@@ -115,31 +114,20 @@ class WriteAheadLog:
         self._pending = None
 
     def _append(self, entry: dict[str, Any]) -> None:
-        """One line more, on the disk when this returns. A line that could not be written whole is taken back."""
+        """Append a line, which is on the disk when this returns; after an error nothing of it is there."""
         assert self.path is not None
         text = json.dumps(entry).encode()
         checksum = _checksum(self._last, text)
-        durable.make_folder(self.path.parent)
-        line = checksum.encode() + b" " + text + b"\n"
-        with durable.locked(self.path) as handle:
-            if os.fstat(handle).st_size != self._size:
-                raise InputError(f"{self.path} was changed by another process. Use a folder of its own for every run.")
-            try:
-                written = 0
-                while written < len(line):
-                    written += os.pwrite(handle, line[written:], self._size + written)
-                os.fsync(handle)
-            except OSError as problem:
-                os.ftruncate(handle, self._size)
-                raise InputError(
-                    f"{self.path}: {problem.strerror}. The message was not used. Make room and start the same command again: "
-                    "the run continues from here."
-                ) from None
-        if not self._size:
-            durable.flush_folder(self.path.parent)
-        self._size += len(line)
-        self._last = checksum
+        line = checksum.encode() + b" " + text
+        try:
+            append_line(self.path, line, flush=True, expected_size=self._size)
+        except OSError as problem:
+            raise InputError(
+                f"{self.path}: {problem.strerror}. The message was not used. Make room and start the same command again: "
+                "the run continues from here."
+            ) from None
+        self._size, self._last = self._size + len(line) + 1, checksum
 
 
 def _checksum(last: str, text: bytes) -> str:
-    return hashlib.sha256(last.encode() + b" " + text).hexdigest()[:LENGTH]
+    return hashlib.sha256(last.encode() + b" " + text).hexdigest()[:CHECKSUM]

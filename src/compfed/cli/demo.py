@@ -25,16 +25,17 @@ from compfed._utils.text import text_table
 from compfed.data import Sites, bundled
 from compfed.errors import InputError, OneSiteWarning
 from compfed.estimators import FederatedLogisticRegression
+from compfed.estimators.base import FederatedModel
 from compfed.federation import InProcess
 from compfed.network import keys, operator
 from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.site.setup import init
+from compfed.network.site.settings import init
 
 NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 
 
 class Loopback:
-    """A federation of processes on this machine. What it starts it ends."""
+    """A federation of processes on this machine; leaving its `with` statement ends them."""
 
     def __init__(
         self, home: Path, sites: Sites, names: Sequence[str] = NAMES, environment: Mapping[str, str] | None = None
@@ -48,9 +49,9 @@ class Loopback:
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
             self._furnish(name, superlink, A, y, columns)
-        self.processes: dict[str, subprocess.Popen[Any]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def _furnish(self, name: str, superlink: str, A: Any, y: Any, columns: Sequence[str]) -> None:
+    def _furnish(self, name: str, superlink: str, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
         """The folder of a site, as its administrator would have made it."""
         folder = self.site_folder(name)
         _, line, _ = init(folder, name, superlink)
@@ -59,31 +60,36 @@ class Loopback:
         shutil.copy(self.home / "keys" / "ca.crt", folder / "ca.crt")
 
     def site_folder(self, name: str) -> Path:
+        """The folder of a site."""
         return self.home / "sites" / name
 
     @property
     def settings(self) -> FederationSettings:
+        """The settings of the federation, read again."""
         return FederationSettings.read(self.home)
 
     def start(self) -> None:
+        """Start the SuperLink and all sites."""
         self.start_superlink()
         for name in self.names:
             self.start_site(name)
 
     def start_superlink(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
         self.processes["superlink"] = self._start(["federation", "serve", str(self.home)], self.home / "superlink.log")
         wait_for_port(self.settings.listen[1], self.processes["superlink"])
 
     def start_site(self, name: str) -> None:
+        """Start the node of a site."""
         folder = self.site_folder(name)
         self.processes[name] = self._start(["site", "run", "--config", str(folder / "site.toml")], folder / "site.log")
 
-    def start_run(self, folder: Path, log: Path) -> subprocess.Popen[Any]:
+    def start_run(self, folder: Path, log: Path) -> subprocess.Popen[bytes]:
         """`compfed federation run` as a process of its own."""
         self.processes["operator"] = self._start(["federation", "run", str(self.home), "--out", str(folder)], log)
         return self.processes["operator"]
 
-    def _start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[Any]:
+    def _start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "compfed.cli", *arguments]
         with log.open("ab") as file:
             return subprocess.Popen(
@@ -93,13 +99,13 @@ class Loopback:
     def __enter__(self) -> Loopback:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(list(self.processes.values())):
             end_process(process)
 
 
-def end_process(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
-    """End a process politely, then not; a stopped one is woken first."""
+def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
+    """End a process with SIGTERM, then with SIGKILL; a stopped process is continued first."""
     for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGCONT)
@@ -109,7 +115,8 @@ def end_process(process: subprocess.Popen[Any], seconds: float = 10.0) -> None:
             return
 
 
-def write_table(path: Path, A: Any, y: Any, columns: Sequence[str]) -> None:
+def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
+    """Write the table of a site as CSV, every number with all its digits."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
@@ -117,12 +124,14 @@ def write_table(path: Path, A: Any, y: Any, columns: Sequence[str]) -> None:
 
 
 def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
 
 
-def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 120.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], seconds: float = 120.0) -> None:
+    """Wait until a process listens on a port."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         with socket.socket() as s:
@@ -133,8 +142,8 @@ def wait_for_port(port: int, process: subprocess.Popen[Any], seconds: float = 12
 
 
 def demo(home: Path) -> bool:
-    """Train over processes, compare with the simulation and the pooled solution; is it the same model?"""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # whoever stops this, or closes its terminal, stops all of it
+    """Fit over processes, compare with the simulation and the pooled solution; return whether the models are the same."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # these end the processes that were started, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     table = bundled.breast_cancer()
     began = time.monotonic()
@@ -144,7 +153,7 @@ def demo(home: Path) -> bool:
             flush=True,
         )
         federation.start()
-        model = operator.run(federation.settings, home / "run")
+        model: Any = operator.run(federation.settings, home / "run")
     seconds = time.monotonic() - began
     estimator = federation.settings.new_estimator()
     here = estimator.fit_federation(InProcess(table.federation()))
@@ -168,7 +177,7 @@ def demo(home: Path) -> bool:
     return bool(same)
 
 
-def _row(name: str, model: Any, other: Any) -> list[str]:
+def _row(name: str, model: FederatedModel, other: FederatedModel) -> list[str]:
     cost = other.communication_
     return [name, f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}", "-", f"{_apart(model.coef_, other.coef_):.1e}"]
 

@@ -1,4 +1,4 @@
-"""Conversations: who is asked what in which message, and what is counted. The oracle is counting by hand."""
+"""Server programs: which site receives which queries in which message, and what is counted, by hand."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 import compfed as cf
 from compfed.federation import (
     Communication,
-    Curvature,
     DisclosurePolicy,
+    Evaluate,
     InProcess,
     Program,
     Request,
     SiteRefusal,
-    ValueAndGradient,
     gather,
     run_program,
 )
@@ -29,19 +28,19 @@ from compfed.splits import Holdout
 
 @dataclass(frozen=True, eq=False)
 class Echo:
-    """A question whose answer is the site's number plus what was asked."""
+    """A query whose reply is the site's number plus the word that was sent."""
 
     word: np.ndarray
 
-    class Answer(NamedTuple):
-        said: np.ndarray
+    class Reply(NamedTuple):
+        echo: np.ndarray
 
-    def answer(self, site: Any) -> Answer:
-        return self.Answer(self.word + site)
+    def reply(self, site: int) -> Reply:
+        return self.Reply(self.word + site)
 
 
 class Sites:
-    """Three sites that answer anything, and a list of the messages they got."""
+    """Three sites that reply to anything, and a list of the messages they received."""
 
     names = ("a", "b", "c")
 
@@ -51,18 +50,18 @@ class Sites:
 
     def send(self, messages):
         self.messages.append({i: len(queries) for i, queries in messages.items()})
-        return {i: tuple(q.answer(i) for q in queries) for i, queries in messages.items()}
+        return {i: tuple(q.reply(i) for q in queries) for i, queries in messages.items()}
 
 
-def counting(steps: int, of: tuple[int, ...] | None = None) -> Program[float]:
+def counting(steps: int, sites: tuple[int, ...] | None = None) -> Program[float]:
     total = 0.0
     for k in range(steps):
-        (answers,) = yield [Request((Echo(np.full(2, float(k))),), of)]
-        total += sum(answer.said[0] for (answer,) in answers)
+        ((summed,),) = yield [Request((Echo(np.full(2, float(k))),), sites)]
+        total += summed.echo[0]
     return total
 
 
-def test_one_talk():
+def test_one_program():
     sites = Sites()
     total, cost = run_program(sites, counting(3))
     assert total == 3 * (0 + 1 + 2) + 3 * (0 + 1 + 2)  # the words and the sites
@@ -70,19 +69,19 @@ def test_one_talk():
     assert (cost.rounds, cost.bytes_down, cost.bytes_up, cost.models) == (3, 48.0, 48.0, 3)
 
 
-def test_talks_share_messages_and_drop_out():
+def test_programs_share_messages_and_drop_out():
     sites = Sites()
-    totals, cost = run_program(sites, gather([counting(3), counting(1), counting(2, of=(1,))]))
+    totals, cost = run_program(sites, gather([counting(3), counting(1), counting(2, sites=(1,))]))
     assert totals == [18.0, 3.0, 3.0]
     assert sites.messages == [{0: 2, 1: 3, 2: 2}, {0: 1, 1: 2, 2: 1}, {0: 1, 1: 1, 2: 1}]
     assert cost.rounds == 3
     assert cost.models == 6
-    assert cost.bytes_up == pytest.approx(16 * (3 + 1 + 2 / 3))  # a third of the sites heard the last one
+    assert cost.bytes_up == pytest.approx(16 * (3 + 1 + 2 / 3))  # a third of the sites were asked by the last one
 
 
 def spending(rounds: int, steps: int) -> Program[str]:
     yield Spent(
-        Communication(rounds, 8.0 * rounds, 4.0 * rounds, rounds, {"Round": (rounds, 8.0 * rounds, 4.0 * rounds)})
+        Communication(rounds, 8.0 * rounds, 4.0 * rounds, rounds, {"LocalUpdate": (rounds, 8.0 * rounds, 4.0 * rounds)})
     )
     yield from counting(steps)
     return "done"
@@ -95,7 +94,7 @@ def test_rounds_without_messages_count_as_a_network_would_have():
     assert found[:2] == ["done", "done"]
     assert len(sites.messages) == 3
     assert cost.rounds == 11
-    assert cost.by_query["Round"] == (14, 112.0, 56.0)
+    assert cost.by_query["LocalUpdate"] == (14, 112.0, 56.0)
     # one after another they add up
     _, first = run_program(Sites(), spending(10, 1))
     _, second = run_program(Sites(), spending(4, 3))
@@ -103,7 +102,7 @@ def test_rounds_without_messages_count_as_a_network_would_have():
     assert first.beside(second).rounds == 11
 
 
-def test_nested_talks_share_messages_too():
+def test_nested_programs_share_messages_too():
     sites = Sites()
     inner = gather([counting(2), counting(1)])
     totals, cost = run_program(sites, gather([inner, counting(3)]))  # pyright: ignore[reportArgumentType]  # mixed
@@ -111,7 +110,7 @@ def test_nested_talks_share_messages_too():
     assert cost.rounds == len(sites.messages) == 3
 
 
-def test_a_talk_with_one_site():
+def test_a_program_for_one_site():
     sites = Sites()
     total, cost = run_program(sites, for_site(2, 3, counting(2)))
     assert total == 2 + 3
@@ -119,7 +118,7 @@ def test_a_talk_with_one_site():
     assert cost.bytes_up == pytest.approx(2 * 16 / 3)
 
 
-def test_an_error_at_a_site_ends_the_conversation():
+def test_an_error_at_a_site_ends_the_program():
     sites = cf.data.from_arrays([np.ones((2, 1))], [np.ones(2)])
     strict = InProcess(sites, cf.federation.DisclosurePolicy(min_rows=5))
     with pytest.raises(cf.InputError, match="it has fewer rows than its min_rows"):
@@ -127,41 +126,43 @@ def test_an_error_at_a_site_ends_the_conversation():
 
 
 def careful(objective: ObjectiveSpec, x: np.ndarray) -> Program[str]:
-    """Asks for curvature, and makes do with gradients where a site refuses it."""
+    """Asks for a Hessian, and makes do with the gradient where a site refuses it."""
     try:
-        (answers,) = yield [Request((Curvature(objective, x, np.arange(x.size)),))]
-        return f"{len(answers)} Hessians"
+        ((summed,),) = yield [Request((Evaluate(objective, x[None], np.arange(x.size)),))]
+        return f"Hessian {summed.hessian.tolist()}"
     except SiteRefusal as refusal:
-        (answers,) = yield [Request((ValueAndGradient(objective, x[None]),))]
-        return f"{len(answers)} gradients, for {refusal}"
+        ((summed,),) = yield [Request((Evaluate(objective, x[None]),))]
+        return f"gradient {summed.gradient.tolist()}, for {refusal}"
 
 
-def test_a_refusal_concerns_the_talk_that_asked_and_it_may_fall_back():
-    """Three talks in one message: one is refused and falls back, nested or not; the others do not notice."""
+def test_a_refusal_concerns_the_program_that_asked_and_it_may_fall_back():
+    """Three programs in one message: one is refused and falls back, nested or not; the others do not notice."""
     sites = cf.data.from_arrays([np.ones((4, 2)), np.eye(3, 2)], [np.ones(4), np.zeros(3)])
     federation = InProcess(
-        [*InProcess(sites).sites[:1], *InProcess(sites, DisclosurePolicy(queries=["Curvature"])).sites[1:]]
+        [*InProcess(sites).sites[:1], *InProcess(sites, DisclosurePolicy(max_hessian_share=0)).sites[1:]]
     )
     objective, x = ObjectiveSpec(cf.losses.Squared()), np.zeros(2)
 
     def means() -> Program[float]:
         total = 0.0
         for _ in range(3):
-            (answers,) = yield [Request((cf.federation.Moments(),))]
-            total += float(sum(answer.mean.sum() for (answer,) in answers))
+            ((summed,),) = yield [Request((cf.federation.Moments(),), weights=np.ones(2))]
+            total += float(summed.mean[0].sum())
         return total
 
-    talks: list[Program[Any]] = [means(), careful(objective, x), gather([careful(objective, x), means()])]
-    (total, one, (other, again)), cost = run_program(federation, gather(talks))
-    assert one == other == "2 gradients, for site '1' refuses Curvature: it does not answer Curvature."
+    programs: list[Program[Any]] = [means(), careful(objective, x), gather([careful(objective, x), means()])]
+    (total, one, (other, again)), cost = run_program(federation, gather(programs))
+    # the gradient of mean((a^T x - y)^2) / 2 at 0 is -1 in both columns at the first site, and 0 at the second
+    assert one == other
+    assert one.startswith("gradient [[-1.0, -1.0]], for site '1' refuses Evaluate: 2 coordinates are more than 0 of")
     assert total == again == pytest.approx(3 * (2 + 2 / 3))
     assert cost.rounds == 3
-    # alone at the site that answers nothing is refused
-    assert run_program(federation, for_site(0, 2, careful(objective, x)))[0] == "1 Hessians"
-    assert run_program(federation, for_site(1, 2, careful(objective, x)))[0].startswith("1 gradients")
+    # the first site alone refuses nothing: A^T A / rows is all ones, of which the upper triangle travels
+    assert run_program(federation, for_site(0, 2, careful(objective, x)))[0] == "Hessian [[1.0, 1.0, 1.0]]"
+    assert run_program(federation, for_site(1, 2, careful(objective, x)))[0].startswith("gradient")
 
 
-# --- a comparison that is one conversation ---
+# --- a comparison that is one program ---
 
 
 def test_local_and_federated_models_over_a_federation():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,13 +11,13 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from compfed.data import Sites, from_arrays
-from compfed.federation import InProcess, Moments, ask
-from compfed.federation.server.moments import Scaling, standardisation
+from compfed.federation import InProcess, Moments
+from compfed.federation.server.moments import ColumnScales, standardisation
 
 SIZES = [40, 3, 11]
 
 
-def moments(sites: Sites, weights: np.ndarray | None = None) -> Scaling:
+def moments(sites: Sites, weights: np.ndarray | None = None) -> ColumnScales:
     return standardisation(InProcess(sites), weights)
 
 
@@ -92,17 +93,45 @@ def test_a_column_that_differs_between_sites_only_is_not_constant():
     assert (mean[0], scale[0]) == (4.0, 2.0)
 
 
-def test_what_a_site_sends():
-    """Three vectors in one message, of its own rows alone; the mean is that of its rows up to `rest`."""
+def test_a_site_sends_pairs_of_doubles():
+    """Mean and mean square of its own rows, to 28 digits: the oracle is exact rational arithmetic."""
     A, y, w = tables()
-    sites = from_arrays(A, y, row_weights=w)
-    for i, (said,) in enumerate(ask(InProcess(sites), Moments())):
-        np.testing.assert_allclose(said.mean, np.average(A[i], axis=0, weights=w[i]), rtol=1e-12)
-        exact = [[Fraction(v) for v in row] for row in A[i]]
-        shares = [Fraction(v) / sum(map(Fraction, w[i])) for v in w[i]]
+    A = [a + np.array([0.0, 1e8, 0.0, -3.7e5]) for a in A]
+    federation = InProcess(from_arrays(A, y, row_weights=w))
+    for i, (reply,) in federation.send({i: (Moments(),) for i in range(3)}).items():
+        assert reply.weight == pytest.approx(math.fsum(w[i]), rel=1e-15)
+        shares = [Fraction(v) for v in w[i] / w[i].sum()]
         for j in range(4):
-            away = [row[j] - Fraction(said.mean[j]) for row in exact]
-            rest = sum(q * a for q, a in zip(shares, away, strict=True))
-            square = sum(q * a * a for q, a in zip(shares, away, strict=True))
-            np.testing.assert_allclose(said.rest[j], float(rest), rtol=0, atol=1e-14)
-            np.testing.assert_allclose(said.square[j], float(square), rtol=1e-12)
+            column = [Fraction(v) for v in A[i][:, j]]
+            exact_mean = sum(q * a for q, a in zip(shares, column, strict=True))
+            exact_square = sum(q * a * a for q, a in zip(shares, column, strict=True))
+            # the shares add up to 1 within a rounding error e; the site's sums are around its mean, so e times the mean is lost
+            lost = abs(1 - sum(shares))
+            mean = Fraction(reply.mean[j]) + Fraction(reply.mean_low[j])
+            square = Fraction(reply.square[j]) + Fraction(reply.square_low[j])
+            assert abs(mean - exact_mean) <= lost * abs(exact_mean) * 2 + Fraction(1e-15) * A[i][:, j].std()
+            assert abs(square - exact_square) <= lost * abs(exact_square) * 2 + Fraction(1e-14) * (
+                Fraction(A[i][:, j].var()) + abs(exact_mean) * Fraction(A[i][:, j].std())
+            )
+
+
+def test_a_column_of_mean_1e8_and_spread_1_keeps_its_digits():
+    """The pooled standard deviation against math.fsum around the exact mean: 12 digits, from mean and mean square alone."""
+    rng = np.random.default_rng(11)
+    A = [rng.normal(1e8 + shift, 1.0, (m, 1)) for shift, m in ((-0.5, 200), (0.0, 31), (2.0, 90))]
+    column = np.concatenate(A)[:, 0].tolist()
+    exact = sum(map(Fraction, column)) / len(column)
+    variance = math.fsum(float((Fraction(a) - exact) ** 2) for a in column) / len(column)
+    mean, scale = moments(from_arrays(A, [np.zeros(len(a)) for a in A]))
+    assert mean[0] == float(exact)
+    assert scale[0] == pytest.approx(math.sqrt(variance), rel=1e-12)
+
+
+def test_equal_site_weights_count_every_site_once():
+    """With p_i = 1/n the mean is the mean of the sites' means, however many rows they have."""
+    A, y, _ = tables()
+    mean, scale = moments(from_arrays(A, y), np.full(3, 1 / 3))
+    exact = [math.fsum(math.fsum(a[:, j]) / len(a) for a in A) / 3 for j in range(4)]
+    np.testing.assert_allclose(mean, exact, rtol=1e-14)
+    square = [math.fsum(math.fsum((a[:, j] - exact[j]) ** 2) / len(a) for a in A) / 3 for j in range(4)]
+    np.testing.assert_allclose(scale**2, square, rtol=1e-13)

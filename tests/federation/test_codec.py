@@ -19,7 +19,7 @@ import compfed as cf
 from compfed._utils.records import describe
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
-from compfed.federation import QUERIES, Curvature, Describe, Lipschitz, Moments, Refusal, ValueAndGradient
+from compfed.federation import QUERIES, Describe, Evaluate, Lipschitz, Moments, Refusal
 from compfed.federation.codec import (
     MAX_ARRAYS,
     MAX_RECORDS,
@@ -112,7 +112,7 @@ def test_a_function_of_ones_own_is_named_and_must_be_accepted():
         {"record": "os:system", "fields": {}},
         {"record": "subprocess:Popen", "fields": {"args": "ls"}},
         {"record": "compfed.trace:Trace", "fields": {}},  # of ours, and nothing that travels
-        {"record": "compfed.algorithms:find", "fields": {}},  # a function is no record
+        {"record": "compfed.algorithms:find", "fields": {}},  # a function is not a record
         {"record": "compfed.losses:Squared", "fields": {"ridge": 0.0, "more": 1}},
         {
             "record": "compfed.losses:Squared",
@@ -150,10 +150,10 @@ def test_words_in_an_object_array_travel_as_words():
     assert again.tolist() == ["ill", "well"]
 
 
-def a_job(number: int = 0) -> RunSpec:
-    frame = FeatureScaling(np.arange(4.0), np.ones(4), intercept=True)
+def a_run(number: int = 0) -> RunSpec:
+    scaling = FeatureScaling(np.arange(4.0), np.ones(4), intercept=True)
     objective = ObjectiveSpec(
-        cf.losses.Logistic(), frame, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False)
+        cf.losses.Logistic(), scaling, np.array(["a", "b"]), Fold(0, 3, 0, np.arange(2), True, held_out=False)
     )
     return RunSpec(
         number,
@@ -167,8 +167,8 @@ def a_job(number: int = 0) -> RunSpec:
     )
 
 
-def test_what_was_told_once_is_referred_to():
-    run_spec = a_job()
+def test_a_record_sent_before_travels_as_its_hash():
+    run_spec = a_run()
     first = pack(run_spec)
     cached: dict = {}
     again = unpack(first, cached=cached)
@@ -177,16 +177,16 @@ def test_what_was_told_once_is_referred_to():
     short = pack(run_spec, cached)
     assert short.arrays == []
     assert unpack(short, cached=cached) is again
-    with pytest.raises(cf.InputError, match="was not told before; send it in full"):
+    with pytest.raises(cf.InputError, match="was not sent before; send it in full"):
         unpack(short)
-    # another number is another job with the same view
-    other = pack(a_job(1), cached)
-    assert other.head["fields"]["objective"] == {"cached": digest(run_spec.objective)}
+    # another number is another run with the same objective
+    head: Any = pack(a_run(1), cached).head
+    assert head["fields"]["objective"] == {"cached": digest(run_spec.objective)}
 
 
 def test_the_hash_is_of_the_content():
-    assert digest(a_job()) == digest(a_job())
-    assert digest(a_job(0)) != digest(a_job(1))
+    assert digest(a_run()) == digest(a_run())
+    assert digest(a_run(0)) != digest(a_run(1))
     objective = ObjectiveSpec(cf.losses.Squared())
     assert digest(objective) != digest(ObjectiveSpec(cf.losses.Squared(ridge=1e-300)))
     assert digest(objective) != digest(ObjectiveSpec(cf.losses.Squared(), dtype="float32"))
@@ -196,16 +196,19 @@ def test_bytes_are_counted_by_hand():
     cached: set[str] = set()
     assert payload(Describe(classes=True), cached) == 0
     assert payload(Moments(), cached) == 0
-    run_spec = a_job()
-    # eta, lambda, frame (two vectors of 4), x0, first (two), two words of one letter, ridge
+    run_spec = a_run()
+    # eta, lambda, scaling (two vectors of 4), x0, first (two), two words of one letter, ridge
     words = np.array(["a", "b"]).nbytes
     assert payload(run_spec, cached) == 8 + 8 + 64 + 40 + 16 + words + 8
     assert payload(run_spec, cached) == 0
     assert payload(Lipschitz(run_spec.objective), cached) == 0
-    assert payload(ValueAndGradient(run_spec.objective, np.zeros((2, 5))), cached) == 80
-    assert payload(Curvature(run_spec.objective, np.zeros(5), np.arange(3, dtype=np.int32)), cached) == 40 + 12
-    assert payload(Curvature.Answer(np.zeros(6)), cached) == 48  # the upper triangle of a 3 x 3 matrix
-    assert payload(Moments.Answer(*np.zeros((3, 7))), cached) == 3 * 56
+    assert payload(Evaluate(run_spec.objective, np.zeros((2, 5))), cached) == 80
+    coords = np.arange(3, dtype=np.int32)
+    assert payload(Evaluate(run_spec.objective, np.zeros((1, 5)), coords), cached) == 40 + 12
+    # of one model: value, gradient, size of its terms, and the upper triangle of a 3 x 3 matrix
+    reply = Evaluate.Reply(np.zeros(1), np.zeros((1, 5)), np.zeros(1), np.zeros((1, 6)))
+    assert payload(reply, cached) == 8 + 40 + 8 + 48
+    assert payload(Moments.Reply(7.0, *np.zeros((4, 7))), cached) == 8 + 4 * 56
     assert payload({"u": np.zeros(3, np.float32)}, cached) == 12
 
 
@@ -372,7 +375,7 @@ def test_too_many_records_are_refused():
 def test_a_message_that_fails_leaves_nothing_behind():
     """Records to keep are kept once the whole message is read."""
     cached: dict[str, Any] = {}
-    packed = pack((a_job(),))
+    packed = pack((a_run(),))
     with pytest.raises(cf.InputError):
         unpack(Packed({"tuple": [packed.head, {"float": "x"}]}, packed.arrays), cached=cached)
     assert cached == {}
@@ -438,17 +441,17 @@ def test_the_closed_list_has_what_travels_and_nothing_else():
     ):
         assert f"{cls.__module__}:{cls.__qualname__}" in records
     for cls in QUERIES:
-        answer: Any = getattr(cls, "Answer")  # noqa: B009  # a type has no such attribute
-        assert f"{answer.__module__}:{answer.__qualname__}" in REPLY_RECORDS
+        reply: type = getattr(cls, "Reply")  # noqa: B009  # a type has no such attribute
+        assert f"{reply.__module__}:{reply.__qualname__}" in REPLY_RECORDS
     assert len(REPLY_RECORDS) == len(QUERIES) + 2  # a refusal, and the facts of a site
     assert set(records) > REPLY_RECORDS
 
 
 def test_a_server_reads_replies_only():
-    reply = (Refusal("no"), Moments.Answer(*np.zeros((3, 2))))
+    reply = (Refusal("no"), Moments.Reply(2.0, *np.zeros((4, 2))))
     again = there_and_back(reply, records=REPLY_RECORDS)
     assert again[0] == reply[0]
-    for value in (Moments(), cf.losses.Squared(), a_job(), cf.regularisers.L1(0.1)):
+    for value in (Moments(), cf.losses.Squared(), a_run(), cf.regularisers.L1(0.1)):
         with pytest.raises(cf.InputError, match="is not allowed here"):
             there_and_back((value,), records=REPLY_RECORDS)
     name = f"{my_model.__module__}:my_model"
@@ -460,7 +463,7 @@ def test_exactly_the_accepted_names_are_imported():
     for name in ("os:system", "compfed.federation.codec:os.system", "json:JSONDecoder.decode"):
         with pytest.raises(cf.InputError, match="is not of compfed"):
             unpack(Packed({"record": name, "fields": {}}, []), accepts={"json:JSONDecoder"})
-    with pytest.raises(cf.InputError, match="is no record"):
+    with pytest.raises(cf.InputError, match="is not a record"):
         unpack(Packed({"record": "json:JSONDecoder", "fields": {}}, []), accepts={"json:JSONDecoder"})
     mine = f"{__name__}:Mine"
     made = unpack(Packed({"record": mine, "fields": {"a": 1}}, []), accepts={mine})

@@ -1,22 +1,24 @@
-"""The commands of an operator and of a site. Nothing of Flower is imported before one of them runs."""
+"""`compfed federation`: the commands of an operator. Nothing of Flower is imported before one of them runs."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from compfed.network import check_installed
+from compfed._utils.text import printable, text_table
+from compfed.cli.options import Command, Commands, needs_flower
+from compfed.errors import InputError
 
-Command = Callable[[argparse.Namespace], int]
+if TYPE_CHECKING:
+    from compfed.estimators.base import FederatedModel
+    from compfed.solvers.search import Certificate
 
 
-def add_federation(commands: Any) -> None:
-    """`compfed federation ...`, for the operator."""
+def add(commands: Commands) -> None:
+    """Add the options of these commands."""
     parser = commands.add_parser("federation", help="a federation across a network, for its operator (compfed[flower])")
     steps = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -24,7 +26,7 @@ def add_federation(commands: Any) -> None:
         made = steps.add_parser(name, help=text, description=text)
         if folder:
             made.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
-        made.set_defaults(run=_with_flower(run))
+        made.set_defaults(run=needs_flower(run))
         return made
 
     new = step("new", _new, "write a federation.toml")
@@ -55,29 +57,6 @@ def add_federation(commands: Any) -> None:
     )
 
 
-def add_site(commands: Any) -> None:
-    """`compfed site ...`, for a site."""
-    parser = commands.add_parser("site", help="take part in a federation across a network, as a site (compfed[flower])")
-    steps = parser.add_subparsers(metavar="COMMAND", required=True)
-    init = steps.add_parser("init", help="make the key of this site and a site.toml")
-    init.add_argument("--name", required=True, help="the name of this site, as agreed with the operator")
-    init.add_argument("--superlink", required=True, metavar="HOST:PORT", help="from the operator")
-    init.add_argument("--folder", type=Path, default=Path("."), metavar="DIR", help="default: this folder")
-    init.set_defaults(run=_with_flower(_site_init))
-    for name, run, text in (
-        ("check", _site_check, "read the settings and the table, and say what would happen"),
-        ("run", _site_run, "connect to the operator and answer, until interrupted"),
-    ):
-        made = steps.add_parser(name, help=text, description=text)
-        made.add_argument(
-            "--config", type=Path, default=Path("site.toml"), metavar="site.toml", help="default: %(default)s"
-        )
-        made.set_defaults(run=_with_flower(run))
-
-
-# --- the operator ---
-
-
 def _new(args: argparse.Namespace) -> int:
     from compfed.network.settings import new_federation
 
@@ -90,7 +69,7 @@ def _new(args: argparse.Namespace) -> int:
 def _keys(args: argparse.Namespace) -> int:
     from compfed.network import keys
     from compfed.network.settings import FederationSettings, admit
-    from compfed.network.site.setup import init
+    from compfed.network.site.settings import init
 
     settings = FederationSettings.read(args.folder)
     for path in keys.make_keys(settings.keys, settings.host):
@@ -135,7 +114,6 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from compfed.network.display import result_text
     from compfed.network.operator import run
     from compfed.network.settings import FederationSettings
 
@@ -156,10 +134,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from compfed._utils.text import printable, text_table
-    from compfed.errors import InputError
-    from compfed.network.display import happening
     from compfed.network.operator import is_alive, read_status, site_states
+    from compfed.network.server.run_log import happening
     from compfed.network.settings import FederationSettings
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
@@ -180,7 +156,7 @@ def _status(args: argparse.Namespace) -> int:
             if (folder / "config.json").exists()
             else "Run the script again to continue it"
         )
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(status.get("updated", 0.0))))
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(str(status.get("updated", 0.0)))))
         reason = f": {printable(str(status['reason'])).rstrip('.')}" if "reason" in status else ""
         words = {
             "finished": "has finished",
@@ -193,7 +169,6 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from compfed.errors import InputError
     from compfed.network.operator import is_alive, stop
 
     folder = _run_folder(args)
@@ -212,47 +187,50 @@ def _run_folder(args: argparse.Namespace) -> Path:
 
 
 def _demo(args: argparse.Namespace) -> int:
-    from compfed.network.demo import demo
+    from compfed.cli.demo import demo
 
     return 0 if demo(args.out) else 1
 
 
-# --- a site ---
+# --- the result of a run, in words ---
 
 
-def _site_init(args: argparse.Namespace) -> int:
-    from compfed.network.site.setup import init
+def result_text(model: FederatedModel) -> str:
+    """The result of a run: alpha, the coefficients that are not zero, and one sentence about the certificate."""
+    import numpy as np
 
-    paths, line, fingerprint = init(args.folder, args.name, args.superlink)
-    for path in paths:
-        print(path)
-    print(f"\nSend this line to the operator. It is public:\n\n{line} {args.name}\n")
-    print(f"Its fingerprint, to compare by telephone: {fingerprint}")
-    print(
-        f"Next: put the operator's ca.crt and your table into {args.folder}, and write the label column into {paths[2]}."
+    coef = np.atleast_2d(np.asarray(model.coef_))
+    names = getattr(model, "feature_names_in_", None)
+    names = [f"column {j}" for j in range(coef.shape[1])] if names is None else list(names)
+    lines = []
+    alpha = getattr(model, "alpha_", getattr(model, "alpha", None))
+    if isinstance(alpha, (int, float)):
+        lines.append(f"alpha = {alpha:.6g}")
+    used = [j for j in range(coef.shape[1]) if (coef[:, j] != 0).any()]
+    lines.append(f"{len(used)} of {coef.shape[1]} coefficients are not zero:" if used else "All coefficients are zero.")
+    rows = [[printable(str(names[j]), 60), *(f"{value: .6g}" for value in coef[:, j])] for j in used[:200]]
+    if rows:
+        classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
+        heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)
+        lines.append(text_table(["column", *heads], rows))
+    if len(used) > 200:
+        lines.append(f"... and {len(used) - 200} more")
+    intercept = np.ravel(getattr(model, "intercept_", ()))
+    if intercept.size:
+        lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
+    lines.append(certificate_text(model.certificate_))
+    return "\n".join(lines)
+
+
+def certificate_text(certificate: Certificate) -> str:
+    """A certificate in one sentence."""
+    if not certificate.holds:
+        return f"NOT certified: the gradient mapping is {certificate.relative:.1e} of its scale; tol = {certificate.tol:.1e}."
+    gap = certificate.duality_gap
+    within = (
+        f"the objective is within {gap:.1e} of its minimum"
+        if gap is not None
+        else f"relative optimality {certificate.relative:.1e}"
     )
-    print(f"Then: compfed site check --config {paths[2]}")
-    return 0
-
-
-def _site_check(args: argparse.Namespace) -> int:
-    from compfed.network.site.setup import check
-
-    return 0 if check(args.config) else 1
-
-
-def _site_run(args: argparse.Namespace) -> int:
-    from compfed.network.site.node import run_site
-
-    return run_site(args.config)
-
-
-def _with_flower(run: Command) -> Command:
-    """The command, or what to install. Files that it writes are for their owner only."""
-
-    def checked(args: argparse.Namespace) -> int:
-        os.umask(0o077)
-        check_installed()
-        return run(args)
-
-    return checked
+    unique = "; no other model reaches it" if certificate.unique else ""
+    return f"Certified: {within}{unique}."

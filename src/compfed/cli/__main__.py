@@ -1,0 +1,7 @@
+"""`python -m compfed.cli`."""
+
+import sys
+
+from compfed.cli import main
+
+sys.exit(main())
