@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; return its exit status."""
     from compfed._utils.text import markdown_table, text_table
     from compfed.algorithms import find
-    from compfed.studies.method_table import HEADER, entries, references
+    from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
 
     names = method_names(args.methods)
     table = markdown_table if args.markdown else text_table
