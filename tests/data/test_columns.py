@@ -248,7 +248,7 @@ def test_no_record_of_rows_prints_a_row():
     made = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
     site = Site(rows, labels, name="n", index=0)
     dataset: Any = site.dataset(ObjectiveSpec(cf.losses.Squared()))
-    table = cf.FederatedLasso().tabulated(rows, labels, None, None)
+    table = cf.FederatedLasso().make_table(rows, labels, None, None)
     loss = FullGradient(made.loss, *dataset[:3])
     bundled = cf.data.bundled.Table(rows, labels, labels, ("a", "b"), "text")
     shown = [

@@ -36,7 +36,7 @@ def test_both_comparisons_judge_the_same_rows():
     model = cf.FederatedLasso(0.5).fit(table.X[~out], table.y[~out], sites=table.sites[~out])
     error = (model.predict(table.X[out]) - table.y[out]) ** 2 / 2
     expected = [error[table.sites[out] == site].mean() for site in np.unique(table.sites)]
-    np.testing.assert_allclose(over_sites.losses[-1, :-1], expected, rtol=1e-7)
+    np.testing.assert_allclose(over_sites.scores["mean loss"][-1, :-1], expected, rtol=1e-7)
 
 
 def test_every_row_is_held_out_by_exactly_one_fold():

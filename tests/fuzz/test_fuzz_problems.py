@@ -114,7 +114,7 @@ def test_odd_arguments_of_minimise(name, value):
             "record_every",
             "seed",
             "x0",
-            "reference",
+            "x_star",
             "tol",
             "resume",
             "progress",

@@ -44,7 +44,7 @@ from compfed.network.flower import LinkError, Reply
 from compfed.network.server import remote as remote_module
 from compfed.network.server.remote import TableChanged
 from compfed.simulation import run_plain
-from compfed.simulation.options import checked
+from compfed.simulation.options import check_options
 from compfed.simulation.plain import spec_of
 from compfed.splits import Holdout
 
@@ -72,7 +72,7 @@ def trajectory(federation, loop: ServerLoop, rounds: int = ROUNDS) -> np.ndarray
 
 
 def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) -> ServerLoop:
-    run = checked(
+    run = check_options(
         problem, algorithm, ROUNDS, batch_size=batch_size, participants=participants, record_every=1, seed=3, x0=None,
         x_star=None, resume=None,
     )  # fmt: skip

@@ -34,7 +34,7 @@ def by_hand(problem: cf.Problem, ridge: float, lam: float, X: np.ndarray) -> tup
 
 @pytest.mark.parametrize("at_once", [7, 10, 1000])  # rows of the 80, padding included: with a rest, without, all
 def test_models_of_several_problems_are_measured_together(problem, monkeypatch, at_once):
-    monkeypatch.setattr(measures, "NUMBERS", at_once * columns.BLOCK)
+    monkeypatch.setattr(measures, "PREDICTIONS", at_once * columns.BLOCK)
     columns._values_and_gradients.clear_cache()
     measures.objectives_and_mappings.clear_cache()
     assert len(problem.dataset.A) == 80

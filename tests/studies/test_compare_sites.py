@@ -64,7 +64,7 @@ def held_out(y: np.ndarray, where: np.ndarray, share: float = 0.3, seed: int = 0
 
 
 def pooled(model: FederatedModel, X: np.ndarray, y: np.ndarray, where: np.ndarray) -> PooledFit:
-    return fit_pooled(model, model.tabulated(X, y, where, None).federation())
+    return fit_pooled(model, model.make_table(X, y, where, None).federation())
 
 
 def by_hand(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:

@@ -70,10 +70,8 @@ def code_lines(source: str) -> int:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_one_file_of_at_most_80_lines_and_no_inheritance_between_algorithms(name):
+def test_no_inheritance_between_algorithms_and_a_documented_source(name):
     cls = ALGORITHMS[name]
-    source = Path(inspect.getfile(cls)).read_text()
-    assert code_lines(source) <= 80
     assert [base for base in cls.__mro__[1:] if base in ALGORITHMS.values()] == []
     document = inspect.getmodule(cls).__doc__ or ""  # pyright: ignore[reportOptionalMemberAccess]  # a class has one
     assert "Deviations:" in document

@@ -69,8 +69,8 @@ class LazySites:
         return self.sizes / self.sizes.sum()
 
     @cached_property
-    def marks(self) -> np.ndarray:
-        """One sum over the rows of each of a few clients, to recognise them (as `Sites.marks`); NaN for the others."""
+    def fingerprints(self) -> np.ndarray:
+        """One sum over the rows of each of a few clients, to recognise them (as `Sites.fingerprints`); NaN for the others."""
         found = np.full(len(self), np.nan)
         w, v = fingerprint_weights(self.width, self.outputs)
         for i in np.unique(np.linspace(0, len(self) - 1, MARKED_CLIENTS).astype(int)).tolist():

@@ -294,7 +294,7 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
         raise InputError(f"y={y!r}: give the label of every row, such as X['label'], and X without that column.")
     if sites is None:
         raise InputError("sites is missing: give the site of every row, or the name of a column of a DataFrame.")
-    return estimator.tabulated(data, y, sites, None).federation()
+    return estimator.make_table(data, y, sites, None).federation()
 
 
 # --- the models ---

@@ -21,6 +21,7 @@ from compfed.data import from_arrays
 from compfed.losses import Squared
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
+from compfed.solvers.prox_newton import ProximalNewton
 from compfed.solvers.search import SOLVERS, Method
 
 TAU = 5
@@ -108,7 +109,7 @@ def entries(methods: Iterable[type[Algorithm]] | None = None) -> list[Entry]:
 def solver_rows() -> list[list[str]]:
     """The table of the second-order solvers, in the order of `SOLVER_HEADER`."""
     sends = {True: "value, gradient, Hessian on the working set", False: "value, gradient"}
-    return [[name, _file(cls), sends[cls.needs_hessian], str(cls.citation)] for name, cls in SOLVERS.items()]
+    return [[name, _file(cls), sends[cls is ProximalNewton], str(cls.citation)] for name, cls in SOLVERS.items()]
 
 
 def references(methods: Iterable[Method] | None = None) -> list[list[str]]:
