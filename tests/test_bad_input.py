@@ -330,7 +330,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "unequal weights, and a method that names no scheme": (
         lambda: run(problem=problem(weights=[0.7, 0.3]), algorithm=Sampled(eta=1.0), participants=1),
-        r"Sampled does not say how .* unequal weights.*'proportional', 'self-normalised'.*share \* mean.*For this run alone: sampling=",
+        r"Sampled does not say how .* unequal weights.*'proportional', 'self-normalised'.*weight \* mean.*For this run alone: sampling=",
     ),
     "x0 of the wrong shape": (
         lambda: run(x0=np.zeros((2, 1))),

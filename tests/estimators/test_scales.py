@@ -103,5 +103,5 @@ def test_a_gap_is_a_number_one_can_use():
 
 
 def test_weights_without_a_sum_are_refused():
-    with pytest.raises(cf.InputError, match=r"site '0' has a row weight of 1e\+308; 1e\+300 is the most"):
+    with pytest.raises(cf.InputError, match=r"site '0' has a row weight of 1e\+308; at most 1e\+300 is allowed"):
         cf.FederatedLasso().fit(X, Y, sites=SITES, sample_weight=np.full(ROWS, 1e308))

@@ -28,6 +28,7 @@ from compfed.data import Sites
 from compfed.data.splits import names_rows
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
+from compfed.estimators.cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
@@ -223,7 +224,7 @@ def compare_local_federated(
     >>> lasso = cf.FederatedLasso(1.0, standardize=True)
     >>> found = cf.compare_local_federated(lasso, t.X, t.y, t.sites, pooled=True)
     >>> found.models[-3:], found.used[-3:].astype(int).tolist(), (found.distance[-3:] < 1e-6).tolist()
-    (('average of local', 'federated', 'pooled'), [10, 8, 8], [False, True, True])
+    (('average of local', 'federated', 'pooled'), [10, 9, 9], [False, True, True])
 
     Over a federation no row leaves its site, and the held-out rows are the same:
 
@@ -322,7 +323,8 @@ class _Model:
 
 def with_alpha(estimator: FederatedModel, alpha: float | str) -> FederatedModel:
     """The estimator with this alpha given: of one that chooses its alpha, the class without cross-validation."""
-    cls = cast("Callable[..., FederatedModel]", getattr(estimator, "model", type(estimator)))
+    own = type(estimator)
+    cls = cast("Callable[..., FederatedModel]", own.__bases__[1] if issubclass(own, CrossValidated) else own)
     parameters = {k: v for k, v in estimator.get_params(deep=False).items() if k in inspect.signature(cls).parameters}
     return cls(**parameters | {"alpha": alpha})
 

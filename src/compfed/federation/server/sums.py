@@ -143,7 +143,10 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
         return None
     rows = np.array([reply.weight for reply in replies])
     w = rows if weights is None else np.where(rows > 0, weights, 0.0)
-    w = np.ldexp(w, -int(np.frexp(w.max())[1]))  # only ratios of weights count, and the product of large ones overflows
+    if (
+        exponent := int(np.frexp(w.max())[1])
+    ) > 100:  # only ratios of weights count, and the product of large ones overflows
+        w = np.ldexp(w, -exponent)
 
     def summed(high: Sequence[np.ndarray], low: Sequence[np.ndarray]) -> Pair:
         result = np.zeros_like(high[0]), np.zeros_like(high[0])
