@@ -34,7 +34,7 @@ import numpy as np
 import compfed as cf
 from compfed.cli.demo import Loopback, end_process, free_port, wait_for_port
 from compfed.data import Sites, bundled
-from compfed.federation import ValueAndGradient, ask
+from compfed.federation import Evaluate, ask
 from compfed.federation.spec import ObjectiveSpec
 from compfed.network import keys
 
@@ -226,7 +226,7 @@ def large(connection: Any) -> None:
     x = np.random.default_rng(0).standard_normal((2600, 1000))
     for _ in range(4):
         x = x + 1e-3
-        ask(connection, ValueAndGradient(ObjectiveSpec(cf.losses.Squared()), x))
+        ask(connection, Evaluate(ObjectiveSpec(cf.losses.Squared()), x))
 
 
 def our_rounds(federation: Loopback, fit: Callable[[Any], None]) -> list[float]:

@@ -165,7 +165,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"site of every row is needed; 2 row\(s\) have none, the first is row 1. Drop them",
     ),
     "rows whose site is pandas.NA": (
-        lambda: from_table(X, Y, pd.array([1, 2, pd.NA, 1], dtype="Int64")),
+        lambda: from_table(X, Y, pd.array([1, 2, pd.NA, 1], dtype="Int64")),  # pyright: ignore[reportArgumentType]  # the mistake
         r"1 row\(s\) have none, the first is row 2",
     ),
     "a wrong permutation": (lambda: SITES.permuted([0, 0]), r"each of 0\.\.1 once; got \[0, 0\]"),

@@ -59,7 +59,7 @@ def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_
     star = cf.solve_pooled(problem)
     compared = cf.compare_methods(problem, ["DecoupledProx", registered], rounds=40, candidates=3)
     assert list(tmp_path.iterdir()) == []
-    tuning = compared.results["LocalProx"]["tuning"]
+    tuning: Any = compared.results["LocalProx"]["tuning"]  # pyright: ignore[reportTypedDictNotRequiredAccess]
     assert tuning["scales"] == [0.5, 1.0, 2.0]
     alone = [
         cf.simulate(problem, cf.algorithms.default_steps(registered, problem, 5, scale), 40, x_star=star)["optimality"][

@@ -109,7 +109,7 @@ class Monitor:
         problem = run.problem
         self.cost = CumulativeCost(
             run.algorithm, problem.d, problem.dtype, fraction=run.participants / problem.n,
-            rows=problem.describe()["samples"]["total"] / problem.n, batch_size=run.batch_size, start=run.start,
+            rows=float(problem.sizes.sum()) / problem.n, batch_size=run.batch_size, start=run.start,
         )  # fmt: skip
         self.diverged: int | None = None
         self.converged = False

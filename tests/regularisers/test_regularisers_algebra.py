@@ -139,7 +139,7 @@ def test_a_ridge_may_be_added_to_anything():
 
 def test_operators():
     g, x = L1(0.3), np.arange(-3.0, 3.0)
-    two: list[Any] = [2.0 * g, g * 2.0, 2 * g, np.float64(2.0) * g, jnp.asarray(2.0) * g, Scaled(g, 2.0)]
+    two: list[Any] = [2.0 * g, g * 2.0, 2 * g, np.float64(2.0) * g, jnp.asarray(2.0) * g, Scaled(g, 2.0)]  # pyright: ignore[reportOperatorIssue]
     for doubled in two:
         assert isinstance(doubled, Scaled)
         np.testing.assert_allclose(prox(doubled, x, 0.5), soft(x, 0.3))
@@ -243,7 +243,7 @@ def test_records_are_taken_as_they_are():
 
 
 def test_an_answer_of_yes_and_no_is_an_indicator():
-    g = from_object(Cone())
+    g = from_object(Cone())  # pyright: ignore[reportArgumentType]  # in NumPy
     assert value(g, np.array([1.0, 0.0])) == 0.0
     assert value(g, np.array([1.0, -1.0])) == np.inf
     np.testing.assert_array_equal(prox(g, np.array([1.0, -1.0]), 0.5), [1.0, 0.0])
@@ -259,7 +259,7 @@ def test_compiled_once_per_object():
 
     one, other, x = Cone(), Cone(), np.arange(-3.0, 3.0)
     for obj in (one, one, other):
-        np.testing.assert_array_equal(f(from_object(obj), x), np.maximum(x, 0))
+        np.testing.assert_array_equal(f(from_object(obj), x), np.maximum(x, 0))  # pyright: ignore[reportArgumentType]  # in NumPy
     assert len(traced) == 2
 
 
@@ -294,7 +294,7 @@ def with_methods(**methods: Any) -> Any:
 BAD = {
     "no prox": (lambda: from_object(with_methods(__call__=np.sum)), r"Own has no prox; a regulariser needs g\.prox\(x, t\)"),
     "no value": (lambda: from_object(with_methods(prox=lambda x, t: x)), r"Own has no __call__; .* g\(x\), the value"),
-    "a class": (lambda: from_object(Cone), r"got the class Cone; give an instance, such as Cone\(\.\.\.\)"),
+    "a class": (lambda: from_object(Cone), r"got the class Cone; give an instance, such as Cone\(\.\.\.\)"),  # pyright: ignore  # the mistake
     "a prox of another shape": (
         lambda: from_object(with_methods(__call__=np.sum, prox=lambda x, t: x[1:])).prox(jnp.ones(4), 1.0),
         r"Own: prox returns shape \(3,\) for a model of shape \(4,\); it must return \(4,\)",
@@ -328,9 +328,9 @@ BAD = {
     "a factor per coefficient": (lambda: Scaled(L1(1.0), WEIGHTS), r"factor must be a finite number > 0"),  # pyright: ignore[reportArgumentType]  # the mistake
     "a scale per coefficient": (lambda: Rescaled(L1(1.0), WEIGHTS), r"scale must be a finite number > 0"),  # pyright: ignore[reportArgumentType]  # the mistake
     "moved to nowhere": (lambda: Shifted(L1(1.0), np.inf), r"Shifted\(offset=inf\): offset must be finite"),
-    "a number for g": (lambda: Scaled(3.0, 2.0), r"Scaled\(g=3\.0\): float has no __call__; a regulariser needs"),
-    "a class for g": (lambda: OnBlock(L1, 0, 2), r"OnBlock\(g=.*got the class L1; give an instance"),
-    "plus a number": (lambda: L1(1.0) + 1.0, r"SumOf\(b=1\.0\): float has no __call__"),
+    "a number for g": (lambda: Scaled(3.0, 2.0), r"Scaled\(g=3\.0\): float has no __call__; a regulariser needs"),  # pyright: ignore  # the mistake
+    "a class for g": (lambda: OnBlock(L1, 0, 2), r"OnBlock\(g=.*got the class L1; give an instance"),  # pyright: ignore  # the mistake
+    "plus a number": (lambda: L1(1.0) + 1.0, r"SumOf\(b=1\.0\): float has no __call__"),  # pyright: ignore  # the mistake
     "an empty block": (lambda: OnBlock(L1(1.0), 3, 3), r"OnBlock\(start=3, stop=3\): start must be below stop"),
     "a block from -1": (lambda: OnBlock(L1(1.0), -1, 3), r"start must be a whole number >= 0"),
     "a block beyond the end": (lambda: OnBlock(L1(1.0), 0, 4)(jnp.ones(3)), r"OnBlock\(stop=4\) does not fit .* 3 coef"),

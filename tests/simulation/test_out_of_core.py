@@ -235,9 +235,9 @@ def test_what_cannot_be_used_is_refused_by_name(sites):
         (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), [3, 0]), "client 1 has 0 rows"),
         (lambda: cf.data.lazy_sites(lambda i: (np.ones((3, 2)), np.ones(3)), 5), "np.full"),
         (lambda: cf.data.mapped_sites(np.ones((3, 2)), np.ones(3), [1, 1]), "sum to 2"),
-        (lambda: cf.data.mapped_sites([[1.0]], np.ones(1), [1]), "must be an array"),
-        (lambda: cf.data.mapped_sites(csr_array(np.eye(3)), np.ones(3), [2, 1]), "must be an array of rows.*got csr_array"),
-        (lambda: cf.data.lazy_sites(lambda i: (csr_array(np.eye(3)), np.ones(3)), [3]), r"are sparse.*toarray\(\)"),
+        (lambda: cf.data.mapped_sites([[1.0]], np.ones(1), [1]), "must be an array"),  # pyright: ignore  # the mistake
+        (lambda: cf.data.mapped_sites(csr_array(np.eye(3)), np.ones(3), [2, 1]), "must be an array of rows.*got csr_array"),  # pyright: ignore  # the mistake
+        (lambda: cf.data.lazy_sites(lambda i: (csr_array(np.eye(3)), np.ones(3)), [3]), r"are sparse.*toarray\(\)"),  # pyright: ignore  # the mistake
         (lambda: cf.data.mapped_sites(np.ma.masked_greater(np.eye(3), 0.5), np.ones(3), [2, 1]), "client 0.*2 masked"),
         (lambda: cf.LazyProblem(loss, g, sites, [0, 0.5, 0.5, 0, 0, 0]).subset([0, 3]), r"\[0, 3\] have weight 0"),
     ]  # fmt: skip

@@ -30,7 +30,9 @@ from compfed.federation.server.sums import total
 from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import solve
 from compfed.solvers.first_order import faster_method
-from compfed.solvers.search import ProximalBFGS, ProximalNewton, SearchOptions, Start
+from compfed.solvers.prox_bfgs import ProximalBFGS
+from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.search import SearchOptions, Start
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()

@@ -570,7 +570,8 @@ def test_a_trial_is_taken_only_if_it_helps():
 
 
 def test_outside_its_domain_a_penalty_is_far_and_finite():
-    for x in (np.array([-1.0, 2.0]), jnp.array([-1.0, 2.0])):
+    points: list[Any] = [np.array([-1.0, 2.0]), jnp.array([-1.0, 2.0])]
+    for x in points:
         assert penalty_value(NonNegative(), x) == OUTSIDE_DOMAIN
         assert penalty_value(L1(0.5), x) == 1.5
         assert penalty_value(Nuclear(0.5, columns=1), x) == pytest.approx(0.5 * np.sqrt(5.0))

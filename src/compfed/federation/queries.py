@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class Refusal(NamedTuple):
 class SiteRefusal(InputError):
     """A site refused a query; `sums` holds the sums of the other queries of the same message."""
 
-    def __init__(self, reason: str, sums: object = None):
+    def __init__(self, reason: str, sums: list[tuple[Any, ...]] | None = None):
         super().__init__(reason)
         self.sums = sums
 

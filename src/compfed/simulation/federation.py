@@ -21,7 +21,7 @@ from compfed.federation.server.program import Program, Spent
 from compfed.federation.server.rounds import Order, Segment, evaluation_of, evaluation_request
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
-from compfed.federation.spec import ObjectiveSpec, ProblemSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.problem import Problem
 from compfed.regularisers import Zero
 from compfed.simulation.grid import run_together
@@ -58,7 +58,7 @@ class Simulated(InProcess):
         one.cached = self.cached  # records that the site has already received
         return one
 
-    def problem(self, spec: ProblemSpec) -> Problem:
+    def problem(self, spec: FederatedProblem) -> Problem:
         """The rows of all sites as an objective scales and encodes them, laid out for the device."""
         objective = spec.objective
         plain = objective.scaling is None and objective.subset is None and objective.classes is None

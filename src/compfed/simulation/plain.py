@@ -19,7 +19,7 @@ from compfed.federation.server.program import Program, run_program
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import close
-from compfed.federation.spec import FederatedProblem, ObjectiveSpec, ProblemSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import Scheme
@@ -180,7 +180,7 @@ class _PlainRun:
             raise self.monitor.divergence(r)
 
 
-def spec_of(problem: Problem) -> ProblemSpec:
+def spec_of(problem: Problem) -> FederatedProblem:
     """The problem as a server knows it, without rows."""
     sites = problem.sites
     return FederatedProblem(

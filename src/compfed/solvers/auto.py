@@ -20,14 +20,14 @@ from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.solvers.first_order import faster_method, solve_by_rounds
+from compfed.solvers.prox_bfgs import ProximalBFGS
+from compfed.solvers.prox_newton import ProximalNewton
 from compfed.solvers.search import (
     FIRST_ORDER,
     OUT_OF_REACH,
     SOLVERS,
     FederatedSolution,
     Method,
-    ProximalBFGS,
-    ProximalNewton,
     SearchOptions,
     SecondOrder,
     Start,

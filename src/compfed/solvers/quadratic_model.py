@@ -96,7 +96,7 @@ def bfgs_step(
         # The basis is arbitrary, so all its axes are treated alike.
         return reduced.lift(bfgs_step(reduced.g, x, gradient, S, Y, first, even=True))
     B = BFGSMatrix.of_pairs(S, Y, first, even=even)
-    R = np.linalg.qr(B.Q, mode="r")
+    R = np.asarray(np.linalg.qr(B.Q, mode="r"))
     bound = B.diagonal.max() + abs(_largest_eigenvalue((-R * B.signs) @ R.T))
     return fista(g, x, gradient, B, bound, BFGS_TOLERANCE)
 

@@ -295,7 +295,9 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
         raise InputError(f"y={y!r}: give the label of every row, such as X['label'], and X without that column.")
     if sites is None:
         raise InputError("sites is missing: give the site of every row, or the name of a column of a DataFrame.")
-    return estimator.make_table(data, y, sites, None).federation()
+    return estimator.make_table(
+        cast("Any", data), cast("Any", y), cast("Any", sites), None
+    ).federation()  # which checks them
 
 
 # --- the models ---
@@ -345,7 +347,7 @@ def _alphas(estimator: FederatedModel, federation: Federation, kept: Holdout) ->
     )
 
     def chosen(A: npt.ArrayLike, labels: np.ndarray, weight: np.ndarray, where: np.ndarray | None) -> float:
-        model = cast("FederatedModel", clone(estimator))
+        model: Any = clone(estimator)
         return model.fit(A, labels, sites=where, sample_weight=weight).alpha_
 
     alphas: list[float | str] = []

@@ -26,9 +26,9 @@ from compfed.estimators.base import FederatedModel
 from compfed.estimators.programs.fit import describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
-from compfed.federation.spec import RowSubset
 from compfed.simulation.federation import Simulated
 from compfed.solve import solve_pooled
+from compfed.splits import RowSubset
 
 GOOD = 1e-8  # largest accepted gradient mapping, relative to the gradient of the null model
 DUST = 1e-12  # a coefficient below this share of the largest one is rounding, and is set to zero

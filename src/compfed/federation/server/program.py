@@ -116,7 +116,7 @@ def gather(programs: Sequence[Program[T]]) -> Program[list[T]]:
         try:
             sums = yield [request for task in under_way for request in task.requests]
         except SiteRefusal as refusal:  # raised again below in the program that was refused, and in no other
-            sums = refusal.sums
+            sums = refusal.sums or []
         steps += 1
         rest = iter(sums)
         for task in under_way:

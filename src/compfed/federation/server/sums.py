@@ -89,8 +89,9 @@ def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, n
 
 def weighted_sum(weights: np.ndarray | None, values: Sequence) -> np.ndarray:
     """sum_i weights_i values_i, one after the other. Counts are added as they are."""
-    counted = weights is None or np.asarray(values[0]).dtype.kind in "biu"
-    terms = iter(values if counted else (w * v for w, v in zip(weights, values, strict=True)))
+    if weights is None or np.asarray(values[0]).dtype.kind in "biu":
+        weights = np.ones(len(values), int)
+    terms = (w * v for w, v in zip(weights, values, strict=True))
     result = np.array(next(terms))
     for value in terms:  # one at a time: a Hessian may be large
         result += value
