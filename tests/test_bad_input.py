@@ -112,12 +112,12 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: cf.regularisers.Rescaled(L1(0.1), 1e-300),
         r"scale must be between 1e-70 and 1e\+70",
     ),
-    "a number for a column": (lambda: any_.data.from_files("a.csv", label=5), r"5 is no name of a column"),
+    "a number for a column": (lambda: any_.data.from_files("a.csv", label=5), r"5 is not the name of a column"),
     "numbers for the column of sites": (
         lambda: cf.data.from_files("a.csv", label="y", site=ANYTHING),
-        r"is no name of a column; name the one",
+        r"is not the name of a column; name the one",
     ),
-    "a number for a path": (lambda: any_.data.from_files(3, label="y"), r"3 is no path; give the name of a file"),
+    "a number for a path": (lambda: any_.data.from_files(3, label="y"), r"3 is not a path; give the name of a file"),
     "no number for delta": (lambda: any_.losses.Huber(delta=()), r"delta.*a finite number > 0"),
     "features that are all zero": (
         lambda: any_.FederatedLasso(fit_intercept=False).fit(0 * X, Y, sites=None),

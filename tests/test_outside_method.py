@@ -83,7 +83,7 @@ def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_
         ("FedDA", {}, r"give a list of names or classes"),
         ([], {}, r"the list is empty"),
         (["FedDA", "fed-da"], {}, r"FedDA is asked for twice"),
-        ([FedMid(eta=1.0)], {}, r"is no algorithm; give names, or classes"),
+        ([FedMid(eta=1.0)], {}, r"is not an algorithm; give names, or classes"),
         (["FedDA"], {"rounds": 1, "bytes": 100}, r"give one budget: rounds or bytes"),
         (["FedDA"], {"rounds": 0}, r"rounds=0 must be at least 1"),
         (["FedDA"], {"candidates": 0}, r"candidates=0 must be a whole number >= 1"),

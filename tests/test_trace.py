@@ -158,7 +158,7 @@ def rewritten(path: Path, target: Path, change: Callable[[dict[str, Any], dict[s
 
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any], dict[str, np.ndarray]], Any], str]] = {
     "a head that is no JSON": (lambda head, _: '{"columns": [', r"Expecting value"),
-    "a head that is no table": (lambda head, _: "[1, 2]", r"head is no table"),
+    "a head that is no table": (lambda head, _: "[1, 2]", r"head is not a table"),
     "no provenance": (lambda head, _: head.pop("provenance") and None, r"'provenance' is missing"),
     "a column that is not there": (lambda _, a: a.pop("column/drift"), r"'column/drift' is missing"),
     "columns of different lengths": (

@@ -220,7 +220,7 @@ def _damaged(source: Path, problem: Exception) -> InputError:
 def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:
     """The trace of a file's head and arrays; raises if a part is missing or does not fit the others."""
     if not isinstance(head, dict) or not isinstance(head["provenance"], dict):
-        raise ValueError("its head is no table")
+        raise ValueError("its head is not a table")
     columns = {name: arrays[f"column/{name}"] for name in head["columns"]}
     if "round" not in columns:
         raise KeyError("round")

@@ -144,7 +144,7 @@ MISTAKES: dict[str, tuple[Plain, list[str]]] = {
     ),
     "a number that is no array": (
         changed("init", lambda self, x0: (Global(x0, r=0), ClientState(x0))),  # pyright: ignore[reportArgumentType]
-        [r"Plain\.init", r"s\.r is 0, which is no array", r"jnp\.zeros\(\(\), jnp\.int32\)"],
+        [r"Plain\.init", r"s\.r is 0, which is not an array", r"jnp\.zeros\(\(\), jnp\.int32\)"],
     ),
     "a server that changes a shape": (
         changed("server_update", lambda self, g, s, mean: Global(w=s.w[None] + mean.delta, r=s.r + 1)),

@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     # two readings
     "two columns of one name": (
         lambda: from_table(pd.DataFrame(np.c_[X, Y], columns=["a", "y", "y"]), "y", WHERE),
-        r"the table has two columns 'y'; which one is meant cannot be told\. Rename or drop",
+        r"the table has two columns 'y'; which one is meant is not clear\. Rename or drop",
     ),
     "two names but for a space": (
         lambda: from_table(pd.DataFrame(X, columns=["a", " a"]), Y, WHERE),

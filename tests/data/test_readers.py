@@ -212,7 +212,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a field too few beside a column left out": ({"a": "x,y,z\n2,1\n1,0,7\n"}, {"drop": "z"}, r"line 2 has 2 field\(s\)"),
     "a comma without quotes": ({"a": 'x;y\n"1;5";0\n1;5;0\n'}, {"sep": ";"}, r"line 3 has 3 field.* holds ';' itself needs quotes"),
     "a field more than the names": ({"a": "1,0,5\n2,1,6\n"}, {"names": ["x", "y"]}, r"more fields than its header"),
-    "the label twice": ({"a": "x,y,y\n1,0,1\n"}, {}, r"a\.csv has two columns 'y'; which one is meant cannot be told"),
+    "the label twice": ({"a": "x,y,y\n1,0,1\n"}, {}, r"a\.csv has two columns 'y'; which one is meant is not clear"),
     "the label twice but for a space": ({"a": "x,y, y\n1,0,1\n"}, {}, r"a\.csv has columns 'y' and ' y', which read as one name"),
     "a name with a space": ({"a": "x, y\n1,0\n"}, {}, r"no column 'y'; .* is ' y' meant\? Read with skipinitialspace"),
     "a number with an underscore": ({"a": "x,y\n1_000,0\n"}, {}, r"column 'x' has '1_000' in row 0"),

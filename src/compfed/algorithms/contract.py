@@ -178,7 +178,7 @@ class _Checked:
         for name, leaf in _named(what, tree):
             if not isinstance(leaf, (jax.Array, np.ndarray)):
                 way_out = "make it an array: jnp.zeros((), x0.dtype), or jnp.zeros((), jnp.int32) for a counter"
-                raise self.refusal("init", f"{name} is {leaf!r}, which is no array; {way_out}")
+                raise self.refusal("init", f"{name} is {leaf!r}, which is not an array; {way_out}")
             self.precise("init", name, leaf)
 
     def precise(self, stage: str, name: str, leaf: Any) -> None:

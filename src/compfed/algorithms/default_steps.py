@@ -26,10 +26,8 @@ def lipschitz_bounds(problem: Problem, tau: int, at: ArrayLike | None = None) ->
     if not hasattr(problem, "client_lipschitz"):
         subset = ", such as some clients of it: problem.subset(range(100))" if hasattr(problem, "subset") else ""
         raise InputError(f"step sizes need a compfed.Problem{subset}; got {type(problem).__name__}.")
-    if at is None or problem.loss.curvature is not None:
-        L = problem.client_lipschitz
-    else:
-        L = problem.curvature_at(at)[1]
+    bounded = at is None or problem.loss.curvature is not None
+    L = problem.client_lipschitz if bounded or at is None else problem.curvature_at(at)[1]
     check_lipschitz(float(problem.weights @ L), problem.regulariser)
     return Bounds.of(L, problem.weights, problem.strong_convexity, tau, problem.d)
 

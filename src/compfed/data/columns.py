@@ -97,7 +97,7 @@ def check_column_names(what: str, names: Iterable[Hashable]) -> None:
             first = seen[bare]
             same = type(first) is type(name) and first == name
             found = f"two columns {name!r}" if same else f"columns {first!r} and {name!r}, which read as one name"
-            raise InputError(f"{what} has {found}; which one is meant cannot be told. Rename or drop one of them.")
+            raise InputError(f"{what} has {found}; which one is meant is not clear. Rename or drop one of them.")
         seen[bare] = name
 
 

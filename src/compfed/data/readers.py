@@ -111,7 +111,9 @@ def from_files(
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if site is not None and not isinstance(site, str):
-        raise InputError(f"site={site!r} is no name of a column; name the one that says at which site a row lives.")
+        raise InputError(
+            f"site={site!r} is not the name of a column; name the one that says at which site a row lives."
+        )
     if site == "":
         raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
     if format is not None:
@@ -315,7 +317,7 @@ def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
     given = _as_list(paths)
     for path in given:
         if not isinstance(path, (str, Path)):
-            raise InputError(f"{path!r} is no path; give the name of a file or of a folder, or a list of names.")
+            raise InputError(f"{path!r} is not a path; give the name of a file or of a folder, or a list of names.")
     for path in map(Path, given):
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if _ending(p, endings))
@@ -363,7 +365,9 @@ def _names(names: Names) -> list[str]:
     found = _as_list(names)
     for name in found:
         if not isinstance(name, str):
-            raise InputError(f"{name!r} is no name of a column; give its name as in the header, or a list of names.")
+            raise InputError(
+                f"{name!r} is not the name of a column; give its name as in the header, or a list of names."
+            )
     return found
 
 
@@ -526,7 +530,7 @@ def _check_fields_per_line(path: Path, options: Options) -> None:
                 raise InputError(
                     f"{path.name}: line {number} has {len(fields)} field(s), {'the header' if header else 'the first line'} "
                     f"{len(first)} ({', '.join(first[:8])}{', ...' if len(first) > 8 else ''}): which column each value belongs "
-                    f"to cannot be told. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
+                    f"to is not clear. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
                 )
     except (csv.Error, UnicodeError, OSError):  # pandas reads more than this does, and reports its own errors
         return

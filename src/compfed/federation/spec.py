@@ -1,9 +1,6 @@
-"""How a site is asked to look at its rows: with which loss, in which coordinates, and which of them count.
+"""Specifications that queries hold: how a site evaluates its rows, and one run of an algorithm.
 
-A view is made by the server from sums; it holds no row. Sites keep the views and jobs they were told of, so that each
-travels once.
-
-A problem as the server knows it: everything but the rows.
+The server makes them from sums; they hold no row. Sites keep the ones they have received, so that each travels once.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class FeatureScaling:
 
 @dataclass(frozen=True, eq=False)
 class ObjectiveSpec:
-    """f_i as the server wants it: this loss, of these rows, in this frame."""
+    """How a site evaluates f_i: the loss, the scaling of its features, the classes of its labels, and which rows count."""
 
     sent_once: ClassVar[bool] = True
 

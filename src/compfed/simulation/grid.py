@@ -134,7 +134,7 @@ def _check_over(over: object) -> dict[str, list[Any]]:
     checked: dict[str, list[Any]] = {}
     for name, values in (over or {}).items():
         if not isinstance(name, str):
-            raise InputError(f"grid over {name!r}: it is no name of a number, such as 'eta' or 'seed'.")
+            raise InputError(f"grid over {name!r}: it is not the name of a number, such as 'eta' or 'seed'.")
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             raise InputError(f"grid over {name!r}: give a list of values; got {values!r}.")
         checked[name] = list(values)

@@ -3,7 +3,7 @@ r"""AblatedProx: Algorithm 1 with another parameter in the local prox. Why line 
     zhat+ = zhat - eta (grad f_i(z) + c),   z+ = prox_{rule g}(zhat+)
 
 The paper's parameter after t local steps is t eta, because zhat then carries t steps of length eta. The rules here are
-"eta", "eta-tilde" (eta~ = eta eta_g tau) and "none" (z+ = zhat+). With any of them the minimiser is no fixed point,
+"eta", "eta-tilde" (eta~ = eta eta_g tau) and "none" (z+ = zhat+). With any of them the minimiser is not a fixed point,
 unless g is an indicator, whose prox does not depend on its parameter. Everything else is Algorithm 1, with the upload
 p - eta S; `DecoupledProx` names the symbols.
 

@@ -71,7 +71,9 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     found = [find_method(m) if isinstance(m, str) else m for m in methods]
     for cls in found:
         if not is_solver(cls) and not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
-            raise InputError(f"methods: {cls!r} is no algorithm; give names, or classes with a rule for their steps.")
+            raise InputError(
+                f"methods: {cls!r} is not an algorithm; give names, or classes with a rule for their steps."
+            )
     names = [cls.__name__ for cls in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None or not found:

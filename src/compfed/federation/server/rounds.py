@@ -1,14 +1,8 @@
-"""The server loop: who takes part, what they are asked, the mean of their answers, the server's step.
+"""Rounds of a local-update algorithm over a federation: the server's half, and rounds until a certificate holds.
 
-This is the round written plainly. Over sites in this process it is the `reference` engine; over a network it is the real
-federation. `engines.simulator` has the same round for XLA.
-
-Rounds until a certificate: models run side by side over a federation, looked at every few rounds.
-
-A federation whose rounds are compiled brings its own runner (`engines.simulated_federation`); every other one is spoken to message
-by message, here. Both give the same segments and count the same messages.
-
-An algorithm as it will run on a problem, or one clear error before the first round. Reads no row.
+`ServerLoop` runs one round after another by messages. Over sites in this process it is `simulation.run_plain`; over a network it
+is the real federation. `Order` and `Runner` run models side by side, evaluated every few rounds. A federation whose rounds
+are compiled brings its own runner (`simulation.federation`); both count the same messages.
 """
 
 from __future__ import annotations
@@ -59,7 +53,7 @@ class NotFinite(ArithmeticError):
 
 
 class ServerLoop:
-    """The server's half of one job: its state, and the rounds done.
+    """The server's half of one run: its state, and the rounds done.
 
     `checkpoint` is called with the state after every round, before the next message leaves: a server that is killed goes
     on from there with `restore`.
@@ -85,7 +79,7 @@ class ServerLoop:
             self.state, _ = run_spec.algorithm.init(jnp.asarray(run_spec.x0))
 
     def restore(self, saved: State) -> None:
-        """Go on after the rounds of a checkpoint."""
+        """Continue after the rounds of a checkpoint."""
         with precision(self.spec.dtype):
             leaves = [jnp.asarray(leaf) for leaf in saved.server]
             self.state = jax.tree.unflatten(jax.tree.structure(self.state), leaves)
@@ -97,7 +91,7 @@ class ServerLoop:
             return np.asarray(_solution(self.run_spec.algorithm, self.run_spec.regulariser, self.state))
 
     def chosen(self, r: int) -> list[int]:
-        """Who takes part in round r, in the order of the sites."""
+        """The participants of round r, in the order of the sites."""
         with precision(self.spec.dtype):
             numbers = jnp.asarray(self.spec.numbers)
             who = participants(
@@ -135,13 +129,13 @@ class ServerLoop:
             return named(_broadcast(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
 
 
-CHECK = 10  # rounds between two looks at the certificate
-_numbers = itertools.count()  # of the jobs of this process
+CHECK = 10  # rounds between two evaluations of the certificate
+_numbers = itertools.count()  # of the runs of this process
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to run: the tasks share their view, the algorithm and the start, and differ in their regularisers."""
+    """Models to run: they share objective, algorithm and start, and differ in their regularisers."""
 
     specs: Sequence[FederatedProblem]
     algorithm: Algorithm
@@ -150,7 +144,7 @@ class Order:
     step: float  # of that mapping
     seed: int = 0
     progress: Progress | None = None
-    numbers: Iterator[int] = _numbers  # of the jobs
+    numbers: Iterator[int] = _numbers  # of the runs
 
     @property
     def objective(self):
@@ -176,27 +170,27 @@ class Order:
 
 
 class Segment(NamedTuple):
-    """One model after some rounds: everything recorded so far, and what the sites say of it now."""
+    """One model after some rounds: its trace so far, and f at the model."""
 
     trace: Trace
-    at: Evaluation | None  # None if the model blew up
+    at: Evaluation | None  # None if the model diverged
 
 
 class Runner(Protocol):
     def advance(self, rounds: int) -> Program[list[Segment]]:
-        """So many rounds more for every model; each stops by itself when its certificate holds."""
+        """Run so many more rounds for every model; each stops when its certificate holds."""
         ...
 
 
 def runner(federation: Federation, order: Order) -> Runner:
-    """Who runs the rounds over this federation. One that can be resumed numbers its own jobs, from 0 in every process."""
+    """The runner of a federation. One that can be resumed numbers its own runs, from 0 in every process."""
     order = replace(order, numbers=getattr(federation, "numbers", order.numbers))
     own = getattr(federation, "runner", None)
     return own(order) if own is not None else ByMessages(order)
 
 
 def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Request:
-    """Value and gradient at the models in X; in the last look, the curvature too where the step depends on it."""
+    """Value and gradient at the models in X; in the last one, the curvature too where the step depends on it."""
     queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
         queries += (Lipschitz(spec.objective, X[0]),)
@@ -213,7 +207,7 @@ def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, 
 
 
 class ByMessages:
-    """Round by round, over any federation. A look travels with the message that opens the next round."""
+    """Rounds by messages, over any federation. An evaluation travels with the message that opens the next round."""
 
     def __init__(self, order: Order):
         self.order = order
