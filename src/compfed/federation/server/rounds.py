@@ -20,10 +20,10 @@ import numpy as np
 
 from compfed._utils.compilation import jit
 from compfed._utils.precision import precision
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.contract import check_contract
 from compfed.algorithms.costs import largest_prox_step
-from compfed.algorithms.round import message_shapes
+from compfed.algorithms.round import run_round
 from compfed.errors import InputError, RunWarning
 from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
@@ -32,7 +32,7 @@ from compfed.federation.server.program import Federation, Program, Request, Sums
 from compfed.federation.spec import FederatedProblem, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
-from compfed.regularisers import largest_step
+from compfed.regularisers import Regulariser, largest_step
 from compfed.sampling import Scheme, inclusion_probabilities, mean_weights, participants, run_key, scheme_in_use
 from compfed.trace import State, Trace
 
@@ -73,7 +73,6 @@ class ServerLoop:
         proportional = self.scheme == "proportional"
         self.probabilities = inclusion_probabilities(spec.weights, self.participants) if proportional else None
         self.checkpoint = checkpoint
-        self.shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
         self.r = 0  # rounds done
         with precision(spec.dtype):
             self.state, _ = run_spec.algorithm.init(jnp.asarray(run_spec.x0))
@@ -106,27 +105,61 @@ class ServerLoop:
         who = list(range(spec.n)) if everyone else self.chosen(r)
         weights, weight = mean_weights(self.scheme, self.probabilities, spec.weights, who)
         sites = None if everyone else tuple(who)
-        others: Sums = []
-        for k, _ in enumerate(a.exchanges):
-            query = LocalUpdate(self.run_spec, r, k, self._message(k))
+        stages: Any = _CompiledStages(a, r, spec.dtype)  # all that the server's half of a round uses of an algorithm
+        messages = run_round(stages, g, self.state, finish=not everyone)
+        reply, others = None, list[tuple[Any, ...]]()
+        for k in itertools.count():
+            try:
+                exchange, d = messages.send(reply)
+            except StopIteration as end:
+                self.state = end.value
+                break
+            if exchange is None:  # where all take part, the broadcast of the next round has the result
+                reply = yield from _finish(FinishRound(self.run_spec, r, named(d)), sites)
+                continue
+            query = LocalUpdate(self.run_spec, r, k, named(d))
             (summed,), *more = yield [Request((query,), sites, weights), *(beside if k == 0 else ())]
             others += more
             if summed.not_finite:
                 raise NotFinite(r + 1, f", client {summed.not_finite[0]!r}, stage client_update")
             with precision(spec.dtype):
-                self.state = _server_update(a, g, self.state, summed.u, jnp.asarray(weight, spec.dtype), k)
-                if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(self.state)):
-                    raise NotFinite(r + 1, ", stage server_update")
-        if a.finishes_rounds() and not everyone:  # else the broadcast of the next round has the result
-            yield [Request((FinishRound(self.run_spec, r, self._message(0)),), sites)]
+                reply = summed.u, jnp.asarray(weight, spec.dtype)
         self.r += 1
         if self.checkpoint is not None:
             self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)], []))
         return others
 
-    def _message(self, k: int) -> dict[str, np.ndarray]:
-        with precision(self.spec.dtype):
-            return named(_broadcast(self.run_spec.algorithm, self.run_spec.regulariser, self.state, k))
+
+def _finish(query: FinishRound, sites: tuple[int, ...] | None) -> Program[None]:
+    """Send the result of a round to its participants."""
+    yield [Request((query,), sites)]
+
+
+class _CompiledStages:
+    """The server's stages of an algorithm in one round: each compiled on its own, and checked to be finite."""
+
+    def __init__(self, algorithm: Algorithm, r: int, dtype: np.dtype):
+        self.algorithm, self.r, self.dtype = algorithm, r, dtype
+        self.exchanges = [_CompiledExchange(self, k) for k in range(len(algorithm.exchanges))]
+
+    def finishes_rounds(self) -> bool:
+        return self.algorithm.finishes_rounds()
+
+
+class _CompiledExchange:
+    def __init__(self, stages: _CompiledStages, k: int):
+        self.stages, self.k = stages, k
+
+    def broadcast(self, g: Regulariser, s: PyTree) -> PyTree:
+        with precision(self.stages.dtype):
+            return _broadcast(self.stages.algorithm, g, s, self.k)
+
+    def server_update(self, g: Regulariser, s: PyTree, mean: PyTree, weight: jax.Array) -> PyTree:
+        with precision(self.stages.dtype):
+            state = _server_update(self.stages.algorithm, g, s, mean, weight, self.k)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state)):
+            raise NotFinite(self.stages.r + 1, ", stage server_update")
+        return state
 
 
 CHECK = 10  # rounds between two evaluations of the certificate
