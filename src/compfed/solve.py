@@ -23,7 +23,7 @@ from compfed.federation.spec import FederatedProblem
 from compfed.losses import Loss
 from compfed.monitor import Progress
 from compfed.problem.evaluation import gradients
-from compfed.problem.local_dataset import PaddedDataset
+from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser

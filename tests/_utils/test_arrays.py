@@ -33,7 +33,7 @@ def test_a_cpu_device_takes_it_over_as_it_is():
 def test_the_rows_of_a_problem_are_such_arrays(monkeypatch):
     made = []
     monkeypatch.setattr(
-        "compfed.problem.local_dataset.empty_aligned", lambda *how: made.append(empty_aligned(*how)) or made[-1]
+        "compfed.problem.padded_dataset.empty_aligned", lambda *how: made.append(empty_aligned(*how)) or made[-1]
     )
     store = cf.Problem(cf.losses.Squared(), cf.regularisers.L1(0.1), cf.data.synthetic(clients=2, samples=9)).dataset
     held = {array.ctypes.data for array in made}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.problem.local_dataset import _buckets, pad_sites
+from compfed.problem.padded_dataset import _buckets, pad_sites
 
 
 @pytest.mark.parametrize("nbytes", [2**25, 700, 100], ids=["one block", "several", "a site each"])

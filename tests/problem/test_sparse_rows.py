@@ -13,7 +13,7 @@ from compfed.federation.site.site import scaled_rows
 from compfed.federation.spec import FeatureScaling
 from compfed.losses import lipschitz as curvature
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
-from compfed.problem.local_dataset import SparseRows, sparse_moments
+from compfed.problem.padded_dataset import SparseRows, sparse_moments
 
 N, D = 40, 13
 

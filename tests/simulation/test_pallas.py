@@ -13,8 +13,8 @@ import compfed as cf
 from compfed.algorithms import default_steps
 from compfed.simulation.pallas import choice, kernels
 from compfed.simulation.pallas.kernels import gradients
+from compfed.simulation.pallas.layout import for_kernels
 from compfed.simulation.pallas.lowering import NoKernel, lowered
-from compfed.simulation.pallas.padding import for_kernels
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two

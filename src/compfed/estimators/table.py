@@ -25,7 +25,7 @@ from compfed.data.columns import (
 )
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
-from compfed.problem.local_dataset import DENSE_BYTES
+from compfed.problem.padded_dataset import DENSE_BYTES
 from compfed.simulation.federation import Simulated
 from compfed.splits import Masks, RowSubset
 

@@ -9,7 +9,7 @@ from jax import Array
 from compfed._utils.compilation import jit
 from compfed.losses import Loss
 from compfed.losses.lipschitz import largest_hessian_eigenvalue
-from compfed.problem.local_dataset import PaddedDataset, rows_from
+from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 
 PREDICTIONS = 2**18  # computed at a time on a CPU: so many stay in its cache

@@ -19,7 +19,7 @@ from compfed.errors import InputError
 from compfed.losses import Loss
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
 from compfed.problem.evaluation import client_gradients, curvatures, gradients, objectives_and_mappings
-from compfed.problem.local_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
+from compfed.problem.padded_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
 from compfed.problem_spec import (
     ProblemSpec,
     check_lipschitz,

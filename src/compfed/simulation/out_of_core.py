@@ -23,7 +23,7 @@ from compfed._utils.validation import check_callable, check_int
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.errors import Divergence, InputError
 from compfed.monitor import Monitor, Progress, RunOptions
-from compfed.problem.local_dataset import PaddedDataset
+from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import LazyProblem, Problem
 from compfed.sampling import (
     InclusionProbabilities,

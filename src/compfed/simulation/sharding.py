@@ -25,7 +25,7 @@ from compfed._utils.precision import precision
 from compfed._utils.validation import check_int
 from compfed.errors import InputError
 from compfed.monitor import Monitor, Progress, RunOptions, first_state
-from compfed.problem.local_dataset import PaddedDataset
+from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.simulation.evaluation import evaluate_models
 from compfed.simulation.simulate import Evaluate, Pace, drive, finish, parameters, program_options, rows_of

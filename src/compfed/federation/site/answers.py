@@ -22,7 +22,7 @@ from compfed.federation.queries import (
     lipschitz_bin,
 )
 from compfed.losses.base import ignore_overflow
-from compfed.problem.local_dataset import LocalDataset, sparse_moments
+from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:

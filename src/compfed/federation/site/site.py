@@ -25,8 +25,8 @@ from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import ignore_overflow
-from compfed.problem.local_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
 from compfed.splits import RowSubset
 

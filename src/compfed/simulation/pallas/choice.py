@@ -14,8 +14,8 @@ from compfed.errors import InputError
 from compfed.losses.base import OneOutput
 from compfed.problem.problem import Problem
 from compfed.simulation.pallas.kernels import ON_CHIP, ClientRows, gradients, rounds_fetching_rows, rounds_of_clients
+from compfed.simulation.pallas.layout import Flat, for_kernels, power
 from compfed.simulation.pallas.lowering import NoKernel
-from compfed.simulation.pallas.padding import Flat, for_kernels, power
 
 Kind = Literal["whole round", "one pass", "rows fetched"]
 Storage = Literal["float32", "bfloat16"]

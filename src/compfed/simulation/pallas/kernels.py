@@ -24,8 +24,8 @@ from jax.extend import core
 from compfed._utils.text import shapes_shown
 from compfed.problem.local_loss import FullGradient
 from compfed.sampling import sample_rows
+from compfed.simulation.pallas.layout import Flat, power
 from compfed.simulation.pallas.lowering import NoKernel, Numbered, Rules, jaxprs_within, lowered, run, traced
-from compfed.simulation.pallas.padding import Flat, power
 
 ON_CHIP = 32_768  # numbers of a client's rows that a program can hold in registers
 BLOCK = 4096  # numbers of a block of fetched rows

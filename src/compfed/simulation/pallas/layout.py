@@ -13,7 +13,7 @@ from jax import Array
 from compfed._utils.array_namespace import cast_like
 from compfed._utils.text import shapes_shown
 from compfed.algorithms.base import PyTree
-from compfed.problem.local_dataset import PaddedDataset
+from compfed.problem.padded_dataset import PaddedDataset
 from compfed.prox import group_shrinkage, soft_threshold
 from compfed.regularisers import GroupL2, Regulariser, SparseGroup
 
