@@ -1,7 +1,7 @@
 """The problem min_x sum_i p_i f_i(x) + g(x) with its rows in this process.
 
 problem.py        Problem and LazyProblem
-local_dataset.py  rows as computations take them: padded for the device (`pad_sites`), of one site, sparse
+padded_dataset.py rows as computations take them: padded for the device (`pad_sites`), of one site, sparse
 local_loss.py     f_i as an algorithm sees it
 evaluation.py     F, its gradient and the gradient mapping, compiled
 """
