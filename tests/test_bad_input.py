@@ -366,7 +366,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "grid of no algorithm": (lambda: any_.grid(problem(), None, 1, {"eta": [0.1]}), "must be an instance.*got None"),
     "grid over a name alone": (lambda: any_.grid(problem(), ALGORITHM, 1, "eta"), "over='eta' must map names to lists"),
-    "grid over a number": (lambda: any_.grid(problem(), ALGORITHM, 1, {3: [1.0]}), "grid over 3: it is no name"),
+    "grid over a number": (lambda: any_.grid(problem(), ALGORITHM, 1, {3: [1.0]}), "grid over 3: it is not the name"),
     "grid over values of two shapes": (
         lambda: any_.grid(problem(), ALGORITHM, 1, {"lam": [0.1, np.full(4, 0.1)]}),
         "grid over 'lam': its values differ in shape",

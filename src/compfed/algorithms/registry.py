@@ -79,8 +79,8 @@ def register(cls: A) -> A:
     Examples
     --------
     >>> import compfed as cf
-    >>> class Mine(cf.algorithms.Algorithm): ...
-    >>> cf.register(Mine) is Mine
+    >>> class Mine(cf.algorithms.Algorithm): ...  # doctest: +SKIP
+    >>> cf.register(Mine) is Mine  # doctest: +SKIP
     True
     >>> cf.algorithms.find("mine") is Mine
     True
