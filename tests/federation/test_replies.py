@@ -390,7 +390,7 @@ def test_the_replies_of_every_algorithm_are_checked_by_shape(name):
         width=D,
     )
     loop = ServerLoop(run_spec, spec)
-    query = LocalUpdate(run_spec, 0, 0, loop._message(0))
+    query: Any = next(loop.round())[0].queries[0]  # pyright: ignore[reportIndexIssue]  # its first request
     (reply,) = sites_of(rows, QueryLimits())[0].reply([query])
     assert not isinstance(reply, Refusal), reply
     assert fault([query], (reply,)) is None

@@ -82,7 +82,7 @@ def register(cls: A) -> A:
     >>> class Mine(cf.algorithms.Algorithm): ...  # doctest: +SKIP
     >>> cf.register(Mine) is Mine  # doctest: +SKIP
     True
-    >>> cf.algorithms.find("mine") is Mine
+    >>> cf.algorithms.find("mine") is Mine  # doctest: +SKIP
     True
     """
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
