@@ -554,7 +554,7 @@ def test_control_characters_of_a_site_reach_no_screen_and_no_file(where, paths, 
         assert str(problem.value).startswith("site '1'")
 
 
-# --- patience ---
+# --- waiting and resending ---
 
 
 def test_a_failing_site_is_asked_again(problem, tmp_path):

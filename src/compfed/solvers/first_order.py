@@ -65,7 +65,7 @@ def solve_by_rounds(
     done = spent = 0  # rounds in all, and with steps that were given up
     run = runner(federation, Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress))
     while True:
-        allowed = min(steps.patience(done), search.max_rounds - done)
+        allowed = min(steps.rounds_to_check(done), search.max_rounds - done)
         (segment,) = yield from run.advance(allowed)
         before, done = done, spent + int(segment.trace["round"][-1])
         certificate = _certificate(spec, search, start, segment)
@@ -203,7 +203,7 @@ class StepBacktracking:
             algorithm = method.from_bounds(bounds, 0.5**halvings)  # pyright: ignore[reportCallIssue]  # an Algorithm
         return cls(spec, search, bounds, halvings, algorithm)  # pyright: ignore[reportArgumentType]  # an Algorithm
 
-    def patience(self, done: int) -> int:
+    def rounds_to_check(self, done: int) -> int:
         """Rounds until the next check of the step: few, at first, where the curvature changes with the model."""
         return SEGMENT if self.spec.loss.curvature is not None or done >= SEGMENT else SEGMENT // 10
 

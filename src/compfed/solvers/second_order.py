@@ -34,7 +34,7 @@ from compfed.solvers.search import (
 )
 from compfed.trace import Trace
 
-PATIENCE = 40  # evaluations without progress, before a search stops
+MAX_IDLE = 40  # evaluations without progress, before a search stops
 NO_MINIMISER = (
     "the loss is all but zero and the coefficients still grow: the classes are perfectly separable, and without a "
     "penalty there is no best model. Give a larger alpha"
@@ -162,11 +162,11 @@ class _History:
                 return Stop(False, NO_MINIMISER)
             moved = self.rows[0]["gradient_mapping"] > rounding
             return Stop(False, OUT_OF_REACH) if too_fine and moved else Stop(True)
-        if self.slow > PATIENCE and too_fine:  # the tolerance is below the rounding errors: it could go on for ever
+        if self.slow > MAX_IDLE and too_fine:  # the tolerance is below the rounding errors: it could go on for ever
             return Stop(False, OUT_OF_REACH)
         if self.messages >= self.search.max_rounds:
             return Stop(False, f"stopped at max_rounds={self.search.max_rounds}")
-        return Stop(False, f"{PATIENCE} evaluations brought nothing") if self.idle > PATIENCE else None
+        return Stop(False, f"{MAX_IDLE} evaluations brought nothing") if self.idle > MAX_IDLE else None
 
     def stop_at_convergence(self, at: Evaluation, step: np.ndarray) -> Stop | None:
         """Stop at a point whose certificate holds, unless the model still grows; None to try one more step.
