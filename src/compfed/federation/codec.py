@@ -469,10 +469,12 @@ def payload(value: object, cached: set[str]) -> int:
 
     Numbers and arrays count; names, labels of a message and its framing do not.
     """
-    if isinstance(value, (np.ndarray, jax.Array)):
-        return value.nbytes
+    if value is None or isinstance(value, (str, int)):
+        return 0
     if isinstance(value, float):
         return 8
+    if isinstance(value, (np.ndarray, jax.Array)):
+        return value.nbytes
     if getattr(value, "sent_once", False):
         if (name := digest(value)) in cached:
             return 0

@@ -144,22 +144,19 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
         return None
     rows = np.array([reply.weight for reply in replies])
     w = rows if weights is None else np.where(rows > 0, weights, 0.0)
-    if (
-        exponent := int(np.frexp(w.max())[1])
-    ) > 100:  # only ratios of weights count, and the product of large ones overflows
+    exponent = int(np.frexp(w.max())[1])
+    if exponent > 100:  # only ratios of weights count, and the product of large ones overflows
         w = np.ldexp(w, -exponent)
-
-    def summed(high: Sequence[np.ndarray], low: Sequence[np.ndarray]) -> Pair:
-        result = np.zeros_like(high[0]), np.zeros_like(high[0])
-        for weight, a, b in zip(w, high, low, strict=True):
-            factor = np.full_like(a, weight)
-            result = add(result, multiply((factor, np.zeros_like(a)), (a, b)))
-        return result
-
-    _, mean, mean_low, square, square_low = zip(*replies, strict=True)
-    one = [np.ones(1)] * len(replies)
-    weight = summed(one, [np.zeros(1)] * len(replies))
-    return MomentsSum(weight, summed(mean, mean_low), summed(square, square_low))
+    d = replies[0].mean.size
+    one, zero = np.ones(1), np.zeros(1)
+    high = np.stack([np.concatenate([one, reply.mean, reply.square]) for reply in replies])
+    low = np.stack([np.concatenate([zero, reply.mean_low, reply.square_low]) for reply in replies])
+    highs, lows = multiply((np.broadcast_to(w[:, None], high.shape), np.zeros_like(high)), (high, low))
+    total = highs[0], lows[0]
+    for term in zip(highs[1:], lows[1:], strict=True):
+        total = add(total, term)
+    weight, mean, square = zip(*(np.split(part, [1, 1 + d]) for part in total), strict=True)
+    return MomentsSum(weight, mean, square)
 
 
 def _updates(

@@ -112,19 +112,19 @@ class Site:
 
     def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         """The replies to one message. A refusal is a reply too; it does not affect the other queries."""
-        answers, size = [], 0
-        most = None if self.limits is None else self.limits.max_reply_bytes
+        replies, size = list[Any](), 0
         for query in queries:
-            if most is not None and size > most:
-                answers.append(
-                    Refusal(f"site {self.name!r}: the reply to one message has at most {most} bytes (max_reply_bytes).")
-                )
-                continue
-            answers.append(self._answered(query))
-            size += payload(answers[-1], set())
+            if self.limits is None:
+                replies.append(self._answered(query))
+            elif size > (most := self.limits.max_reply_bytes):
+                reason = f"site {self.name!r}: the reply to one message has at most {most} bytes (max_reply_bytes)."
+                replies.append(Refusal(reason))
+            else:
+                replies.append(self._answered(query))
+                size += payload(replies[-1], set())
         _make_room(self._views, self.room)
         _make_room(self._arrays, self.room)
-        return tuple(answers)
+        return tuple(replies)
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
