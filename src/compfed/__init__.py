@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from compfed.solve import PooledSolution as PooledSolution
     from compfed.solve import solve_federated as solve_federated
     from compfed.solve import solve_pooled as solve_pooled
-    from compfed.solvers.search import FederatedSolution as FederatedSolution
+    from compfed.solvers.base import FederatedSolution as FederatedSolution
     from compfed.studies.compare_methods import compare_methods as compare_methods
     from compfed.studies.compare_sites import compare_local_federated as compare_local_federated
     from compfed.trace import Trace as Trace
@@ -57,7 +57,7 @@ _NAMES = {
     "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
     "solve": "PooledSolution solve_federated solve_pooled",
-    "solvers.search": "FederatedSolution",
+    "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",
     "studies.compare_sites": "compare_local_federated",
     "trace": "Trace",

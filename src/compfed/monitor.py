@@ -23,6 +23,7 @@ from compfed.algorithms.costs import CumulativeCost
 from compfed.errors import Divergence, InputError
 from compfed.problem_spec import ProblemSpec
 from compfed.sampling import Scheme
+from compfed.stopping import has_converged
 from compfed.trace import COLUMNS, State, Trace
 
 Columns = Mapping[str, np.ndarray]
@@ -76,11 +77,6 @@ def first_state(run: RunOptions) -> tuple[Any, Any]:
         jax.tree.unflatten(jax.tree.structure(server), saved.server),
         jax.tree.unflatten(jax.tree.structure(clients), saved.clients),
     )
-
-
-def has_converged(gradient_mapping: Any, tol: Any) -> Any:
-    """The stopping rule, for numbers and for traced arrays."""
-    return gradient_mapping <= tol
 
 
 class Monitor:

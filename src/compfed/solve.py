@@ -31,7 +31,7 @@ from compfed.simulation.federation import Simulated
 from compfed.simulation.options import check_tol
 from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import evaluate_start, is_second_order, solve
-from compfed.solvers.search import FederatedSolution, Method, SearchOptions, SecondOrder, Start
+from compfed.solvers.base import FederatedSolution, Method, SearchOptions, SecondOrder, Start
 
 
 def solve_federated(

@@ -21,7 +21,7 @@ from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network.server import run_log
 from compfed.network.server.run_log import Display, RunLog, happening, site_table
-from compfed.solvers.search import Certificate
+from compfed.stopping import Certificate
 
 SITES = ("north", "south")
 FACTS = {"queries": {"Moments": 1}, "bytes_down": 2500, "bytes_up": 1500, "sha256_up": "0"}

@@ -20,7 +20,7 @@ from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
-from compfed.solvers.second_order import NO_MINIMISER
+from compfed.stopping import NO_MINIMISER
 
 SMALL = logistic()
 FIRST_ORDER = (AcceleratedDecoupledProx, FISTA)

@@ -22,9 +22,9 @@ from compfed.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.simulation.federation import Simulated
 from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import evaluate_start, solve
+from compfed.solvers.base import SOLVERS, FederatedSolution, SearchOptions, Start
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
-from compfed.solvers.search import SOLVERS, FederatedSolution, SearchOptions, Start
 from compfed.solvers.second_order import solve_by_trials
 
 SMOOTH = quadratics(g=Zero())

@@ -14,7 +14,7 @@ from compfed.errors import InputError
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
-    from compfed.solvers.search import Certificate
+    from compfed.stopping import Certificate
 
 
 def add(commands: Commands) -> None:

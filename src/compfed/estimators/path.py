@@ -14,7 +14,7 @@ from compfed.estimators.programs.path import AlphaGrid, solve_path, warn_if_not_
 from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, warn_of_one_site
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
-from compfed.solvers.search import FederatedSolution
+from compfed.solvers.base import FederatedSolution
 
 
 @dataclass(frozen=True)

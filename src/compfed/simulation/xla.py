@@ -21,7 +21,6 @@ from compfed._utils.compilation import jit
 from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.losses import Loss
-from compfed.monitor import has_converged
 from compfed.problem.evaluation import objectives_and_mappings
 from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
 from compfed.problem.padded_dataset import PaddedDataset, rows_from
@@ -31,6 +30,7 @@ from compfed.simulation.evaluation import own_columns
 from compfed.simulation.pallas.choice import Kernel
 from compfed.simulation.pallas.kernels import ClientRows, OnePass, rounds_fetching_rows, rounds_of_clients
 from compfed.simulation.pallas.layout import Bucket, Flat, for_kernels, in_buckets, in_one_piece, narrowed, widened
+from compfed.stopping import has_converged
 
 Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, PyTree, PyTree], dict[str, Array]]
 ClientUpdate = Callable[[LocalLoss, PyTree, Array], tuple[PyTree, PyTree, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)

@@ -19,12 +19,8 @@ from compfed.federation.spec import FederatedProblem
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
-from compfed.solvers.first_order import faster_method, solve_by_rounds
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
-from compfed.solvers.search import (
+from compfed.solvers.base import (
     FIRST_ORDER,
-    OUT_OF_REACH,
     SOLVERS,
     FederatedSolution,
     Method,
@@ -33,7 +29,11 @@ from compfed.solvers.search import (
     Start,
     find_method,
 )
+from compfed.solvers.first_order import faster_method, solve_by_rounds
+from compfed.solvers.prox_bfgs import ProximalBFGS
+from compfed.solvers.prox_newton import ProximalNewton
 from compfed.solvers.second_order import solve_by_trials
+from compfed.stopping import OUT_OF_REACH
 
 
 def solve(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import reduce
 
 from compfed._utils.records import has_leaf, with_leaf
@@ -17,34 +16,13 @@ from compfed.federation.server.evaluation import Evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.rounds import CHECK, Order, Segment, runner
 from compfed.federation.spec import FederatedProblem
-from compfed.solvers.search import (
-    FIRST_ORDER,
-    Certificate,
-    FederatedSolution,
-    SearchOptions,
-    Start,
-    find_method,
-    rounding_error,
-    rounding_level,
-)
+from compfed.solvers.base import FIRST_ORDER, FederatedSolution, SearchOptions, Start, find_method
+from compfed.stopping import Certificate, Status, has_converged, has_stalled, rounding_error, rounding_level
 from compfed.trace import Trace
 
 SEGMENT = 500  # rounds between two checks of the step
 SHARED_ROUNDS = 3000  # rounds side by side, before the models that have not converged go on alone
 HALVINGS = 12  # of the step, before giving up: a factor of 4096
-
-
-class Status(Enum):
-    """The status of a run after a segment of rounds."""
-
-    CONVERGED = "the certificate holds"
-    RUNNING = "the objective falls"
-    STALLED = "rounds brought the objective no lower"
-    DIVERGED = "the model diverged"
-
-    @property
-    def failed(self) -> bool:
-        return self in (Status.STALLED, Status.DIVERGED)
 
 
 def solve_by_rounds(
@@ -135,7 +113,7 @@ def _certificate(spec: FederatedProblem, search: SearchOptions, start: Start, se
     """The certificate of the last model of a segment."""
     norm, at = float(segment.trace["gradient_mapping"][-1]), segment.at
     L = 1.0 / start.certificate_step(spec)
-    rounding = 0.0 if at is None else rounding_error(spec, segment.trace.x, L, at.terms)
+    rounding = 0.0 if at is None else rounding_error(spec.sizes, segment.trace.x, L, at.terms)
     return Certificate(norm, start.scale, search.tol, rounding=rounding, convex=spec.convex)
 
 
@@ -146,23 +124,16 @@ def _status(segment: Segment, allowed: int, done: int, certificate: Certificate)
     # a run that stopped without a round has converged, even where the certificate misses the tolerance by the last bit
     if certificate.holds or done == 0:
         return Status.CONVERGED
-    return Status.STALLED if _stalled(segment.trace, allowed) else Status.RUNNING
+    return Status.STALLED if has_stalled(segment.trace, allowed // CHECK + 1) else Status.RUNNING
 
 
 def _at_rounding_level(segment: Segment, L: float) -> bool:
     """Whether the gradient mapping is zero to rounding."""
     if segment.at is None:
         return False
-    return bool(segment.trace["gradient_mapping"][-1] <= rounding_level(segment.trace.x, L, segment.at.terms))
-
-
-def _stalled(trace: Trace, rounds: int) -> bool:
-    """Whether the last `rounds` rounds brought neither a lower objective nor a smaller gradient mapping."""
-    rows = rounds // CHECK + 1
-    F, mapping = trace["objective"], trace["gradient_mapping"]
-    if len(F) <= rows:
-        return False
-    return bool(F[-1] >= F[-rows] - 1e-12 * abs(F[-1]) and mapping[-rows:].min() >= mapping[:-rows].min())
+    return bool(
+        has_converged(segment.trace["gradient_mapping"][-1], rounding_level(segment.trace.x, L, segment.at.terms))
+    )
 
 
 # --- step sizes ---

@@ -37,7 +37,7 @@ from compfed.simulation.options import check_sampling
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated, solve_pooled
 from compfed.solvers import auto
-from compfed.solvers.search import SOLVERS, Method, SecondOrder, find_method
+from compfed.solvers.base import SOLVERS, Method, SecondOrder, find_method
 from compfed.trace import Trace
 
 if TYPE_CHECKING:

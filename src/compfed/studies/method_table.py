@@ -21,8 +21,8 @@ from compfed.data import from_arrays
 from compfed.losses import Squared
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
+from compfed.solvers.base import SOLVERS, Method
 from compfed.solvers.prox_newton import ProximalNewton
-from compfed.solvers.search import SOLVERS, Method
 
 TAU = 5
 HEADER = (

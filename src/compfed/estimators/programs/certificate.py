@@ -35,7 +35,7 @@ from compfed.losses import Softmax
 from compfed.problem_spec import optimality_at
 from compfed.regularisers import ElasticNet, OnBlock
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
-from compfed.solvers.search import FederatedSolution, Start
+from compfed.solvers.base import FederatedSolution, Start
 
 
 def duality_gap(

@@ -25,7 +25,7 @@ from compfed.estimators.programs.path import AlphaGrid, solve_path
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.monitor import Progress
-from compfed.solvers.search import FederatedSolution
+from compfed.solvers.base import FederatedSolution
 from compfed.splits import RowSubset, cv_splits, training_rows
 
 

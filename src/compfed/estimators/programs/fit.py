@@ -25,8 +25,9 @@ from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
 from compfed.solvers.auto import evaluate_start, solve
-from compfed.solvers.search import Certificate, FederatedSolution, SearchOptions, Start
+from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import RowSubset, SiteFold
+from compfed.stopping import Certificate
 
 INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
 

@@ -16,8 +16,8 @@ from compfed.errors import InputError
 from compfed.estimators.programs.fit import PreparedProblem
 from compfed.federation.server.program import Federation, Program, gather
 from compfed.solvers.auto import is_second_order, solve
+from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.solvers.first_order import solve_all_by_rounds
-from compfed.solvers.search import FederatedSolution, SearchOptions, Start
 
 STRIDES = (8, 1)  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next block starts where these ended

@@ -1,4 +1,4 @@
-"""The search for a minimiser: its options, its start, the certificate that lets it stop, and its result."""
+"""What all solvers share: the options of a search for a minimiser, its start, and its solution."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from compfed.monitor import Progress
 from compfed.problem_spec import check_lipschitz
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
+from compfed.stopping import Certificate
 from compfed.trace import Trace
 
 SecondOrder = ProximalNewton | ProximalBFGS
@@ -25,10 +26,6 @@ SOLVERS: dict[str, type[SecondOrder]] = {"ProximalNewton": ProximalNewton, "Prox
 Method = type[Algorithm] | type[SecondOrder]
 
 FIRST_ORDER = "first-order"  # the faster one of the first-order methods
-OUT_OF_REACH = (
-    "rounding hides what is left: columns or labels are far larger than they vary, or columns nearly the same. Subtract "
-    "what they have in common, leave one of them out, or ask for less with a larger tol"
-)
 
 
 @dataclass(frozen=True)
@@ -83,92 +80,6 @@ class Start:
     def certificate_step(self, spec: FederatedProblem) -> float:
         """1 / sum_i p_i L_i, the step of the gradient mapping that certifies a model; refuses L that allow no step."""
         return 1.0 / check_lipschitz(self.L, spec.regulariser)
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """How far a model can be from stationary, from numbers at the model alone.
-
-    The gradient mapping of a model x is::
-
-        G(x) = L * (x - prox_{g / L}(x - grad f(x) / L)),    L = sum_i p_i L_i
-
-    It is zero exactly at a stationary point of f + g; of a convex problem that is a minimiser.
-
-    Attributes
-    ----------
-    gradient_mapping : float
-        The norm of G(x).
-    scale : float
-        What that norm is compared with: the norm of grad f at the start (for an estimator, at the null model).
-    tol : float
-        The tolerance that was asked for.
-    duality_gap : float or None
-        An upper bound on F(x) - F(x*), rounding included; None where no dual point is known.
-    minimiser_exists : bool
-        False where the objective falls for ever as the model grows.
-    unique : bool or None
-        Whether x* is the only minimiser; None where that is not known.
-    rounding : float
-        An estimate of how much of the gradient mapping rounding can hide.
-    convex : bool
-        False if the loss or the penalty is not known to be convex.
-
-    Examples
-    --------
-    >>> certificate = Certificate(gradient_mapping=2e-13, scale=0.5, tol=1e-12)
-    >>> certificate.relative, certificate.holds
-    (4e-13, True)
-    """
-
-    gradient_mapping: float
-    scale: float
-    tol: float
-    duality_gap: float | None = None
-    minimiser_exists: bool = True
-    unique: bool | None = None
-    rounding: float = 0.0
-    convex: bool = True
-
-    @property
-    def claim(self) -> str:
-        """What the certificate shows if it holds: "minimum", or "stationary point" without known convexity."""
-        return "minimum" if self.convex else "stationary point"
-
-    @property
-    def relative(self) -> float:
-        """The gradient mapping as a share of `scale`."""
-        if not (np.isfinite(self.gradient_mapping) and np.isfinite(self.scale)):
-            return float("nan")
-        return self.gradient_mapping / self.scale if self.scale > 0 else self.gradient_mapping
-
-    @property
-    def holds(self) -> bool:
-        """Whether the gradient mapping is at most tol * scale, a minimiser exists, and rounding hides no more than that."""
-        return self.relative <= self.tol and self.minimiser_exists and self.within_reach
-
-    @property
-    def within_reach(self) -> bool:
-        """Whether rounding errors are below tol * scale, so that the tolerance can be met at all."""
-        return bool(self.rounding <= self.tol * self.scale)
-
-
-def rounding_error(spec: FederatedProblem, x: np.ndarray, L: float, terms: float) -> float:
-    """An estimate of the rounding error in a gradient mapping.
-
-    The prediction of each row has an error of u L ||x||, of random sign; the sum of the gradient's terms has an error of u
-    times their size. u is the rounding of one number.
-    """
-    unit, rows = 0.5 * float(np.finfo(float).eps), float(np.sum(spec.sizes))
-    return unit * (float(L) * float(np.linalg.norm(x)) / float(np.sqrt(max(rows, 1.0))) + terms)
-
-
-def rounding_level(x: np.ndarray, L: float, terms: float) -> float:
-    """100 eps (L ||x|| + size of the gradient's terms): a gradient mapping below this is zero to rounding.
-
-    The terms count before they cancel: at the minimiser the rounding errors in them are all that is left.
-    """
-    return 100 * float(np.finfo(x.dtype).eps * (L * np.linalg.norm(x) + terms))
 
 
 @dataclass(frozen=True)
