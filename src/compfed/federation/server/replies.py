@@ -186,7 +186,7 @@ def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         raise InputError(f"facts are about {facts.rows} rows; there are {reply.rows}")
     for name in ("mean", "square"):
         _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
-        _finite(f"facts.{name}", value, least=0.0 if name == "square" else -np.inf)
+        _finite(f"facts.{name}", value, nonnegative=name == "square")
     _array("facts.varies", facts.varies, (reply.width,), ("bool",))
     _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
     counts = facts.counts
@@ -195,7 +195,7 @@ def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         raise InputError(f"facts.counts do not add up to {facts.rows} rows")
     _vector("facts.label_mean", facts.label_mean, (1,))
     _array("facts.label_square", facts.label_square, facts.label_mean.shape, DOUBLE)
-    _finite("facts.label_square", facts.label_square, least=0.0)
+    _finite("facts.label_square", facts.label_square, nonnegative=True)
 
 
 def _moments(reply: Moments.Reply, width: int | None, weighted: bool) -> None:
@@ -204,7 +204,7 @@ def _moments(reply: Moments.Reply, width: int | None, weighted: bool) -> None:
     _weight("weight", reply.weight, weighted)
     for name in ("mean", "mean_low", "square", "square_low"):
         _array(name, value := getattr(reply, name), (reply.mean.size if width is None else width,), DOUBLE)
-        _finite(name, value, least=0.0 if name == "square" else -np.inf)
+        _finite(name, value, nonnegative=name == "square")
     # both are what rounding lost of the number before: at most half a unit of its last place, with a margin
     for name, high in (("mean_low", np.sqrt(reply.square)), ("square_low", reply.square)):
         if (np.abs(getattr(reply, name)) > 1e-10 * np.abs(high) + np.finfo(float).tiny).any():
@@ -222,7 +222,7 @@ def _evaluated(query: Evaluate, reply: Evaluate.Reply) -> None:
     usual = np.isfinite(reply.value)
     everywhere = bool(usual.all())
     _finite("gradient", reply.gradient if everywhere else reply.gradient[usual])
-    _finite("terms", reply.terms if everywhere else reply.terms[usual], least=0.0)
+    _finite("terms", reply.terms if everywhere else reply.terms[usual], nonnegative=True)
     _hessian(query, reply)
     if (reply.conjugate is None) != (query.dual is None):
         raise InputError("a conjugate is there without being asked for, or missing")
@@ -283,11 +283,11 @@ def _vector(name: str, value: object, dimensions: tuple[int, ...]) -> None:
     _finite(name, value)
 
 
-def _finite(name: str, value: np.ndarray, least: float = -np.inf) -> None:
+def _finite(name: str, value: np.ndarray, nonnegative: bool = False) -> None:
     wrong = value.size - int(np.count_nonzero(np.isfinite(value)))
     if wrong:
         raise InputError(f"{name} has {wrong} number(s) that are NaN or infinite")
-    if least == 0.0 and (value < 0).any():
+    if nonnegative and (value < 0).any():
         raise InputError(f"{name} has numbers below 0")
 
 

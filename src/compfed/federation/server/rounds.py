@@ -29,6 +29,7 @@ from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
+from compfed.federation.server.sums import UpdateSum
 from compfed.federation.spec import FederatedProblem, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
@@ -98,45 +99,52 @@ class ServerLoop:
             )
         return [int(i) for i in who]
 
-    def round(self, beside: Sequence[Request] = ()) -> Program[Sums]:
-        """Run one round. The requests `beside` it travel in its first message; their sums are returned."""
-        a, g, spec, r = self.run_spec.algorithm, self.run_spec.regulariser, self.spec, self.r
-        everyone = self.participants == spec.n
-        who = list(range(spec.n)) if everyone else self.chosen(r)
-        weights, weight = mean_weights(self.scheme, self.probabilities, spec.weights, who)
-        sites = None if everyone else tuple(who)
-        stages: Any = _CompiledStages(a, r, spec.dtype)  # all that the server's half of a round uses of an algorithm
-        messages = run_round(stages, g, self.state, finish=not everyone)
-        reply, others = None, list[tuple[Any, ...]]()
-        for k in itertools.count():
+    def round(self, extra: Sequence[Request] = ()) -> Program[Sums]:
+        """Run one round by messages; the `extra` requests share its first message, and their sums are returned.
+
+        `run_round` says what the server sends next. This program sends it to the participants and hands back the mean.
+        """
+        everyone = self.participants == self.spec.n
+        participants = list(range(self.spec.n)) if everyone else self.chosen(self.r)
+        weights, total_weight = mean_weights(self.scheme, self.probabilities, self.spec.weights, participants)
+        sites = None if everyone else tuple(participants)
+        stages: Any = _CompiledStages(self.run_spec.algorithm, self.r, self.spec.dtype)
+        # where everyone takes part, the first broadcast of the next round is the message that ends this one
+        messages: Any = run_round(stages, self.run_spec.regulariser, self.state, finish=not everyone)
+        mean, extra_sums = None, Sums()
+        while True:
             try:
-                exchange, d = messages.send(reply)
+                exchange, broadcast = messages.send(mean)
             except StopIteration as end:
-                self.state = end.value
-                break
-            if exchange is None:  # where all take part, the broadcast of the next round has the result
-                reply = yield from _finish(FinishRound(self.run_spec, r, named(d)), sites)
-                continue
-            query = LocalUpdate(self.run_spec, r, k, named(d))
-            (summed,), *more = yield [Request((query,), sites, weights), *(beside if k == 0 else ())]
-            others += more
-            if summed.not_finite:
-                raise NotFinite(r + 1, f", client {summed.not_finite[0]!r}, stage client_update")
-            with precision(spec.dtype):
-                reply = summed.u, jnp.asarray(weight, spec.dtype)
-        self.r += 1
+                self._end_round(end.value)
+                return extra_sums
+            if exchange is None:
+                yield [Request((FinishRound(self.run_spec, self.r, named(broadcast)),), sites)]
+                mean = None
+            else:
+                query = LocalUpdate(self.run_spec, self.r, exchange.k, named(broadcast))
+                (updates,), *others = yield [Request((query,), sites, weights), *extra]
+                extra, extra_sums = (), extra_sums + others
+                mean = self._mean(updates, total_weight)
+
+    def _mean(self, updates: UpdateSum, total_weight: float) -> tuple[PyTree, jax.Array]:
+        """The weighted mean of the updates and the weight of the participants, if every update is finite."""
+        if updates.not_finite:
+            raise NotFinite(self.r + 1, f", client {updates.not_finite[0]!r}, stage client_update")
+        with precision(self.spec.dtype):
+            return updates.u, jnp.asarray(total_weight, self.spec.dtype)
+
+    def _end_round(self, state: PyTree) -> None:
+        self.state, self.r = state, self.r + 1
         if self.checkpoint is not None:
-            self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(self.state)], []))
-        return others
-
-
-def _finish(query: FinishRound, sites: tuple[int, ...] | None) -> Program[None]:
-    """Send the result of a round to its participants."""
-    yield [Request((query,), sites)]
+            self.checkpoint(State(self.r, [np.asarray(leaf) for leaf in jax.tree.leaves(state)], []))
 
 
 class _CompiledStages:
-    """The server's stages of an algorithm in one round: each compiled on its own, and checked to be finite."""
+    """The server's stages of an algorithm in one round: each compiled on its own, and checked to be finite.
+
+    It stands for the algorithm in `run_round`, which asks an algorithm for these two members only.
+    """
 
     def __init__(self, algorithm: Algorithm, r: int, dtype: np.dtype):
         self.algorithm, self.r, self.dtype = algorithm, r, dtype
@@ -258,18 +266,18 @@ class _Model:
 
     def advance(self, rounds: int) -> Program[Segment]:
         loop, last = self.loop, self.loop.r + rounds
-        looked_at = self.monitor.last_round
+        evaluated = self.monitor.last_round
         began = time.perf_counter()
         while True:
             r, x = loop.r, loop.model()
-            due = r > looked_at and (r == last or r % CHECK == 0)
+            due = r > evaluated and (r == last or r % CHECK == 0)
             query = [evaluation_request(self.spec, x[None], r == last)] if due else []
             try:
                 sums = (yield from loop.round(query)) if r < last else (yield query)
             except NotFinite as problem:
                 return Segment(self.monitor.divergence(problem.r, problem.where).trace, None)
             if due:
-                at, looked_at = evaluation_of(self.spec, sums[0], x), r
+                at, evaluated = evaluation_of(self.spec, sums[0], x), r
                 self._record(r, x, at, time.perf_counter() - began)
                 began = time.perf_counter()
                 if self.monitor.diverged:
