@@ -300,7 +300,7 @@ def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
     assert cost.by_query["LocalUpdate"][2] == rounds * d * 8
     assert cost.by_query["Moments"] == MOMENTS
     # L_i itself, and a count for each bin of Lipschitz constants: the steps use the largest L_i
-    assert cost.by_query["Lipschitz"] == (*LIPSCHITZ[:2], 8.0 + 4 * LIPSCHITZ_BINS)
+    assert cost.by_query["Lipschitz"] == (*LIPSCHITZ[:2], 8.0 + LIPSCHITZ_BINS)
     evaluations, down, up = cost.by_query["Evaluate"]
     assert (down, up) == (evaluations * d * 8 + 32, evaluations * (d + 2) * 8 + 8)
     assert cost.bytes_up == sum(up for _, _, up in cost.by_query.values())

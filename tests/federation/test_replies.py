@@ -221,7 +221,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     # Lipschitz constants
     *[("Lipschitz", {"L": v}, "L is") for v in (NAN, INF, -INF, -1.0, 3, None, "2", np.float64(2) * np.ones(1))],
     *[("Lipschitz", {"counts": counts}, words) for counts, words in (
-        (None, "counts is not an array"), (np.zeros(LIPSCHITZ_BINS, np.int32), "a single 1, in the bin of L"),
+        (None, "counts is not an array"), (np.zeros(LIPSCHITZ_BINS, np.uint8), "a single 1, in the bin of L"),
         (R["Lipschitz"].counts[:-1], "counts has shape"), (2 * R["Lipschitz"].counts, "a single 1, in the bin of L"),
         (np.roll(R["Lipschitz"].counts, 1), "a single 1, in the bin of L"), (R["Lipschitz"].counts + 0.0, "counts is of float64"),
         (R["Lipschitz"].counts + np.roll(R["Lipschitz"].counts, 9), "a single 1"),

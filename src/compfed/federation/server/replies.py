@@ -251,8 +251,8 @@ def _lipschitz(query: Lipschitz, reply: Lipschitz.Reply) -> None:
         if reply.counts is not None:
             raise InputError("counts are there without being asked for")
         return
-    _array("counts", reply.counts, (LIPSCHITZ_BINS,), ("int32",))
-    expected = np.zeros(LIPSCHITZ_BINS, np.int32)
+    _array("counts", reply.counts, (LIPSCHITZ_BINS,), ("uint8",))
+    expected = np.zeros(LIPSCHITZ_BINS, np.uint8)
     expected[lipschitz_bin(reply.L)] = 1
     if not np.array_equal(reply.counts, expected):  # pyright: ignore[reportArgumentType]  # an array, as checked
         raise InputError("counts must have a single 1, in the bin of L")

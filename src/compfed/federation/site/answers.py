@@ -91,7 +91,7 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
         bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, data.y)
         return query.Reply(float(bound) + float(loss.ridge), None)
     L = float(loss.lipschitz(data.A, data.q, at, data.y)) + float(loss.ridge)
-    counts = np.zeros(LIPSCHITZ_BINS, np.int32)
+    counts = np.zeros(LIPSCHITZ_BINS, np.uint8)
     counts[lipschitz_bin(L)] = 1
     return query.Reply(L, counts)
 
