@@ -143,10 +143,7 @@ class SiteComparison:
 
     def figure(self) -> Figure:
         """Draw coefficients per standard deviation, model by model, and held-out scores, site by site (matplotlib)."""
-        return comparison_figure(
-            sites=self.sites, models=self.models, status=self.status, features=self.features,
-            coefficients=self.coefficients * self.scale[:, None], scores=self.scores, own=self.own,
-        )  # fmt: skip
+        return comparison_figure(self)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write table.txt, coefficients.csv, figure.png and figure.svg into a folder, which is made if it is missing."""

@@ -32,7 +32,7 @@ from compfed.federation.site.in_process import InProcess
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
-from compfed.report.figures import Line, Panel, check_matplotlib, draw_rows
+from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.simulation import simulate
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
@@ -145,7 +145,9 @@ class FewRounds:
             for method, trace in traces.items():
                 trace.save(out / "traces" / problem.replace(" ", "-") / method)
         write_text(out / "few-rounds.json", json.dumps(self.results, indent=1) + "\n")
-        draw_rows([[self._panel(name, x) for name in self.traces] for x in COSTS.values()], out / "few-rounds")
+        draw(
+            [self._panel(name, x) for x in COSTS.values() for name in self.traces], out / "few-rounds", rows=len(COSTS)
+        )
 
     def _panel(self, name: str, x: str) -> Panel:
         of = self.results[name]
