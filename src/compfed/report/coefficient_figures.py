@@ -122,7 +122,7 @@ def _count_above(ax: Axes, alphas: np.ndarray, counts: np.ndarray) -> None:
     above.set_xlabel("coefficients that are not zero", fontsize=8)
 
 
-def _cross_validation(figure: Figure, axes: Sequence[Axes], model: CrossValidated, order: np.ndarray) -> None:
+def _cross_validation(figure: Figure, axes: np.ndarray, model: CrossValidated, order: np.ndarray) -> None:
     """The held-out loss in the second panel, and lines through both at the alphas that the two rules choose."""
     alphas, loss = model.alphas_[order], model.cv_loss_[order]
     mean, marks, label = loss.mean(axis=1), {"best": model.alpha_best_}, "held-out loss"

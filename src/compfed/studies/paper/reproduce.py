@@ -107,9 +107,7 @@ class FinishedExperiments:
         self.out, self._lock = out, threading.Lock()
         self._list = out / "unfinished.json"
         self._made_with = json.loads(json.dumps({"size": asdict(size), "versions": versions()}))
-        self._steps: dict[
-            str, list[tuple[str, str, float | None, int]]
-        ] = {}  # (group, name, value, traces) of each key
+        self._steps: dict[str, list[tuple[str, str, float | None, int]]] = {}  # by key: group, name, value, traces
         try:
             found = json.loads(self._list.read_text(encoding="utf-8"))
             if found["made_with"] == self._made_with:
