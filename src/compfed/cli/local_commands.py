@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from compfed._utils.files import check_writable
 from compfed.errors import InputError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # a command adds its parser to these
@@ -29,14 +30,6 @@ def integer(text: str) -> int:
 
 
 integer.__name__ = "whole number"  # argparse: invalid whole number value: 'x'
-
-
-def _output_folder(path: Path) -> Path:
-    """The folder for results, if files can be written there: checked before anything is computed."""
-    from compfed._utils.files import check_writable
-
-    check_writable(path, f"--out {path}")
-    return path
 
 
 def _method_names(text: str | None) -> list[str] | None:
@@ -67,7 +60,7 @@ def reproduce_paper(args: argparse.Namespace) -> int:
     from compfed.studies.paper.claims import claims_table
     from compfed.studies.paper.reproduce import reproduce
 
-    claims = reproduce(_output_folder(args.out), quick=args.quick, seeds=args.seeds)
+    claims = reproduce(args.out, quick=args.quick, seeds=args.seeds)
     held = sum(claim.holds for claim in claims)
     print(claims_table(claims))
     print(f"\n{held} of {len(claims)} claims hold. Report: {args.out / 'report.html'}")
@@ -114,7 +107,8 @@ def _add_compare(commands: Commands) -> None:
 
 def compare(args: argparse.Namespace) -> int:
     """Run `compfed compare`; return its exit status."""
-    out = _output_folder(args.out or Path("results", "few-rounds" if args.few_rounds else "compare"))
+    out = args.out or Path("results", "few-rounds" if args.few_rounds else "compare")
+    check_writable(out, f"--out {out}")  # before anything is computed
     if args.few_rounds:
         _few_rounds(args, out)
     else:

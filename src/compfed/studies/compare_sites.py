@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -236,9 +236,7 @@ def compare_local_federated(
         raise InputError("a comparison needs at least two sites; all rows are at one.")
     here = federation if pooled and isinstance(federation, InProcess) else None
     if pooled and here is None:
-        raise InputError(
-            "pooled=True needs the rows in this process. Over a network leave it out: no row leaves its site."
-        )
+        raise InputError("pooled=True needs the rows in this process. Leave it out over a network.")
     by_class = estimator.fit_options().family.classifies
     kept, out = (Holdout(test_size, seed, by_class, held_out) for held_out in (False, True))
     alphas = _alphas(estimator, federation, kept)
@@ -250,25 +248,22 @@ def compare_local_federated(
         coef, intercept, pooled_by = fit_pooled(model, here, kept)
         models.append(_Model(POOLED, coef, intercept, models[-1].classes))
     (losses, rows), scoring_cost = run_program(federation, _held_out_losses(federation, fitted, models, out))
-    scores = {"log loss" if by_class else "mean loss": (losses, _own_losses(losses, rows))}
+    own, there = np.diag(losses)[: len(rows)], rows > 0  # each site with its own model
+    own = np.append(own, own[there] @ rows[there] / rows.sum())
+    scores = {"log loss" if by_class else "mean loss": (losses, own)}
     coefficients = _coefficients(models, fitted, feature_names)
     if here is not None:
         counts = isinstance(fitted.prepared.spec.loss, Poisson)
         scores = _row_scores(_rows(here, out), models, by_class, counts) | scores
         notes += _disagreement(_rows(here, kept), models, float(coefficients["distance"][-2]))
     return SiteComparison(
-        **coefficients,
-        sites=federation.names,
-        models=tuple(model.label for model in models),
+        **coefficients, sites=federation.names, models=tuple(model.label for model in models),
         scores={measure: values for measure, (values, _) in scores.items()},
         own={measure: own for measure, (_, own) in scores.items()},
-        rows=np.column_stack([fitted.prepared.summary.totals, rows]),
-        status=tuple(model.status for model in models),
-        pooled_by=pooled_by,
-        estimator=" ".join(repr(estimator).split()),
-        notes=tuple(notes),
+        rows=np.column_stack([fitted.prepared.summary.totals, rows]), status=tuple(model.status for model in models),
+        pooled_by=pooled_by, estimator=" ".join(repr(estimator).split()), notes=tuple(notes),
         communication=cost.then(scoring_cost),
-    )
+    )  # fmt: skip
 
 
 def _federation(estimator: FederatedModel, data: object, y: object, sites: object) -> Federation:
@@ -388,11 +383,26 @@ def _fit(federation: Federation, options: FitOptions, alpha: float | str, kept: 
 
 
 def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tuple[list[_Model], list[str]]:
-    """The local models, their average and the federated one, and notes about their fits."""
-    fits = [*((f"local: {name}", fit) for name, fit in zip(names, local, strict=True)), (FEDERATED, fitted)]
-    *each, federated = (_model(label, fit, fitted) for label, fit in fits)
-    notes = [note for label, fit in fits for note in _notes(label, fit)]
-    gathered = fitted.prepared.summary
+    """The local models, their average and the federated one, and notes on fits that are missing or not the only one."""
+    notes, models, gathered = [], [], fitted.prepared.summary
+    all_classes = gathered.labels.classes
+    for label, found in zip([*(f"local: {name}" for name in names), FEDERATED], [*local, fitted], strict=True):
+        if isinstance(found, str):
+            notes.append(f"{label}: {found}")
+            models.append(_Model(label, None, None, status="cannot be fitted"))
+            continue
+        if not found.minimum.converged:
+            relative = found.minimum.certificate.relative
+            notes.append(f"{label}: not converged; the gradient mapping is {relative:.1e} of its scale")
+        if found.undecided:
+            together = join_names(found.undecided)
+            notes.append(f"{label}: several minimisers; these coefficients can change together: {together}")
+        coef, intercept = found.prepared.coef_and_intercept(found.minimum.x)
+        classes, status = found.prepared.summary.labels.classes, ""
+        if classes is not None and all_classes is not None and len(classes) < len(all_classes):
+            status = f"{len(classes)} of {len(all_classes)} classes"
+        models.append(_Model(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status))
+    *each, federated = models
     weights = np.ones(len(each)) if fitted.prepared.options.equal_sites else gathered.totals
     usable = [i for i, model in enumerate(each) if model.has_classes_of(federated)]
     average = _Model(AVERAGE, None, None, status="no local model")
@@ -400,31 +410,8 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
         coefs, intercepts = zip(*((each[i].coef, each[i].intercept) for i in usable), strict=True)
         status = "" if len(usable) == len(each) else f"{len(usable)} of {len(each)} sites"
         coef, intercept = (np.average(values, axis=0, weights=weights[usable]) for values in (coefs, intercepts))
-        average = _Model(AVERAGE, coef, intercept, gathered.labels.classes, status)
+        average = _Model(AVERAGE, coef, intercept, all_classes, status)
     return [*each, average, federated], notes
-
-
-def _model(label: str, fit: Local, federated: Fitted) -> _Model:
-    """The published coefficients of a fit."""
-    if isinstance(fit, str):
-        return _Model(label, None, None, status="cannot be fitted")
-    classes, all_classes = (f.prepared.summary.labels.classes for f in (fit, federated))
-    coef, intercept = fit.prepared.coef_and_intercept(fit.minimum.x)
-    status = ""
-    if classes is not None and all_classes is not None and len(classes) < len(all_classes):
-        status = f"{len(classes)} of {len(all_classes)} classes"
-    return _Model(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status)
-
-
-def _notes(label: str, fit: Local) -> Iterator[str]:
-    """Why a fit is missing, or not the only minimiser."""
-    if isinstance(fit, str):
-        yield f"{label}: {fit}"
-        return
-    if not fit.minimum.converged:
-        yield f"{label}: not converged; the gradient mapping is {fit.minimum.certificate.relative:.1e} of its scale"
-    if fit.undecided:
-        yield f"{label}: several minimisers; these coefficients can change together: {join_names(fit.undecided)}"
 
 
 def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
@@ -447,17 +434,12 @@ def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str]
                 W[:, k], b[:, k] = model.coef.T.ravel(), model.intercept
     scale = np.repeat(spread(gathered.moments, pooled_mean(gathered.moments)), outputs)
     known, there = ~np.isnan(W).any(axis=0), W != 0
+    distance = np.linalg.norm((W - W[:, [-1]]) * scale[:, None], axis=0) / (np.linalg.norm(W[:, -1] * scale) or 1.0)
     return dict(
-        features=tuple(name + end for name in columns for end in ends),
-        outputs=tuple(ends),
-        coefficients=W,
-        intercepts=b,
-        scale=scale,
-        used=used,
-        extra=np.where(known, (there & ~there[:, [-1]]).sum(axis=0), np.nan),
-        missing=np.where(known, (~there & there[:, [-1]]).sum(axis=0), np.nan),
-        distance=np.linalg.norm((W - W[:, [-1]]) * scale[:, None], axis=0) / (np.linalg.norm(W[:, -1] * scale) or 1.0),
-    )
+        features=tuple(name + end for name in columns for end in ends), outputs=tuple(ends), coefficients=W, intercepts=b,
+        scale=scale, used=used, extra=np.where(known, (there & ~there[:, [-1]]).sum(axis=0), np.nan),
+        missing=np.where(known, (~there & there[:, [-1]]).sum(axis=0), np.nan), distance=distance,
+    )  # fmt: skip
 
 
 def _disagreement(rows: Rows, models: Sequence[_Model], distance: float) -> list[str]:
@@ -488,12 +470,6 @@ def _held_out_losses(
     losses[usable, :-1] = np.array([s.means if s.sites else np.full(len(x), np.nan) for s in sums]).T
     losses[usable, -1] = np.nan_to_num(losses[usable, :-1]) @ rows / rows.sum()
     return losses, rows
-
-
-def _own_losses(losses: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The mean loss where the model of each site predicts its own rows."""
-    own = np.diag(losses)[: len(rows)]
-    return np.append(own, own[rows > 0] @ rows[rows > 0] / rows.sum())
 
 
 def _row_scores(
@@ -546,18 +522,16 @@ def _text(c: SiteComparison) -> str:
 
 
 def _heading(c: SiteComparison) -> str:
-    fitted, out = c.rows.sum(axis=0)
+    (fitted, out), reference = c.rows.sum(axis=0), c.models[-1]
     each = ", ".join(f"{site} {a:g} + {b:g}" for site, (a, b) in zip(c.sites, c.rows, strict=True))
-    lines = [
-        c.estimator,
-        f"{fitted:g} rows to fit + {out:g} held out at {len(c.sites)} sites"
-        + (f": {each}" if len(c.sites) <= MOST_SITES else ""),
-        f"{c.communication.rounds} rounds for all models together",
-        *([f"pooled model: {c.pooled_by}"] if c.pooled_by else []),
-        f"zeros: same as in the {c.models[-1]} model, or +a -b: a coefficients are zero there only, b are zero here only",
-        f"distance: of the coefficients from the {c.models[-1]} ones, relative, per standard deviation of the feature",
-    ]
-    return "\n".join(lines)
+    sites = f"{len(c.sites)} sites" + (f": {each}" if len(c.sites) <= MOST_SITES else "")
+    pooled = f"pooled model: {c.pooled_by}\n" if c.pooled_by else ""
+    return (
+        f"{c.estimator}\n{fitted:g} rows to fit + {out:g} held out at {sites}\n"
+        f"{c.communication.rounds} rounds for all models together\n{pooled}"
+        f"zeros: same as in the {reference} model, or +a -b: a coefficients are zero there only, b are zero here only\n"
+        f"distance: of the coefficients from the {reference} ones, relative, per standard deviation of the feature"
+    )
 
 
 def _summary(c: SiteComparison, measure: str, brief: bool) -> str:

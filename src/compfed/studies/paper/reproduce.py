@@ -21,8 +21,6 @@ from compfed.studies.paper.experiments import ALGORITHM_1, QUICK, Experiment, Gr
 from compfed.studies.paper.figures import draw_figures
 from compfed.trace import Trace
 
-TITLE = "Composite federated learning with heterogeneous data, reproduced"
-
 
 def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: TextIO | None = None) -> list[Claim]:
     """Write figures/, traces/, claims.json and report.html below `out`; return the claims."""
@@ -54,7 +52,7 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         f"Zhang, Hu and Johansson (ICASSP 2024): {size.clients} clients, heterogeneous logistic regression with ridge 0.01 and "
         f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
     )
-    write_page(out / "report.html", TITLE, lead, rows, figures, settings)
+    write_page(out / "report.html", lead, rows, figures, settings)
     finished.clear()
     steps.finish()
     return claims
