@@ -115,7 +115,7 @@ def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
-        writer.writerows([*map(repr, map(float, row)), repr(float(label))] for row, label in zip(A, y, strict=True))
+        writer.writerows(np.column_stack([A, y]).astype(float).tolist())
 
 
 def free_port() -> int:

@@ -24,15 +24,10 @@ MOST_COEFFICIENTS = 200  # that the result of a run lists
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
-    federation, site = (
-        commands.add_parser(name, help=f"{text} (compfed[flower])").add_subparsers(metavar="COMMAND", required=True)
-        for name, text in (
-            ("federation", "a federation across a network, for its operator"),
-            ("site", "take part in a federation across a network, as a site"),
-        )
-    )
-    _add_federation(federation)
-    _add_site(site)
+    operator = "a federation across a network, for its operator (compfed[flower])"
+    site = "take part in a federation across a network, as a site (compfed[flower])"
+    for name, text, add in (("federation", operator, _add_federation), ("site", site, _add_site)):
+        add(commands.add_parser(name, help=text).add_subparsers(metavar="COMMAND", required=True))
 
 
 def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.ArgumentParser:

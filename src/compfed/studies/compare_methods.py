@@ -8,6 +8,7 @@ second-order solvers have nothing to tune: they run once, through `solve_federat
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -69,10 +70,9 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
     found = [find_method(method) for method in methods]
-    names = [cls.__name__ for cls in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not found:
-        what = f"{twice} is asked for twice" if twice else "the list is empty"
+    names = Counter(method.__name__ for method in found)
+    if not found or len(names) < len(found):
+        what = f"{names.most_common(1)[0][0]} is asked for twice" if found else "the list is empty"
         raise InputError(f"methods: {what}; results are kept by the names of the classes.")
     return found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -160,9 +160,7 @@ class FewRounds:
         return Panel(title, lines, x=x, floor=FLOOR, log_x=True)
 
 
-def few_rounds(
-    quick: bool = False, rounds: int | None = None, out: str | Path | None = None, stream: TextIO | None = None
-) -> FewRounds:
+def few_rounds(quick: bool = False, rounds: int | None = None, out: str | Path | None = None) -> FewRounds:
     """Run five methods on three problems, with nothing tuned.
 
     Parameters
@@ -173,8 +171,6 @@ def few_rounds(
         Messages after which a method stops at the latest: 5,000 unless given, 500 with `quick`.
     out : path, optional
         A folder for traces, JSON and curves. Nothing is written without it.
-    stream : text file, optional
-        Where progress is shown; standard error unless given.
 
     Returns
     -------
@@ -185,7 +181,7 @@ def few_rounds(
         check_matplotlib()
         check_writable(Path(out), f"out={str(out)!r}")
     cases, found = problems(quick), FewRounds({}, {})
-    steps = Steps(len(cases) * len(METHODS), stream)
+    steps = Steps(len(cases) * len(METHODS))
     for name, problem in cases.items():
         best = solve_federated(problem, "ProximalNewton", tol=1e-15)  # as close as rounding allows
         traces = found.traces[name] = {}

@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO
 
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
@@ -22,7 +21,7 @@ from compfed.studies.paper.figures import draw_figures
 from compfed.trace import Trace
 
 
-def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: TextIO | None = None) -> list[Claim]:
+def reproduce(out: Path, quick: bool = False, seeds: int | None = None) -> list[Claim]:
     """Write figures/, traces/, claims.json and report.html below `out`; return the claims."""
     check_matplotlib()
     size = QUICK if quick else Size()
@@ -34,7 +33,7 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
     out.mkdir(parents=True, exist_ok=True)
 
     finished, todo = FinishedExperiments(out, size), list(experiments(size))
-    steps = Steps(len(todo) + 1, stream)
+    steps = Steps(len(todo) + 1)
     try:
         traces = _all_traces(todo, finished, steps)
     except KeyboardInterrupt:
