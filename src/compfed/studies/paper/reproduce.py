@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
@@ -37,9 +38,8 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None) -> list[
     try:
         traces = _all_traces(todo, finished, steps)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{len(finished)} of {len(todo)} steps are finished and kept in {out}; the same command goes on from them."
-        ) from None
+        kept = f"{len(finished)} of {len(todo)} steps are finished and kept in {out}"
+        raise KeyboardInterrupt(f"{kept}; the same command goes on from them.") from None
     steps.start("figures and report")
     claims = all_claims(traces)
     rows = [asdict(claim) for claim in claims]
@@ -105,12 +105,11 @@ class FinishedExperiments:
         self._list = out / "unfinished.json"
         self._made_with = json.loads(json.dumps({"size": asdict(size), "versions": versions()}))
         self._steps: dict[str, list[tuple[str, str, float | None, int]]] = {}  # by key: group, name, value, traces
-        try:
+        # Without a readable list every experiment runs.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._list.read_text(encoding="utf-8"))
             if found["made_with"] == self._made_with:
                 self._steps = found["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # without a readable list every experiment runs
 
     def __len__(self) -> int:
         return len(self._steps)
