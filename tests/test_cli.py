@@ -36,15 +36,15 @@ SRC = str(Path(cf.__file__).parents[1])
         (["compare", "--methods", "DecopledProx"], "nearest is 'DecoupledProx'"),
         (["compare", "--methods", "FedAvg"], "FedAvg is for smooth problems"),
         (["compare", "--methods", "FISTA", "--participants", "3"], "FISTA needs every client"),
-        (["compare", "--rounds", "0.5"], "must both be at least 1"),
-        (["compare", "--rounds", "nan"], "must both be at least 1, and finite"),
-        (["compare", "--bytes", "inf"], "must both be at least 1, and finite"),
+        (["compare", "--rounds", "0.5"], "rounds=0.5 must be at least 1"),
+        (["compare", "--rounds", "nan"], "must be at least 1, and finite"),
+        (["compare", "--bytes", "inf"], "must be at least 1, and finite"),
         (["compare", "--rounds", "1e300", "--quick", "--methods", "FedDA"], "more than can be counted"),
         (["compare", "--few-rounds", "--rounds", "inf"], "rounds=inf must be a whole number"),
         (["compare", "--candidates", "100", "--clients", "2"], "candidates=100 must be at most 99"),
         (["compare", "--clients", "4000000000", "--quick"], "GB of numbers"),
         (["compare", "--samples", "4000000000", "--quick"], "--samples 4000000000"),
-        (["compare", "--candidates", "0", "--quick"], "--candidates 0"),
+        (["compare", "--candidates", "0", "--quick"], "candidates=0 must be"),
         (["compare", "--l1", "nan"], "lam must be"),
         (["compare", "--methods", "no_such_module:Method", "--quick"], "no_such_module"),
         (["compare", "--gradients", "2", "--methods", "FedDA", "--quick"], "does not buy one round of FedDA"),
@@ -126,7 +126,7 @@ def test_a_disk_that_is_full_in_the_end_is_one_line(capsys, monkeypatch):
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "report.html")
 
-    monkeypatch.setattr("compfed.cli.methods.run", full)
+    monkeypatch.setattr("compfed.cli.local_commands.list_methods", full)
     assert main(["list", "algorithms"]) == 2
     assert capsys.readouterr().err == "compfed list: report.html: No space left on device.\n"
 

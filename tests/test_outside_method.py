@@ -83,7 +83,7 @@ def test_compared_in_python_nothing_is_written_without_a_folder(registered, tmp_
         ("FedDA", {}, r"give a list of names or classes"),
         ([], {}, r"the list is empty"),
         (["FedDA", "fed-da"], {}, r"FedDA is asked for twice"),
-        ([FedMid(eta=1.0)], {}, r"is not an algorithm; give names, or classes"),
+        ([FedMid(eta=1.0)], {}, r"or a class of algorithms; got FedMid"),
         (["FedDA"], {"rounds": 1, "bytes": 100}, r"give one budget: rounds or bytes"),
         (["FedDA"], {"rounds": 0}, r"rounds=0 must be at least 1"),
         (["FedDA"], {"candidates": 0}, r"candidates=0 must be a whole number >= 1"),
@@ -127,7 +127,7 @@ def test_the_command_line_lists_it(capsys, LocalProx):
 
 def test_it_is_in_the_table_and_not_in_that_of_the_readme(registered):
     (row,) = [entry for entry in entries() if entry.name == "LocalProx"]
-    assert (row.paper, row.method.composite, row.method.exact) == ("unknown", True, False)
+    assert (row.cells()[1], row.method.composite, row.method.exact) == ("unknown", True, False)
     assert row.cost is not None
     assert (row.cost.vectors_up, row.cost.vectors_down, row.cost.gradients) == (1, 1, 5)
     assert "LocalProx" not in (ROOT / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""The command line: each module parses the options of one command, calls the library and prints."""
+"""The command line: each command parses its options, calls the library and prints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from compfed import __version__
-from compfed.cli import compare, data, federation, methods, reproduce, site, worker
+from compfed.cli import local_commands, network_commands
 from compfed.errors import Divergence, InputError, MissingExtra
 
 
@@ -17,8 +17,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (reproduce, compare, methods, data, federation, site, worker):
-        command.add(commands)
+    local_commands.add_commands(commands)
+    network_commands.add_commands(commands)
     return parser
 
 

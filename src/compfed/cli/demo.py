@@ -14,8 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ import numpy as np
 
 from compfed._utils.text import text_table
 from compfed.data import Sites, bundled
-from compfed.errors import InputError, OneSiteWarning
+from compfed.errors import InputError
 from compfed.estimators import FederatedLogisticRegression
-from compfed.estimators.base import FederatedModel
 from compfed.federation import InProcess
 from compfed.network import keys, operator
 from compfed.network.settings import FederationSettings, admit, new_federation
@@ -37,27 +35,15 @@ NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 class Loopback:
     """A federation of processes on this machine; leaving its `with` statement ends them."""
 
-    def __init__(
-        self, home: Path, sites: Sites, names: Sequence[str] = NAMES, environment: Mapping[str, str] | None = None
-    ):
-        self.home, self.names = home.absolute(), tuple(names)
-        self.environment = {**os.environ, **(environment or {})}
+    def __init__(self, home: Path, sites: Sites, names: Sequence[str] = NAMES):
+        self.home, self.names, self.environment = home.absolute(), tuple(names), dict(os.environ)
         shutil.rmtree(self.home, ignore_errors=True)
-        superlink = f"127.0.0.1:{free_port()}"
-        new_federation(self.home, self.names, superlink)
+        new_federation(self.home, self.names, f"127.0.0.1:{free_port()}")
         keys.make_keys(self.home / "keys", "127.0.0.1")
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
-            self._furnish(name, superlink, A, y, columns)
+            write_table(make_site(self.settings, name) / "rows.csv", A, y, columns)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-
-    def _furnish(self, name: str, superlink: str, A: np.ndarray, y: np.ndarray, columns: Sequence[str]) -> None:
-        """The folder of a site, as its administrator would have made it."""
-        folder = self.site_folder(name)
-        _, line, _ = init(folder, name, superlink)
-        admit(self.home, name, line)
-        write_table(folder / "rows.csv", A, y, columns)
-        shutil.copy(self.home / "keys" / "ca.crt", folder / "ca.crt")
 
     def site_folder(self, name: str) -> Path:
         """The folder of a site."""
@@ -104,6 +90,15 @@ class Loopback:
             end_process(process)
 
 
+def make_site(settings: FederationSettings, name: str) -> Path:
+    """Make the folder of a site, as its administrator would, and admit its key; return the folder."""
+    folder = settings.home / "sites" / name
+    _, line, _ = init(folder, name, settings.superlink)
+    admit(settings.path, name, line)
+    shutil.copy(settings.keys / "ca.crt", folder / "ca.crt")
+    return folder
+
+
 def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
     """End a process with SIGTERM, then with SIGKILL; a stopped process is continued first."""
     for number, wait in ((signal.SIGTERM, seconds), (signal.SIGKILL, 5.0)):
@@ -120,7 +115,7 @@ def write_table(path: Path, A: np.ndarray, y: np.ndarray, columns: Sequence[str]
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*columns, "label"])
-        writer.writerows([*map(repr, map(float, row)), repr(float(label))] for row, label in zip(A, y, strict=True))
+        writer.writerows(np.column_stack([A, y]).astype(float).tolist())
 
 
 def free_port() -> int:
@@ -145,50 +140,30 @@ def demo(home: Path) -> bool:
     """Fit over processes, compare with the simulation and the pooled solution; return whether the models are the same."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # these end the processes that were started, too
         signal.signal(number, lambda number, _: sys.exit(128 + number))
-    table = bundled.breast_cancer()
-    began = time.monotonic()
+    table, began = bundled.breast_cancer(), time.monotonic()
     with Loopback(home, table.federation()) as federation:
-        print(
-            f"A SuperLink and {len(NAMES)} sites on 127.0.0.1, TLS, a key per site, a folder each under {home}",
-            flush=True,
-        )
+        sites = f"{len(NAMES)} sites on 127.0.0.1"
+        print(f"A SuperLink and {sites}, TLS, a key per site, a folder each under {home}", flush=True)
         federation.start()
         model: Any = operator.run(federation.settings, home / "run")
     seconds = time.monotonic() - began
-    estimator = federation.settings.new_estimator()
-    here = estimator.fit_federation(InProcess(table.federation()))
+    here = federation.settings.new_estimator().fit_federation(InProcess(table.federation()))
     simulated = federation.settings.new_estimator().fit(table.X, table.y, sites=table.sites)
-    pooled = _pooled(table, float(model.alpha_))
-    cost = model.communication_
-    rows = [
-        ["network (Flower)", f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}", f"{seconds:.0f}", "-"],
-        _row("the same messages in this process", model, here),
-        _row("simulation (fit)", model, simulated),
-        ["pooled rows, as one site, same alpha", "-", "-", "-", f"{_apart(model.coef_, pooled):.1e}"],
-    ]
+    pooled = FederatedLogisticRegression(alpha=float(model.alpha_), tol=1e-10).fit(table.X, table.y, sites=None)
+    rows = []
+    for name, fitted, took in (
+        ("network (Flower)", model, f"{seconds:.0f}"),
+        ("the same messages in this process", here, "-"),
+        ("simulation (fit)", simulated, "-"),
+        ("pooled rows, as one site, same alpha", pooled, "-"),
+    ):
+        cost, apart = fitted.communication_, np.abs(np.ravel(fitted.coef_) - np.ravel(model.coef_)).max()
+        sent = ["-", "-"] if fitted is pooled else [f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}"]
+        rows.append([name, *sent, took, "-" if fitted is model else f"{apart:.1e}"])
     print("\n" + text_table(["", "messages", "kB up per site", "seconds", "largest difference of a coefficient"], rows))
     same = np.array_equal(model.coef_, here.coef_) and np.array_equal(model.intercept_, here.intercept_)
-    print(
-        f"\nalpha = {model.alpha_:.4g}, {np.count_nonzero(model.coef_)} of {model.coef_.size} coefficients are not zero."
-    )
-    print(
-        f"Bit for bit the model of the same messages in this process: {'yes' if same else 'NO'}. Run folder: {home / 'run'}"
-    )
+    used = f"{np.count_nonzero(model.coef_)} of {model.coef_.size} coefficients"
+    print(f"\nalpha = {model.alpha_:.4g}, {used} are not zero.")
+    verdict = "yes" if same else "NO"
+    print(f"Bit for bit the model of the same messages in this process: {verdict}. Run folder: {home / 'run'}")
     return bool(same)
-
-
-def _row(name: str, model: FederatedModel, other: FederatedModel) -> list[str]:
-    cost = other.communication_
-    return [name, f"{cost.rounds}", f"{cost.bytes_up / 1e3:.0f}", "-", f"{_apart(model.coef_, other.coef_):.1e}"]
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.abs(np.ravel(a) - np.ravel(b)).max())
-
-
-def _pooled(table: bundled.Table, alpha: float) -> np.ndarray:
-    """The model of all rows in one place."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OneSiteWarning)  # that is the point
-        model = FederatedLogisticRegression(alpha=alpha, tol=1e-10)
-        return model.fit(table.X, table.y, sites=np.zeros(len(table.y))).coef_

@@ -21,17 +21,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 Dash = str | tuple[int, tuple[int, ...]]
-DASHES: tuple[Dash, ...] = (
-    "-",
-    "--",
-    "-.",
-    ":",
-    (0, (5, 1, 1, 1, 1, 1)),
-    (0, (7, 2)),
-    (0, (1, 1)),
-    (0, (3, 1)),
-)
-FORMATS = ("svg", "png", "pdf")
+DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 1)), (0, (3, 1)))
 AXES = {
     "round": "communication rounds",
     "bytes_up": "bytes sent per client",
@@ -101,28 +91,20 @@ def styled() -> AbstractContextManager[None]:
     return matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]  # keys of matplotlib
 
 
-def draw(panels: Sequence[Panel], path: Path) -> list[Path]:
-    """Draw panels side by side and write path.svg, path.png and path.pdf."""
-    figure = blank(4.4 * len(panels), 3.4)
+def draw(panels: Sequence[Panel], path: Path, rows: int = 1) -> list[Path]:
+    """Draw panels side by side and write path.svg, path.png and path.pdf. Several rows share a y scale and a legend above."""
+    columns, shared = len(panels) // rows, rows > 1
+    figure = blank(3.4 * columns, 2.7 * rows + 0.4) if shared else blank(4.4 * columns, 3.4)
     with styled():
-        for panel, ax in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
-            _panel(panel, ax)
-    return write(figure, path, FORMATS)
-
-
-def draw_rows(rows: Sequence[Sequence[Panel]], path: Path) -> list[Path]:
-    """Draw rows of panels with one y scale and one legend above; write the files that `draw` writes."""
-    shape = len(rows), len(rows[0])
-    figure = blank(3.4 * shape[1], 2.7 * shape[0] + 0.4)
-    with styled():
-        axes = figure.subplots(*shape, sharey=True, squeeze=False)
-        for panel, ax in zip((panel for row in rows for panel in row), axes.flat, strict=True):
-            _panel(replace(panel, legend=None), ax)
-        for ax in axes[:, 1:].flat:
-            ax.set_ylabel("")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    return write(figure, path, FORMATS)
+        axes = figure.subplots(rows, columns, sharey=shared, squeeze=False)
+        for panel, ax in zip(panels, axes.flat, strict=True):
+            _panel(replace(panel, legend=None) if shared else panel, ax)
+        if shared:
+            for ax in axes[:, 1:].flat:
+                ax.set_ylabel("")
+            handles, labels = axes[0, 0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+    return write(figure, path, ("svg", "png", "pdf"))
 
 
 def plain(name: str) -> str:
@@ -148,6 +130,8 @@ def write(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
 
 def _panel(panel: Panel, ax: Axes) -> None:
     """Draw the lines of a panel, its axes and its legend."""
+    from matplotlib.ticker import EngFormatter
+
     for line in panel.lines:
         x = line.traces[0][panel.x]
         values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
@@ -165,16 +149,11 @@ def _panel(panel: Panel, ax: Axes) -> None:
         ax.yaxis.set_minor_formatter(lambda value, _: "")
     if panel.log_x:
         ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(lambda value, _: _size(value) if panel.x == "bytes" else f"{value:,.0f}")
+        size = EngFormatter("B")  # 300 B, 20 kB, 1 MB
+        ax.xaxis.set_major_formatter(size if panel.x == "bytes" else lambda value, _: f"{value:,.0f}")
         ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_xlabel(AXES.get(panel.x) or plain(panel.x))
     ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
     ax.set_title(panel.title, fontsize=10)
     if len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)
-
-
-def _size(value: float) -> str:
-    """Bytes in a few characters: 300 B, 20 kB, 1 MB."""
-    unit, each = next((u for u in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if value >= u[1]), ("B", 1.0))
-    return f"{value / each:g} {unit}"

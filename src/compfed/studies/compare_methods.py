@@ -8,8 +8,10 @@ second-order solvers have nothing to tune: they run once, through `solve_federat
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TextIO, TypedDict
 
@@ -27,7 +29,6 @@ from compfed.errors import InputError
 from compfed.federation.codec import payload
 from compfed.federation.queries import Evaluate, Query
 from compfed.federation.site.in_process import InProcess
-from compfed.monitor import Progress
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, check_matplotlib, draw
@@ -68,16 +69,10 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
         return found + [solver for solver in SOLVERS.values() if solver in allowed]
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
-    found = [find_method(m) if isinstance(m, str) else m for m in methods]
-    for cls in found:
-        if not is_solver(cls) and not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
-            raise InputError(
-                f"methods: {cls!r} is not an algorithm; give names, or classes with a rule for their steps."
-            )
-    names = [cls.__name__ for cls in found]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None or not found:
-        what = f"{twice} is asked for twice" if twice else "the list is empty"
+    found = [find_method(method) for method in methods]
+    names = Counter(method.__name__ for method in found)
+    if not found or len(names) < len(found):
+        what = f"{names.most_common(1)[0][0]} is asked for twice" if found else "the list is empty"
         raise InputError(f"methods: {what}; results are kept by the names of the classes.")
     return found
 
@@ -94,18 +89,13 @@ class Budget:
         if isinstance(method, type):
             name, costs = method.__name__, {"rounds": 1.0, "gradients": 1.0, "bytes": 8.0 * problem.d}
         else:
-            name = type(method).__name__
-            cost, share = (
-                cost_of_a_round(method, problem.d, problem.dtype, participants == problem.n),
-                participants / problem.n,
-            )
+            name, share = type(method).__name__, participants / problem.n
+            cost = cost_of_a_round(method, problem.d, problem.dtype, participants == problem.n)
             costs = {"rounds": 1.0, "gradients": cost.gradients * share, "bytes": cost.bytes_up * share}
         self._check_pays(costs[self.unit], name)
         rounds = int(self.amount // costs[self.unit])
         if rounds >= 2**31:
-            raise InputError(
-                f"a budget of {self.amount:g} {self.unit} buys {rounds:.3g} rounds, more than can be counted."
-            )
+            raise InputError(f"{self.unit}={self.amount:g} buys {rounds:.3g} rounds, more than can be counted.")
         return rounds
 
     def cut(self, trace: Trace) -> Trace:
@@ -116,9 +106,8 @@ class Budget:
 
     def _check_pays(self, each: float, name: str) -> None:
         if self.amount < each:
-            raise InputError(
-                f"a budget of {self.amount:g} {self.unit} does not buy one round of {name}, which costs {each:g}; give more."
-            )
+            budget = f"{self.unit}={self.amount:g}"
+            raise InputError(f"{budget} does not buy one round of {name}, which costs {each:g}; give more.")
 
 
 def _budget(**given: float | None) -> Budget:
@@ -135,56 +124,41 @@ def _budget(**given: float | None) -> Budget:
 # --- runs ---
 
 
-class Sampling(TypedDict):
-    """Mini-batches and samples of clients, as `grid` takes them."""
-
-    batch_size: int | None
-    participants: int | None
-    sampling: Scheme | None
-    seed: int
-
-
-def check_affordable(problem: Problem, method: Method, budget: Budget, tau: int, options: Sampling) -> None:
-    """Refuse a method that cannot run, or that the budget cannot pay, before anything has run."""
+def affordable_rounds(problem: Problem, method: Method, budget: Budget, tau: int, options: dict[str, Any]) -> int:
+    """The rounds that the budget buys. Refuses a method that cannot run, before anything has run."""
     k = problem.n if options["participants"] is None else options["participants"]
     if not is_solver(method):
-        budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
         check_sampling(options["sampling"], method, problem.weights, k)
-    elif options["batch_size"] is not None or k != problem.n:
+        return budget.rounds(default_steps(method, problem, tau).bind(problem, k), problem, k)
+    if options["batch_size"] is not None or k != problem.n:
         raise InputError(
             f"{method.__name__} needs every client and full gradients in every round. Leave batch_size and participants out, "
             "or the solver."
         )
-    else:
-        budget.rounds(method, problem, k)
+    return budget.rounds(method, problem, k)
 
 
 def tuned(
     problem: Problem,
     method: type[alg.Algorithm],
     budget: Budget,
-    x_star: npt.ArrayLike,
+    rounds: int,
     tau: int,
     candidates: int,
-    options: Sampling,
-    progress: Progress | None = None,
+    **options: Any,
 ) -> Trace:
     """The best of `candidates` step sizes: factors 2^-k .. 2^k around the default one, each with the whole budget."""
     scales = 2.0 ** (np.arange(candidates) - candidates // 2)
-    kinds = [default_steps(method, problem, tau, scale) for scale in scales]
-    k = problem.n if options["participants"] is None else options["participants"]
-    rounds = budget.rounds(kinds[0].bind(problem, k), problem, k)
-    every = max(1, rounds // 1000)
-    traces = grid(problem, kinds, rounds, x_star=x_star, record_every=every, progress=progress, **options)
+    algorithms = [default_steps(method, problem, tau, scale) for scale in scales]
+    traces = grid(problem, algorithms, rounds, record_every=max(1, rounds // 1000), **options)
     final = [np.inf if "diverged" in t.provenance else _score(t) for t in traces]
     best = int(np.argmin(final))
     tuning = {
-        "unit": budget.unit,
-        "amount": budget.amount,
+        **vars(budget),  # unit and amount
         "scales": scales.tolist(),
         "final_optimality": [float(v) if np.isfinite(v) else None for v in final],
         "chosen_scale": float(scales[best]),
-        "at_edge": bool(best in (0, candidates - 1)),
+        "at_edge": best in (0, len(scales) - 1),
     }
     return replace(traces[best], provenance={**traces[best].provenance, "tuning": tuning})
 
@@ -192,9 +166,7 @@ def tuned(
 def _score(trace: Trace) -> float:
     """Optimality at the end of the budget; below 1e-10 the candidate that is there first wins."""
     first = trace.first("optimality", 1e-10)
-    if first is None:
-        return float(trace["optimality"][-1])
-    return 1e-10 * first / max(int(trace["round"][-1]), 1)
+    return float(trace["optimality"][-1]) if first is None else 1e-10 * first / max(int(trace["round"][-1]), 1)
 
 
 class RecordingFederation(InProcess):
@@ -278,20 +250,19 @@ class MethodComparison:
 
     def table(self, unit: str) -> str:
         """Cost per client to each accuracy, in rounds, bytes or gradients, the methods that get furthest first."""
-        levels = list(next(iter(self.results.values()))["to_accuracy"])
-
-        def costs(result: MethodResult) -> list[float]:
-            paid = [result["to_accuracy"][level][unit] for level in levels]
-            return [np.inf if cost is None else cost for cost in paid]
-
         rows = []
-        for name, result in sorted(self.results.items(), key=lambda item: costs(item[1])[::-1]):
-            scale = "-"
-            if tuning := result.get("tuning"):
+        for name, result in self.results.items():
+            paid = [costs[unit] for costs in result["to_accuracy"].values()]
+            tuning, scale = result.get("tuning"), "-"
+            if tuning:
                 scale = f"{tuning['chosen_scale']:g}" + (" (edge of the grid)" if tuning["at_edge"] else "")
-            cells = [f"{cost:g}" if np.isfinite(cost) else "-" for cost in costs(result)]
-            rows.append([name, *cells, f"{result['final_optimality']:.1e}", scale])
-        return text_table(["method", *(f"to {level}" for level in levels), "final", "step scale"], rows)
+            cells = ["-" if cost is None else f"{cost:g}" for cost in paid]
+            furthest = [np.inf if cost is None else cost for cost in reversed(paid)]
+            rows.append((furthest, [name, *cells, f"{result['final_optimality']:.1e}", scale]))
+        levels = [f"to {level}" for level in next(iter(self.results.values()))["to_accuracy"]]
+        return text_table(
+            ["method", *levels, "final", "step scale"], [row for _, row in sorted(rows, key=itemgetter(0))]
+        )
 
     def save(self, out: Path) -> None:
         """Write traces/, comparison.json and the curves below `out`."""
@@ -378,22 +349,20 @@ def compare_methods(
     if out is not None:
         check_matplotlib()
         check_writable(Path(out), f"out={str(out)!r}")
-    options = Sampling(batch_size=batch_size, participants=participants, sampling=sampling, seed=seed)
+    options = {"batch_size": batch_size, "participants": participants, "sampling": sampling, "seed": seed}
     chosen = methods_for(problem, methods)
     if methods is None and (batch_size is not None or participants not in (None, problem.n)):
         chosen = [method for method in chosen if not is_solver(method)]
-    for method in chosen:
-        check_affordable(problem, method, budget, tau, options)
-    x_star = solve_pooled(problem)
-    steps = Steps(len(chosen), stream)
+    rounds_of = {method: affordable_rounds(problem, method, budget, tau, options) for method in chosen}
+    x_star, steps = solve_pooled(problem), Steps(len(chosen), stream)
     traces: dict[str, Trace] = {}
     results: dict[str, MethodResult] = {}
-    for method in chosen:
-        progress = steps.start(method.__name__)
+    for method, most in rounds_of.items():
+        options |= {"x_star": x_star, "progress": steps.start(method.__name__)}
         if is_solver(method):
-            trace = budget.cut(solver_trace(problem, method, x_star, budget.rounds(method, problem, problem.n)))
+            trace = budget.cut(solver_trace(problem, method, x_star, most))
         else:
-            trace = tuned(problem, method, budget, x_star, tau, candidates, options, progress)
+            trace = tuned(problem, method, budget, most, tau, candidates, **options)
         traces[method.__name__] = trace
         results[method.__name__] = {**costs_of(trace, accuracies), "tuning": trace.provenance.get("tuning")}
     steps.finish()
@@ -407,10 +376,9 @@ def costs_of(trace: Trace, accuracies: Sequence[float], costs: Mapping[str, str]
     """The cost per client (`costs`: unit, column) at which a run first reaches each accuracy, and where it ends."""
     to_accuracy: dict[str, dict[str, float | None]] = {}
     for level in accuracies:
-        hits = np.flatnonzero(trace["optimality"] <= level)
-        to_accuracy[f"{level:g}"] = {
-            unit: (float(trace[column][hits[0]]) if hits.size else None) for unit, column in costs.items()
-        }
+        row = next(iter(np.flatnonzero(trace["optimality"] <= level)), None)
+        paid = {unit: None if row is None else float(trace[column][row]) for unit, column in costs.items()}
+        to_accuracy[f"{level:g}"] = paid
     return {
         "to_accuracy": to_accuracy,
         "final_optimality": float(trace["optimality"][-1]),

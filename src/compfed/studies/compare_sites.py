@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,6 +52,7 @@ SAME = 1e-6  # coefficients of the federated and the pooled model that differ by
 MOST_SITES = 8  # sites with a column of their own in the text; the scores of more are summarised
 MOST_FEATURES = 40  # features that the text always lists; of more, those that the last two models use
 NAME = 22  # characters of a name in the text
+Rows = list[tuple[Any, np.ndarray, np.ndarray]]  # by site: features, labels and weights of its rows
 
 
 @dataclass(frozen=True)
@@ -129,24 +130,18 @@ class SiteComparison:
             import pandas
         except ImportError:
             raise MissingExtra("pandas", "pandas", "SiteComparison.to_pandas()") from None
-        columns: dict[str, Sequence[str] | np.ndarray] = {
-            "status": self.status, "features": self.used, "extra": self.extra, "missing": self.missing,
-            "distance": self.distance,
-        }  # fmt: skip
-        for measure, values in self.scores.items():
-            columns |= {f"{measure}: {site}": values[:, i] for i, site in enumerate([*self.sites, "all"])}
         names, values = self._coefficient_rows()
-        return (
-            pandas.DataFrame(columns, index=pandas.Index(self.models, name="model")),
-            pandas.DataFrame(values, index=pandas.Index(names, name="feature"), columns=list(self.models)),
-        )
+        coefficients = pandas.DataFrame(values, pandas.Index(names, name="feature"), list(self.models))
+        summary = pandas.DataFrame(index=pandas.Index(self.models, name="model"))
+        summary["status"], summary["features"] = self.status, self.used
+        summary["extra"], summary["missing"], summary["distance"] = self.extra, self.missing, self.distance
+        for measure, scores in self.scores.items():
+            summary[[f"{measure}: {site}" for site in (*self.sites, "all")]] = scores
+        return summary, coefficients
 
     def figure(self) -> Figure:
         """Draw coefficients per standard deviation, model by model, and held-out scores, site by site (matplotlib)."""
-        return comparison_figure(
-            sites=self.sites, models=self.models, status=self.status, features=self.features,
-            coefficients=self.coefficients * self.scale[:, None], scores=self.scores, own=self.own,
-        )  # fmt: skip
+        return comparison_figure(self)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write table.txt, coefficients.csv, figure.png and figure.svg into a folder, which is made if it is missing."""
@@ -239,11 +234,9 @@ def compare_local_federated(
     check_int(seed, "seed", 0)
     if len(federation.names) < 2:
         raise InputError("a comparison needs at least two sites; all rows are at one.")
-    if pooled and not isinstance(federation, InProcess):
-        raise InputError(
-            "pooled=True needs the rows in this process. Leave it out to compare over a network: without it no row leaves "
-            "its site."
-        )
+    here = federation if pooled and isinstance(federation, InProcess) else None
+    if pooled and here is None:
+        raise InputError("pooled=True needs the rows in this process. Leave it out over a network.")
     by_class = estimator.fit_options().family.classifies
     kept, out = (Holdout(test_size, seed, by_class, held_out) for held_out in (False, True))
     alphas = _alphas(estimator, federation, kept)
@@ -251,53 +244,56 @@ def compare_local_federated(
     (fitted, local), cost = run_program(federation, _fit_all(federation, model.fit_options(), alphas, kept))
     models, notes = _models(federation.names, fitted, local)
     pooled_by = ""
-    if pooled and isinstance(federation, InProcess):
-        coef, intercept, pooled_by = fit_pooled(model, federation, kept)
+    if here is not None:
+        coef, intercept, pooled_by = fit_pooled(model, here, kept)
         models.append(_Model(POOLED, coef, intercept, models[-1].classes))
     (losses, rows), scoring_cost = run_program(federation, _held_out_losses(federation, fitted, models, out))
-    scores = {"log loss" if by_class else "mean loss": (losses, _own_losses(losses, rows))}
+    own, there = np.diag(losses)[: len(rows)], rows > 0  # each site with its own model
+    own = np.append(own, own[there] @ rows[there] / rows.sum())
+    scores = {"log loss" if by_class else "mean loss": (losses, own)}
     coefficients = _coefficients(models, fitted, feature_names)
-    if pooled and isinstance(federation, InProcess):
-        scores = _row_scores(federation, models, out, isinstance(fitted.prepared.spec.loss, Poisson)) | scores
-        notes += _disagreement(federation, models, float(coefficients["distance"][-2]), kept)
+    if here is not None:
+        counts = isinstance(fitted.prepared.spec.loss, Poisson)
+        scores = _row_scores(_rows(here, out), models, by_class, counts) | scores
+        notes += _disagreement(_rows(here, kept), models, float(coefficients["distance"][-2]))
     return SiteComparison(
-        **coefficients,
-        sites=federation.names,
-        models=tuple(model.label for model in models),
+        **coefficients, sites=federation.names, models=tuple(model.label for model in models),
         scores={measure: values for measure, (values, _) in scores.items()},
         own={measure: own for measure, (_, own) in scores.items()},
-        rows=np.column_stack([fitted.prepared.summary.totals, rows]),
-        status=tuple(model.status for model in models),
-        pooled_by=pooled_by,
-        estimator=" ".join(repr(estimator).split()),
-        notes=tuple(notes),
+        rows=np.column_stack([fitted.prepared.summary.totals, rows]), status=tuple(model.status for model in models),
+        pooled_by=pooled_by, estimator=" ".join(repr(estimator).split()), notes=tuple(notes),
         communication=cost.then(scoring_cost),
-    )
+    )  # fmt: skip
 
 
 def _federation(estimator: FederatedModel, data: object, y: object, sites: object) -> Federation:
     """The sites to compare, checked."""
+    own = type(estimator).__name__
     if not isinstance(estimator, FederatedModel):
         raise InputError(
-            f"compare_local_federated needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got "
-            f"{type(estimator).__name__}."
+            f"compare_local_federated needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got {own}."
         )
     if names_rows(getattr(estimator, "cv", 5)):
         raise InputError(
-            f"{type(estimator).__name__}: its cv names the rows of one table, and a comparison fits to several parts of "
-            "it. Give a number of folds, 'leave-one-site-out' or a splitter."
+            f"{own}: its cv names the rows of one table, and a comparison fits to several parts of it. Give a number of "
+            "folds, 'leave-one-site-out' or a splitter."
         )
     if isinstance(data, Sites) or hasattr(data, "send"):
         if y is not None or sites is not None:
             raise InputError(f"y and sites belong to a table; {type(data).__name__} has its own labels and sites.")
-        return Simulated(data) if isinstance(data, Sites) else data  # pyright: ignore[reportReturnType]  # it has `send`
+        return Simulated(data) if isinstance(data, Sites) else cast("Federation", data)
     if y is None or isinstance(y, str):
         raise InputError(f"y={y!r}: give the label of every row, such as X['label'], and X without that column.")
     if sites is None:
         raise InputError("sites is missing: give the site of every row, or the name of a column of a DataFrame.")
-    return estimator.make_table(
-        cast("Any", data), cast("Any", y), cast("Any", sites), None
-    ).federation()  # which checks them
+    table: Any = (data, y, sites, None)  # which is checked here
+    return estimator.make_table(*table).federation()
+
+
+def _rows(federation: InProcess, subset: Holdout) -> Rows:
+    """Features, labels and weights of the rows of a subset, site by site."""
+    masks = [(site, subset.mask(site)) for site in federation.sites]
+    return [(site.features[m], site.labels[m], site.row_weights[m]) for site, m in masks]
 
 
 # --- the models ---
@@ -340,25 +336,22 @@ def _alphas(estimator: FederatedModel, federation: Federation, kept: Holdout) ->
             "over a network compare_local_federated needs an estimator with a given alpha, such as FederatedLasso(alpha=0.1); "
             f"got {type(estimator).__name__}. Choose alpha with its fit_federation first."
         )
-    masks = [kept.mask(site) for site in federation.sites]
-    X, y, q = (
-        [getattr(site, name)[mask] for site, mask in zip(federation.sites, masks, strict=True)]
-        for name in ("features", "labels", "row_weights")
-    )
 
-    def chosen(A: npt.ArrayLike, labels: np.ndarray, weight: np.ndarray, where: np.ndarray | None) -> float:
+    def chosen(A: Any, labels: np.ndarray, weight: np.ndarray, where: np.ndarray | None = None) -> float:
         model: Any = clone(estimator)
         return model.fit(A, labels, sites=where, sample_weight=weight).alpha_
 
     alphas: list[float | str] = []
-    for own in zip(X, y, q, strict=True):
+    rows = _rows(federation, kept)
+    for own in rows:
         try:
-            alphas.append(chosen(*own, None))
+            alphas.append(chosen(*own))
         except InputError as problem:
             alphas.append(str(problem))
-    table = cast("npt.ArrayLike", vstack(X)) if issparse(X[0]) else np.concatenate(X)
+    X, y, weight = zip(*rows, strict=True)
+    table = vstack(X) if issparse(X[0]) else np.concatenate(X)
     where = np.repeat(federation.names, [len(labels) for labels in y])
-    return [*alphas, chosen(table, np.concatenate(y), np.concatenate(q), where)]
+    return [*alphas, chosen(table, np.concatenate(y), np.concatenate(weight), where)]
 
 
 Local = Fitted | str  # the fit of a site alone, or why there is none
@@ -370,7 +363,9 @@ def _fit_all(
     """The federated fit and those of the sites alone, in the same messages."""
     n = len(federation.names)
     programs: list[Program[Local]] = [_fit(federation, options, alphas[-1], kept)]
-    programs += [for_site(i, n, _fit(_alone(federation, i), options, alphas[i], kept)) for i in range(n)]
+    for i in range(n):  # compiled where the whole federation is
+        alone = federation.alone(i) if isinstance(federation, Simulated) else SingleSite(federation, i)
+        programs.append(for_site(i, n, _fit(alone, options, alphas[i], kept)))
     fitted, *local = yield from gather(programs)
     if isinstance(fitted, str):
         raise InputError(fitted)
@@ -387,17 +382,27 @@ def _fit(federation: Federation, options: FitOptions, alpha: float | str, kept: 
         return str(problem)
 
 
-def _alone(federation: Federation, i: int) -> Federation:
-    """Site i as a federation of its own, compiled where the whole federation is."""
-    return federation.alone(i) if isinstance(federation, Simulated) else SingleSite(federation, i)
-
-
 def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tuple[list[_Model], list[str]]:
-    """The local models, their average and the federated one, and notes about their fits."""
-    fits = [*((f"local: {name}", fit) for name, fit in zip(names, local, strict=True)), (FEDERATED, fitted)]
-    *each, federated = (_model(label, fit, fitted) for label, fit in fits)
-    notes = [note for label, fit in fits for note in _notes(label, fit)]
-    gathered = fitted.prepared.summary
+    """The local models, their average and the federated one, and notes on fits that are missing or not the only one."""
+    notes, models, gathered = [], [], fitted.prepared.summary
+    all_classes = gathered.labels.classes
+    for label, found in zip([*(f"local: {name}" for name in names), FEDERATED], [*local, fitted], strict=True):
+        if isinstance(found, str):
+            notes.append(f"{label}: {found}")
+            models.append(_Model(label, None, None, status="cannot be fitted"))
+            continue
+        if not found.minimum.converged:
+            relative = found.minimum.certificate.relative
+            notes.append(f"{label}: not converged; the gradient mapping is {relative:.1e} of its scale")
+        if found.undecided:
+            together = join_names(found.undecided)
+            notes.append(f"{label}: several minimisers; these coefficients can change together: {together}")
+        coef, intercept = found.prepared.coef_and_intercept(found.minimum.x)
+        classes, status = found.prepared.summary.labels.classes, ""
+        if classes is not None and all_classes is not None and len(classes) < len(all_classes):
+            status = f"{len(classes)} of {len(all_classes)} classes"
+        models.append(_Model(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status))
+    *each, federated = models
     weights = np.ones(len(each)) if fitted.prepared.options.equal_sites else gathered.totals
     usable = [i for i, model in enumerate(each) if model.has_classes_of(federated)]
     average = _Model(AVERAGE, None, None, status="no local model")
@@ -405,31 +410,8 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
         coefs, intercepts = zip(*((each[i].coef, each[i].intercept) for i in usable), strict=True)
         status = "" if len(usable) == len(each) else f"{len(usable)} of {len(each)} sites"
         coef, intercept = (np.average(values, axis=0, weights=weights[usable]) for values in (coefs, intercepts))
-        average = _Model(AVERAGE, coef, intercept, gathered.labels.classes, status)
+        average = _Model(AVERAGE, coef, intercept, all_classes, status)
     return [*each, average, federated], notes
-
-
-def _model(label: str, fit: Local, federated: Fitted) -> _Model:
-    """The published coefficients of a fit."""
-    if isinstance(fit, str):
-        return _Model(label, None, None, status="cannot be fitted")
-    classes, all_classes = (f.prepared.summary.labels.classes for f in (fit, federated))
-    coef, intercept = fit.prepared.coef_and_intercept(fit.minimum.x)
-    status = ""
-    if classes is not None and all_classes is not None and len(classes) < len(all_classes):
-        status = f"{len(classes)} of {len(all_classes)} classes"
-    return _Model(label, np.atleast_2d(coef), np.atleast_1d(intercept), classes, status)
-
-
-def _notes(label: str, fit: Local) -> Iterator[str]:
-    """Why a fit is missing, or not the only minimiser."""
-    if isinstance(fit, str):
-        yield f"{label}: {fit}"
-        return
-    if not fit.minimum.converged:
-        yield f"{label}: not converged; the gradient mapping is {fit.minimum.certificate.relative:.1e} of its scale"
-    if fit.undecided:
-        yield f"{label}: several minimisers; these coefficients can change together: {join_names(fit.undecided)}"
 
 
 def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str] | None) -> dict[str, Any]:
@@ -452,25 +434,19 @@ def _coefficients(models: Sequence[_Model], fitted: Fitted, names: Sequence[str]
                 W[:, k], b[:, k] = model.coef.T.ravel(), model.intercept
     scale = np.repeat(spread(gathered.moments, pooled_mean(gathered.moments)), outputs)
     known, there = ~np.isnan(W).any(axis=0), W != 0
+    distance = np.linalg.norm((W - W[:, [-1]]) * scale[:, None], axis=0) / (np.linalg.norm(W[:, -1] * scale) or 1.0)
     return dict(
-        features=tuple(name + end for name in columns for end in ends),
-        outputs=tuple(ends),
-        coefficients=W,
-        intercepts=b,
-        scale=scale,
-        used=used,
-        extra=np.where(known, (there & ~there[:, [-1]]).sum(axis=0), np.nan),
-        missing=np.where(known, (~there & there[:, [-1]]).sum(axis=0), np.nan),
-        distance=np.linalg.norm((W - W[:, [-1]]) * scale[:, None], axis=0) / (np.linalg.norm(W[:, -1] * scale) or 1.0),
-    )
+        features=tuple(name + end for name in columns for end in ends), outputs=tuple(ends), coefficients=W, intercepts=b,
+        scale=scale, used=used, extra=np.where(known, (there & ~there[:, [-1]]).sum(axis=0), np.nan),
+        missing=np.where(known, (~there & there[:, [-1]]).sum(axis=0), np.nan), distance=distance,
+    )  # fmt: skip
 
 
-def _disagreement(federation: InProcess, models: Sequence[_Model], distance: float, kept: Holdout) -> list[str]:
+def _disagreement(rows: Rows, models: Sequence[_Model], distance: float) -> list[str]:
     """A note where federated and pooled coefficients differ: they may, where the predictions cannot."""
     if distance <= SAME:
         return []
-    rows = [site.features[kept.mask(site)] for site in federation.sites]
-    z, reference = (np.concatenate([model.predictor(A) for A in rows]) for model in models[-2:])
+    z, reference = (np.concatenate([model.predictor(A) for A, *_ in rows]) for model in models[-2:])
     off = float(np.abs(z - reference).max() / (np.ptp(reference) or 1.0))
     note = f"federated and pooled differ by {distance:.1g} in coefficients and by {off:.1g} in predictions"
     return [note + (", because some columns are combinations of others" if off < 1e-3 * distance else "")]
@@ -496,39 +472,30 @@ def _held_out_losses(
     return losses, rows
 
 
-def _own_losses(losses: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The mean loss where the model of each site predicts its own rows."""
-    own = np.diag(losses)[: len(rows)]
-    return np.append(own, own[rows > 0] @ rows[rows > 0] / rows.sum())
-
-
 def _row_scores(
-    federation: InProcess, models: Sequence[_Model], out: Holdout, counts: bool
+    rows: Rows, models: Sequence[_Model], by_class: bool, counts: bool
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Accuracy, D^2 (of counts) or R^2 of every model, and with each site's own model, from held-out rows."""
-    measure = "accuracy" if out.by_class else "D^2" if counts else "R^2"
-    masks = [out.mask(site) for site in federation.sites]
-    by_site = zip(federation.sites, masks, strict=True)
-    parts = [(site.features[m], site.labels[m], site.row_weights[m]) for site, m in by_site]
-    y, weight = (np.concatenate([part[k] for part in parts]) for k in (1, 2))
-    where = np.repeat(np.arange(len(parts)), [len(part[1]) for part in parts])
+    measure = "accuracy" if by_class else "D^2" if counts else "R^2"
+    y, weight = (np.concatenate([part[k] for part in rows]) for k in (1, 2))
+    where = np.repeat(np.arange(len(rows)), [len(labels) for _, labels, _ in rows])
 
     def predictions(model: _Model) -> np.ndarray:
         """Predicted labels; of classes, 1 where the prediction is right."""
         if model.coef is None:
             return np.full(y.shape, np.nan)
-        z = np.concatenate([model.predictor(A) for A, *_ in parts])
+        z = np.concatenate([model.predictor(A) for A, *_ in rows])
         if model.classes is None:
             return (np.exp(z) if counts else z).reshape(y.shape)
         best = (z[:, 0] > 0).astype(int) if z.shape[1] == 1 else z.argmax(axis=1)
         return (model.classes[best] == y).astype(float)
 
-    def score(values: np.ndarray, rows: np.ndarray) -> float:
+    def score(values: np.ndarray, some: np.ndarray) -> float:
         """The score of some rows; NaN where it is not defined."""
-        values, labels, w = values[rows], y[rows], weight[rows]
+        values, labels, w = values[some], y[some], weight[some]
         if not len(labels) or np.isnan(values).any():
             return np.nan
-        if out.by_class:
+        if by_class:
             return float(np.average(values, weights=w))
         if (np.ptp(labels, axis=0) == 0).any():
             return np.nan
@@ -536,9 +503,9 @@ def _row_scores(
         return float(measured_by(labels, values, sample_weight=w))
 
     every = np.array([predictions(model) for model in models])
-    groups = [*(where == i for i in range(len(parts))), np.ones(len(y), bool)]
+    groups = [*(where == i for i in range(len(rows))), np.ones(len(y), bool)]
     alone = every[where, np.arange(len(y))]  # the local models come first, in the order of the sites
-    *scores, own = [[score(values, rows) for rows in groups] for values in (*every, alone)]
+    *scores, own = [[score(values, some) for some in groups] for values in (*every, alone)]
     return {measure: (np.array(scores), np.array(own))}
 
 
@@ -547,47 +514,47 @@ def _row_scores(
 
 def _text(c: SiteComparison) -> str:
     """Heading, summary, a table for every further measure, coefficients."""
-    first, *others = c.scores
-    parts = [_heading(c), f"{first} on held-out rows", _summary(c, first)]
-    for measure in others:
-        parts += [f"{measure} on held-out rows", _summary(c, measure, brief=True)]
+    parts = [_heading(c)]
+    for k, measure in enumerate(c.scores):
+        parts += [f"{measure} on held-out rows", _summary(c, measure, brief=k > 0)]
     parts += ["coefficients (. is exactly zero, - is not defined)", _coefficient_table(c)]
     return "\n\n".join([*parts, *(["\n".join(c.notes)] if c.notes else [])])
 
 
 def _heading(c: SiteComparison) -> str:
-    fitted, out = c.rows.sum(axis=0)
+    (fitted, out), reference = c.rows.sum(axis=0), c.models[-1]
     each = ", ".join(f"{site} {a:g} + {b:g}" for site, (a, b) in zip(c.sites, c.rows, strict=True))
-    reference = c.models[-1]
+    sites = f"{len(c.sites)} sites" + (f": {each}" if len(c.sites) <= MOST_SITES else "")
+    pooled = f"pooled model: {c.pooled_by}\n" if c.pooled_by else ""
     return (
-        f"{c.estimator}\n{fitted:g} rows to fit + {out:g} held out at {len(c.sites)} sites"
-        + (f": {each}" if len(c.sites) <= MOST_SITES else "")
-        + f"\n{c.communication.rounds} rounds for all models together"
-        + (f"\npooled model: {c.pooled_by}" if c.pooled_by else "")
-        + f"\nzeros: same as in the {reference} model, or +a -b: a coefficients are zero there only, b are zero here only"
-        + f"\ndistance: of the coefficients from the {reference} ones, relative, per standard deviation of the feature"
+        f"{c.estimator}\n{fitted:g} rows to fit + {out:g} held out at {sites}\n"
+        f"{c.communication.rounds} rounds for all models together\n{pooled}"
+        f"zeros: same as in the {reference} model, or +a -b: a coefficients are zero there only, b are zero here only\n"
+        f"distance: of the coefficients from the {reference} ones, relative, per standard deviation of the feature"
     )
 
 
-def _summary(c: SiteComparison, measure: str, brief: bool = False) -> str:
-    """One row per model: features, zeros and distance unless brief, then the scores."""
-    n, few = len(c.sites), len(c.sites) <= MOST_SITES
-    columns = [shorten(site, NAME) for site in c.sites] if few else ["median site", "worst site"]
-    about = np.column_stack([c.used, c.extra, c.missing, c.distance])
+def _summary(c: SiteComparison, measure: str, brief: bool) -> str:
+    """One row per model: features, zeros and distance unless brief, then the scores. Many sites are summarised."""
+    n, few, loss = len(c.sites), len(c.sites) <= MOST_SITES, "loss" in measure
     names = [f"{name} ({status})" if status else name for name, status in zip(c.models, c.status, strict=True)]
-    rows = [
-        [name, *([] if brief else _about(*numbers)), *_score_cells(scores, measure)]
-        for name, numbers, scores in zip(names, about, c.scores[measure], strict=True)
-    ]
-    own = ["each site its own", *([] if brief else ["", "", ""]), *_score_cells(c.own[measure], measure)]
-    local = rows[:n]
+    about, scores = np.column_stack([c.used, c.extra, c.missing, c.distance]), c.scores[measure]
     if not few:
-        middle, scores = ([_median(column) for column in table[:n].T] for table in (about, c.scores[measure]))
-        local = [
-            [f"local: median of {n}", *([] if brief else _about(*middle)), *_score_cells(np.array(scores), measure)]
-        ]
-    header = ["model", *([] if brief else ["features", "zeros", "distance"]), *columns, "all"]
-    return number_table(header, [*local, own, *rows[n:]])
+        names = [f"local: median of {n}", *names[n:]]
+        about, scores = (np.vstack([_median(values[:n]), values[n:]]) for values in (about, scores))
+
+    def score_cells(values: np.ndarray) -> list[str]:
+        if not few:
+            sites, worst = values[:-1], np.fmax if loss else np.fmin  # which leave NaN out
+            values = np.array([_median(sites), worst.reduce(sites), values[-1]])
+        return ["-" if np.isnan(v) else f"{v:.4g}" if loss else f"{round(v, 3) + 0.0:.3f}" for v in values]  # no -0.000
+
+    rows = [[name, *_about(*a), *score_cells(s)] for name, a, s in zip(names, about, scores, strict=True)]
+    rows.insert(len(rows) - len(c.models) + n, ["each site its own", "", "", "", *score_cells(c.own[measure])])
+    columns = [shorten(site, NAME) for site in c.sites] if few else ["median site", "worst site"]
+    table = [["model", "features", "zeros", "distance", *columns, "all"], *rows]
+    header, *rows = [[row[0], *row[4:]] for row in table] if brief else table
+    return number_table(header, rows)
 
 
 def _about(used: float, extra: float, missing: float, distance: float) -> list[str]:
@@ -596,42 +563,23 @@ def _about(used: float, extra: float, missing: float, distance: float) -> list[s
     return [f"{used:.0f}", "same" if extra == missing == 0 else f"+{extra:.0f} -{missing:.0f}", f"{distance:.2g}"]
 
 
-def _score_cells(scores: np.ndarray, measure: str) -> list[str]:
-    sites, everyone = scores[:-1], scores[-1]
-    if len(sites) > MOST_SITES:
-        known = sites[~np.isnan(sites)]
-        worst = np.nan if not known.size else known.max() if "loss" in measure else known.min()
-        sites = np.array([_median(sites), worst])
-    return [_score_cell(value, "loss" in measure) for value in [*sites, everyone]]
-
-
-def _score_cell(value: float, loss: bool) -> str:
-    return "-" if np.isnan(value) else f"{value:.4g}" if loss else f"{round(value, 3) + 0.0:.3f}"  # no -0.000
-
-
 def _coefficient_table(c: SiteComparison) -> str:
-    n = len(c.sites)
-    columns = np.arange(0 if n <= MOST_SITES else n, len(c.models))
+    """The local models are left out where there are many, and of many features all but the largest."""
+    first = 0 if len(c.sites) <= MOST_SITES else len(c.sites)
     rows = np.arange(len(c.features))
     if len(rows) > MOST_FEATURES:
         used = rows[(c.coefficients[:, -2:] != 0).any(axis=1)]
         size = np.abs(c.coefficients[used, -1] * c.scale[used])
         rows = np.sort(used[np.argsort(-size, kind="stable")[:MOST_FEATURES]])
-    cells = [[shorten(c.features[j], NAME), *map(_number, c.coefficients[j, columns])] for j in rows]
-    cells += [
-        [f"(intercept){end}", *map(_number, values)]
-        for end, values in zip(c.outputs, c.intercepts[:, columns], strict=True)
-    ]
-    titles = [*c.sites, *c.models[n:]]
+    names = [*(shorten(c.features[j], NAME) for j in rows), *(f"(intercept){end}" for end in c.outputs)]
+    values = np.vstack([c.coefficients[rows], c.intercepts])[:, first:]
+    cells = [["-" if np.isnan(v) else "." if v == 0 else f"{v:.3g}" for v in row] for row in values]
+    titles = [shorten(title, NAME) for title in (*c.sites, *c.models[len(c.sites) :])[first:]]
+    table = number_table(["feature", *titles], [[name, *row] for name, row in zip(names, cells, strict=True)])
     left = len(c.features) - len(rows)
-    table = number_table(["feature", *(shorten(titles[k], NAME) for k in columns)], cells)
     return table + (f"\n({left} more in .coefficients)" if left else "")
 
 
-def _number(value: float) -> str:
-    return "-" if np.isnan(value) else "." if value == 0 else f"{value:.3g}"
-
-
-def _median(values: np.ndarray) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if known.size else np.nan
+def _median(values: np.ndarray) -> np.ndarray:
+    """The median of what is a number, along the first axis; NaN where nothing is."""
+    return np.ma.filled(np.ma.median(np.ma.masked_invalid(values), axis=0), np.nan)

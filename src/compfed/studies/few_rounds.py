@@ -12,10 +12,9 @@ first one, with the Lipschitz constants, counts too. Bytes are those of the numb
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from compfed.federation.site.in_process import InProcess
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
-from compfed.report.figures import Line, Panel, check_matplotlib, draw_rows
+from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.simulation import simulate
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
@@ -96,9 +95,8 @@ def problems(quick: bool = False) -> dict[str, Problem]:
 
 def algorithm_trace(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """Rounds with default steps until the last accuracy is reached, after the first message of `solve_federated`."""
-    _, first = run_program(
-        InProcess(problem.sites), evaluate_start(spec_of(problem), SearchOptions(method), problem.start)
-    )
+    start = evaluate_start(spec_of(problem), SearchOptions(method), problem.start)
+    _, first = run_program(InProcess(problem.sites), start)
     algorithm, trace = default_steps(method, problem), None
     while trace is None or (trace["optimality"].min() > ACCURACIES[-1] and trace["round"][-1] < rounds - 1):
         done = 0 if trace is None else int(trace["round"][-1])
@@ -133,11 +131,13 @@ class FewRounds:
 
     def __str__(self) -> str:
         heads = {"rounds": "messages to every site and back", "bytes": "bytes per site, both ways"}
-        return "\n\n".join(
-            f"{name}: {head} to reach ||x - x*|| / ||x*||\n\n{table(found['methods'], unit)}"
-            for name, found in self.results.items()
-            for unit, head in heads.items()
-        )
+        levels, tables = [f"{level:g}" for level in ACCURACIES], []
+        for name, found in self.results.items():
+            for unit, head in heads.items():
+                rows = [[method, *(cell(of, x, unit) for x in levels)] for method, of in found["methods"].items()]
+                table = number_table(["method", *(f"to {level}" for level in levels)], rows)
+                tables.append(f"{name}: {head} to reach ||x - x*|| / ||x*||\n\n{table}")
+        return "\n\n".join(tables)
 
     def save(self, out: Path) -> None:
         """Write traces/, few-rounds.json and the curves below `out`."""
@@ -145,22 +145,22 @@ class FewRounds:
             for method, trace in traces.items():
                 trace.save(out / "traces" / problem.replace(" ", "-") / method)
         write_text(out / "few-rounds.json", json.dumps(self.results, indent=1) + "\n")
-        draw_rows([[self._panel(name, x) for name in self.traces] for x in COSTS.values()], out / "few-rounds")
+        panels = [self._panel(name, x) for x in COSTS.values() for name in self.traces]
+        draw(panels, out / "few-rounds", rows=len(COSTS))
 
     def _panel(self, name: str, x: str) -> Panel:
-        of = self.results[name]
+        of, lines = self.results[name], []
         title = f"{name}: {of['rows']:,} rows x {of['columns']:,}, {of['sites']} sites" if x == "round" else ""
         widths = {"DecoupledProx": 3.2, "FISTA": 2.2}  # so that curves on top of each other all show
-        lines = [
-            Line(method, [_until(trace, FLOOR)], STYLES[method], width=widths.get(method, 1.6), dots=len(trace) < 15)
-            for method, trace in reversed(self.traces[name].items())
-        ]
+        for method, trace in reversed(self.traces[name].items()):
+            first = next(iter(np.flatnonzero(trace["optimality"] <= FLOOR)), len(trace))
+            shown = replace(trace, columns={c: values[: first + 1] for c, values in trace.columns.items()})
+            width = widths.get(method, 1.6)
+            lines.append(Line(method, [shown], STYLES[method], width=width, dots=len(trace) < 15))
         return Panel(title, lines, x=x, floor=FLOOR, log_x=True)
 
 
-def few_rounds(
-    quick: bool = False, rounds: int | None = None, out: str | Path | None = None, stream: TextIO | None = None
-) -> FewRounds:
+def few_rounds(quick: bool = False, rounds: int | None = None, out: str | Path | None = None) -> FewRounds:
     """Run five methods on three problems, with nothing tuned.
 
     Parameters
@@ -171,8 +171,6 @@ def few_rounds(
         Messages after which a method stops at the latest: 5,000 unless given, 500 with `quick`.
     out : path, optional
         A folder for traces, JSON and curves. Nothing is written without it.
-    stream : text file, optional
-        Where progress is shown; standard error unless given.
 
     Returns
     -------
@@ -182,39 +180,25 @@ def few_rounds(
     if out is not None:
         check_matplotlib()
         check_writable(Path(out), f"out={str(out)!r}")
-    cases = problems(quick)
-    steps = Steps(len(cases) * len(METHODS), stream)
-    results: dict[str, dict[str, Any]] = {}
-    traces: dict[str, dict[str, Trace]] = {}
+    cases, found = problems(quick), FewRounds({}, {})
+    steps = Steps(len(cases) * len(METHODS))
     for name, problem in cases.items():
         best = solve_federated(problem, "ProximalNewton", tol=1e-15)  # as close as rounding allows
-        traces[name] = {}
+        traces = found.traces[name] = {}
         for method in METHODS:
             steps.start(f"{name}: {method.__name__}")
-            traces[name][method.__name__] = run(problem, method, best.x, limit)
-        results[name] = {
-            "rows": sum(map(len, problem.sites.labels)),
-            "columns": problem.d,
-            "sites": problem.n,
+            traces[method.__name__] = run(problem, method, best.x, limit)
+        size = {"rows": sum(map(len, problem.sites.labels)), "columns": problem.d, "sites": problem.n}
+        certificate, nonzeros = best.certificate.relative, int(np.count_nonzero(best.x))
+        found.results[name] = size | {
             "problem": problem.describe(),
-            "x_star": {
-                "relative_gradient_mapping": best.certificate.relative,
-                "nonzeros": int(np.count_nonzero(best.x)),
-            },
-            "methods": {method: costs_of(trace, ACCURACIES, COSTS) for method, trace in traces[name].items()},
+            "x_star": {"relative_gradient_mapping": certificate, "nonzeros": nonzeros},
+            "methods": {method: costs_of(trace, ACCURACIES, COSTS) for method, trace in traces.items()},
         }
     steps.finish()
-    found = FewRounds(results, traces)
     if out is not None:
         found.save(Path(out))
     return found
-
-
-def _until(trace: Trace, level: float) -> Trace:
-    """The rows of a trace up to the first with this accuracy."""
-    hits = np.flatnonzero(trace["optimality"] <= level)
-    end = hits[0] + 1 if hits.size else len(trace)
-    return replace(trace, columns={name: values[:end] for name, values in trace.columns.items()})
 
 
 def cell(method: MethodResult, level: str, unit: str) -> str:
@@ -225,10 +209,3 @@ def cell(method: MethodResult, level: str, unit: str) -> str:
     if unit == "rounds":
         return f"{paid:,.0f}"
     return f"{paid / 1e6:,.2f} MB" if paid >= 999_500 else f"{paid / 1e3:.3g} kB"
-
-
-def table(methods: Mapping[str, MethodResult], unit: str) -> str:
-    """Rounds or bytes to each accuracy."""
-    levels = [f"{level:g}" for level in ACCURACIES]
-    rows = [[name, *(cell(found, level, unit) for level in levels)] for name, found in methods.items()]
-    return number_table(["method", *(f"to {level}" for level in levels)], rows)

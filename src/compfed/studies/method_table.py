@@ -45,10 +45,6 @@ class Entry:
         return self.method.__name__
 
     @property
-    def paper(self) -> str:
-        return "unknown" if self.method.citation is None else self.method.citation.short
-
-    @property
     def sampling(self) -> str:
         """Whether a sample of clients is proved or observed to be enough, and the scheme of the sample."""
         cls = self.method
@@ -73,21 +69,13 @@ class Entry:
 
     def cells(self) -> list[str]:
         """The row as text, in the order of `HEADER`."""
-        costs = ["unknown"] * 3
+        method, costs = self.method, ["unknown"] * 3
         if (c := self.cost) is not None:
             pairs = ((c.vectors_up, c.vectors_down), (c.gradients,), (c.client_proxes, c.server_proxes))
             costs = [" / ".join(f"{number:.3g}" for number in pair) for pair in pairs]
-        composite = _yes_no(self.method.composite)
-        return [
-            self.name,
-            self.paper,
-            _file(self.method),
-            composite,
-            *costs,
-            self.sampling,
-            self.limit,
-            self.verified_by,
-        ]
+        paper = "unknown" if method.citation is None else method.citation.short
+        facts = [self.name, paper, _file(method), _yes_no(method.composite)]
+        return [*facts, *costs, self.sampling, self.limit, self.verified_by]
 
 
 def entries(methods: Iterable[type[Algorithm]] | None = None) -> list[Entry]:

@@ -7,8 +7,7 @@ The result names the solver. It is also checked, because scikit-learn's stopping
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +22,7 @@ from compfed.estimators import (
     FederatedPoissonRegressor,
 )
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.programs.fit import describe_and_prepare
+from compfed.estimators.programs.fit import PreparedProblem, describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
 from compfed.simulation.federation import Simulated
@@ -55,8 +54,6 @@ class Rows(NamedTuple):
 
 
 LinearFit = ElasticNet | Lasso | LogisticRegression | MultiTaskLasso | PoissonRegressor
-Answer = tuple[np.ndarray, np.ndarray]  # coefficients (outputs, columns) and intercepts (outputs,) of Z
-Route = tuple[str, Callable[..., Answer]]  # name, and a function of the estimator and the rows
 
 
 def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubset | None = None) -> PooledFit:
@@ -65,25 +62,25 @@ def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubs
     alpha = float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # a field of every such estimator
     problem = Simulated(federation.sites).problem(prepared.at(alpha))
     rows, centre, scale = _pooled_rows(estimator, federation, subset, prepared.summary.labels.classes)
-    failed = []
-    for name, route in _routes(estimator, rows):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the gradient mapping below decides
-            u, b = route(estimator, rows)
+    model, why = _scikit_learn_model(estimator, alpha, rows), "scikit-learn has no model with this objective"
+    if model is not None:
+        name = f"scikit-learn {type(model).__name__}"
+        u, b = _fitted(model, rows)
         size = np.abs(u) * rows.Z.std(axis=0)
         u[size < DUST * size.max()] = 0.0
         coef = (u / scale).T
         intercept = b - centre @ coef
         reached = problem.gradient_mapping(prepared.scaling.model(coef, intercept))
         if np.linalg.norm(reached) <= GOOD * (prepared.null.scale or 1.0):
-            break
-        failed.append(name)
-    else:
-        why = f"{' and '.join(failed)} did not converge" if failed else "scikit-learn has no model with this objective"
-        name = f"compfed.solve_pooled, centralised ({why})"
-        coef, intercept = prepared.scaling.coefficients(solve_pooled(problem).x)
+            return _published(prepared, coef, intercept, name)
+        why = f"{name} did not converge"
+    coef, intercept = prepared.scaling.coefficients(solve_pooled(problem).x)
+    return _published(prepared, coef, intercept, f"compfed.solve_pooled, centralised ({why})")
+
+
+def _published(prepared: PreparedProblem, coef: np.ndarray, intercept: Any, solver: str) -> PooledFit:
     coef, intercept = prepared.options.family.coef_and_intercept(coef + 0.0, intercept)
-    return PooledFit(np.atleast_2d(coef), np.atleast_1d(intercept), name)
+    return PooledFit(np.atleast_2d(coef), np.atleast_1d(intercept), solver)
 
 
 def _pooled_rows(
@@ -106,44 +103,28 @@ def _pooled_rows(
     return Rows((X - centre) / scale, targets, weight, 0 if classes is None else len(classes)), centre, scale
 
 
-def _routes(model: FederatedModel, rows: Rows) -> Iterator[Route]:
-    """scikit-learn's way to solve the problem of `model`, if there is one."""
-    if getattr(model, "alpha", None) == 0 and not isinstance(model, FederatedLogisticRegression):
-        return
-    if isinstance(model, (FederatedLasso, FederatedElasticNet)):
-        yield ("scikit-learn Lasso" if isinstance(model, FederatedLasso) else "scikit-learn ElasticNet"), _least_squares
-    elif isinstance(model, FederatedMultiTaskLasso) and np.ptp(rows.weight) == 0:
-        yield "scikit-learn MultiTaskLasso", _multi_task
-    elif isinstance(model, FederatedLogisticRegression):
-        yield "scikit-learn LogisticRegression", _logistic
-    elif isinstance(model, FederatedPoissonRegressor) and model.l1_ratio == 0:
-        yield "scikit-learn PoissonRegressor", _poisson
+def _scikit_learn_model(model: FederatedModel, alpha: float, rows: Rows) -> LinearFit | None:
+    """scikit-learn's estimator with the objective of `model`, if there is one."""
+    intercept = model.fit_intercept
+    exact: dict[str, Any] = {"fit_intercept": intercept, "tol": 1e-14, "max_iter": 100_000}
+    if isinstance(model, FederatedLogisticRegression):
+        return _logistic(model, rows)
+    if alpha == 0:
+        return None
+    if isinstance(model, FederatedLasso):
+        return Lasso(alpha, positive=model.positive, **exact)
+    if isinstance(model, FederatedElasticNet):
+        return ElasticNet(alpha, l1_ratio=model.l1_ratio, positive=model.positive, **exact)
+    if isinstance(model, FederatedMultiTaskLasso) and np.ptp(rows.weight) == 0:
+        return MultiTaskLasso(alpha, **exact)
+    if isinstance(model, FederatedPoissonRegressor) and model.l1_ratio == 0:
+        options: dict[str, Any] = {"solver": "newton-cholesky", "tol": 1e-12, "max_iter": 1000}
+        return PoissonRegressor(alpha=alpha, fit_intercept=intercept, **options)
+    return None
 
 
-def _least_squares(model: FederatedLasso | FederatedElasticNet, rows: Rows) -> Answer:
-    options = {"fit_intercept": model.fit_intercept, "positive": model.positive, "tol": 1e-14, "max_iter": 100_000}
-    lasso = isinstance(model, FederatedLasso)
-    fit = Lasso(model.alpha, **options) if lasso else ElasticNet(model.alpha, l1_ratio=model.l1_ratio, **options)
-    return _of(fit.fit(rows.Z, rows.y, sample_weight=rows.weight))
-
-
-def _multi_task(model: FederatedMultiTaskLasso, rows: Rows) -> Answer:
-    Y = rows.y.reshape(len(rows.y), -1)
-    return _of(
-        MultiTaskLasso(model.alpha, fit_intercept=model.fit_intercept, tol=1e-14, max_iter=100_000).fit(rows.Z, Y)
-    )
-
-
-def _poisson(model: FederatedPoissonRegressor, rows: Rows) -> Answer:
-    fit = PoissonRegressor(
-        alpha=model.alpha, fit_intercept=model.fit_intercept, solver="newton-cholesky", tol=1e-12, max_iter=1000
-    )
-    return _of(fit.fit(rows.Z, rows.y, sample_weight=rows.weight))
-
-
-def _logistic(model: FederatedLogisticRegression, rows: Rows) -> Answer:
+def _logistic(model: FederatedLogisticRegression, rows: Rows) -> LogisticRegression:
     n, d = rows.Z.shape
-    two = rows.classes == 2
     C = 1.0 / (n * model.alpha) if model.alpha > 0 else np.inf
     options = {"C": C, "fit_intercept": model.fit_intercept, "tol": 1e-12, "random_state": 0}
     if model.l1_ratio > 0 and model.alpha > 0:
@@ -151,10 +132,17 @@ def _logistic(model: FederatedLogisticRegression, rows: Rows) -> Answer:
         if LogisticRegression().penalty == "l2":  # scikit-learn before 1.8 needs the penalty by name
             options["penalty"] = "elasticnet"
     else:
-        options |= {"solver": "newton-cholesky" if two else "newton-cg", "max_iter": 1000}
-    coef, intercept = _of(LogisticRegression(**options).fit(rows.Z, rows.y, sample_weight=rows.weight))
-    return coef, intercept if two else intercept - intercept.mean()
+        options |= {"solver": "newton-cholesky" if rows.classes == 2 else "newton-cg", "max_iter": 1000}
+    return LogisticRegression(**options)
 
 
-def _of(fit: LinearFit) -> Answer:
-    return np.atleast_2d(fit.coef_), np.atleast_1d(fit.intercept_)
+def _fitted(model: LinearFit, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients (outputs, columns) and intercepts (outputs,) of Z."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the gradient mapping decides
+        if isinstance(model, MultiTaskLasso):
+            model.fit(rows.Z, rows.y.reshape(len(rows.y), -1))
+        else:
+            model.fit(rows.Z, rows.y, sample_weight=rows.weight)
+    coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
+    return coef, intercept - intercept.mean() if rows.classes > 2 else intercept

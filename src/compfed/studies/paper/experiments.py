@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +24,7 @@ from compfed.trace import Trace
 
 # --- the problem ---
 
-RIDGE, L1, SPARSE_L1 = 0.01, 1e-4, 1e-3
+RIDGE = 0.01
 
 
 @dataclass(frozen=True)
@@ -51,14 +50,14 @@ QUICK = Size(
 )  # fmt: skip
 
 
-def paper_problem(samples: int, clients: int = 30, lam: float = L1, seed: int = 0) -> Problem:
-    """(alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i; n = 30 in the paper.
+def paper_problem(samples: int, clients: int = 30, seed: int = 0) -> Problem:
+    """(alpha, beta) = (10, 10), d = 60, ridge 0.01 inside every f_i, l1 1e-4; n = 30 in the paper.
 
     The paper does not state the dimension, the label rule or the scaling of the rows; `compfed.data.synthetic` lists the
     inferred values and the reasons.
     """
     sites = synthetic(alpha=10, beta=10, clients=clients, samples=samples, features=60, seed=seed)
-    return Problem(Logistic(ridge=RIDGE), regularisers.L1(lam), sites)
+    return Problem(Logistic(ridge=RIDGE), regularisers.L1(1e-4), sites)
 
 
 # --- the names of runs ---
@@ -100,13 +99,10 @@ class Key(NamedTuple):
 Traces = dict[Key, list[Trace]]  # one trace per seed
 
 ALGORITHM_1 = Key(Group.FULL, "DecoupledProx")
-RIDGE_1, RIDGE_1_BATCHES = Key(Group.THEOREM, "ridge 1"), Key(Group.THEOREM, "ridge 1, b = 20")
 PAPERS_PROBLEM = Key(Group.THEOREM, "the paper's problem")
-VARIANCE_REDUCED = Key(Group.WITHOUT_FLOOR, "VarianceReducedDecoupledProx")
-UPLOAD_ZHAT = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
-ONE_WORKER = Key(Group.FIXED_POINT, "n = 1, tau = 2")  # the appendix
 FAST_FEDDA = "FastFedDA (quadratic)"  # the schedule that the figures show
 FAST_FEDDAS = (FAST_FEDDA, "FastFedDA (linear)", "FastFedDA (constant)")
+METHODS = ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)  # of the paper
 
 
 def keys(traces: Traces, group: Group) -> list[Key]:
@@ -118,7 +114,6 @@ def keys(traces: Traces, group: Group) -> list[Key]:
 
 A1 = alg.DecoupledProx(eta=1.0, eta_g=1.0, tau=5)
 FEDMID, FEDDA = alg.FedMid(eta=1.0, tau=5), alg.FedDA(eta=1.0, tau=5)
-Run = Callable[[Progress], list[Trace]]  # one trace per seed
 
 
 @dataclass(frozen=True)
@@ -129,58 +124,50 @@ class Experiment:
     run: Callable[[Progress], Traces]
 
 
+class Solved(NamedTuple):
+    """A problem and its minimiser."""
+
+    problem: Problem
+    star: PooledSolution
+
+
 def experiments(size: Size) -> Iterator[Experiment]:
     """All experiments, in the order of the report. They share problems and minimisers, and can run in any order."""
     problem = paper_problem(size.samples, size.clients)
-    star = solve_pooled(problem)
-    sparse = problem.replace(regulariser=regularisers.L1(SPARSE_L1))
-    yield from methods_compared(problem, star, size)
-    yield from local_prox_rules(Group.ABLATION, problem, star, size)
-    yield from sparse_methods(sparse, solve_pooled(sparse), size)
-    yield from steps_varied(problem, star, size)
+    paper = Solved(problem, solve_pooled(problem))
+    yield from methods_compared(paper, size)
+    yield from local_prox_rules(Group.ABLATION, paper, size)
+    yield from sparse_methods(problem.replace(regulariser=regularisers.L1(1e-3)), size)
+    yield from steps_varied(paper, size)
     yield from theorem_experiments(size)
-    yield _one(UPLOAD_ZHAT, problem, star, replace(A1, upload="model"), 60, measure=eq2_gap)
+    zhat = Key(Group.EQUATION_2, "DecoupledProx, upload zhat")
+    yield _one(zhat, paper, replace(A1, upload="model"), 60, measure=eq2_gap)
     yield Experiment("draws", lambda progress: other_draws(size, progress))
-    yield Experiment("fixed point", lambda progress: fixed_points(problem, star, progress))
+    yield Experiment("fixed point", lambda progress: fixed_points(paper, progress))
 
 
-def _one(
-    key: Key,
-    problem: Problem,
-    star: PooledSolution,
-    algorithm: alg.Algorithm,
-    rounds: int,
-    seeds: int = 1,
-    **options: object,
-) -> Experiment:
+def _one(key: Key, case: Solved, algorithm: alg.Algorithm, rounds: int, seeds: int = 1, **options: Any) -> Experiment:
     """An experiment that is a single line of a figure: one run per seed."""
-    return Experiment(
-        str(key), lambda progress: {key: over_seeds(seeds, progress, problem, algorithm, rounds, star, **options)}
-    )
+    return Experiment(str(key), lambda progress: {key: over_seeds(case, algorithm, rounds, seeds, progress, **options)})
 
 
 def over_seeds(
-    seeds: int,
-    progress: Progress,
-    problem: Problem,
-    algorithm: alg.Algorithm,
-    rounds: int,
-    star: PooledSolution,
-    **options,
+    case: Solved, algorithm: alg.Algorithm, rounds: int, seeds: int, progress: Progress, **options: Any
 ) -> list[Trace]:
     """One run per seed. `grid` would compile all of them as one program, which takes longer than these runs."""
-    return [
-        simulate(
-            problem, algorithm, rounds, x_star=star, seed=k,
-            progress=lambda done, total, k=k: progress(k * total + done, seeds * total), **options,
-        )
-        for k in range(seeds)
-    ]  # fmt: skip
+
+    def run(k: int) -> Trace:
+        def show(done: int, total: int) -> None:
+            progress(k * total + done, seeds * total)
+
+        return simulate(case.problem, algorithm, rounds, x_star=case.star, seed=k, progress=show, **options)
+
+    return [run(k) for k in range(seeds)]
 
 
-def methods_compared(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
+def methods_compared(paper: Solved, size: Size) -> Iterator[Experiment]:
     """Figure 1: the methods of the paper with full gradients and with mini-batches; others beside them."""
-    L = problem.lipschitz
+    L = paper.problem.lipschitz
     schedules = (alg.fast_fedda.Quadratic(L), alg.fast_fedda.Linear(L), alg.fast_fedda.Constant(L))
     full: dict[str, alg.Algorithm] = {
         "DecoupledProx": A1,
@@ -191,38 +178,36 @@ def methods_compared(problem: Problem, star: PooledSolution, size: Size) -> Iter
         "ProximalGradient": alg.ProximalGradient(eta=1.0 / L),
         "FISTA": alg.FISTA(eta=1.0 / L),
     }
-    if not size.everything:
-        for name in (*FAST_FEDDAS[1:], "FedMid (no server prox)"):
-            del full[name]
     for name, a in full.items():
-        rounds = size.rounds if name in ("DecoupledProx", "ProximalGradient", "FISTA") else size.rounds // 2
-        yield _one(Key(Group.FULL, name), problem, star, a, rounds)
-    batches = {Key(Group.STOCHASTIC, name): full[name] for name in ("DecoupledProx", "FedMid", "FedDA", FAST_FEDDA)}
-    batches[VARIANCE_REDUCED] = alg.VarianceReducedDecoupledProx(eta=1.0, eta_g=1.0, tau=5)
+        if size.everything or name not in ("FedMid (no server prox)", *FAST_FEDDAS[1:]):
+            rounds = size.rounds if name in ("DecoupledProx", "ProximalGradient", "FISTA") else size.rounds // 2
+            yield _one(Key(Group.FULL, name), paper, a, rounds)
+    batches = {Key(Group.STOCHASTIC, name): full[name] for name in METHODS}
+    reduced = alg.VarianceReducedDecoupledProx(eta=1.0, eta_g=1.0, tau=5)
+    batches[Key(Group.WITHOUT_FLOOR, "VarianceReducedDecoupledProx")] = reduced
     for key, a in batches.items():
-        yield _one(key, problem, star, a, size.stochastic_rounds, size.seeds, batch_size=20, record_every=2)
+        yield _one(key, paper, a, size.stochastic_rounds, size.seeds, batch_size=20, record_every=2)
 
 
-def local_prox_rules(group: Group, problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
+def local_prox_rules(group: Group, case: Solved, size: Size) -> Iterator[Experiment]:
     """Algorithm 1 with another parameter in the local prox (line 11)."""
     for rule in ("eta", "eta-tilde", "none") if size.everything else ("eta", "none"):
-        yield _one(Key(group, rule), problem, star, AblatedProx(eta=1.0, rule=rule), size.rounds // 2)
+        yield _one(Key(group, rule), case, AblatedProx(eta=1.0, rule=rule), size.rounds // 2)
 
 
-def sparse_methods(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
+def sparse_methods(problem: Problem, size: Size) -> Iterator[Experiment]:
     """A setting in which the solution is sparse."""
-    methods = {"DecoupledProx": A1, "FedMid": FEDMID, "FedDA": FEDDA}
-    for name, a in methods.items():
-        rounds = size.rounds if a is A1 else size.rounds // 2
-        yield _one(Key(Group.SPARSE, name), problem, star, a, rounds)
-    yield from local_prox_rules(Group.SPARSE_ABLATION, problem, star, size)
+    case = Solved(problem, solve_pooled(problem))
+    for a, rounds in ((A1, size.rounds), (FEDMID, size.rounds // 2), (FEDDA, size.rounds // 2)):
+        yield _one(Key(Group.SPARSE, type(a).__name__), case, a, rounds)
+    yield from local_prox_rules(Group.SPARSE_ABLATION, case, size)
 
 
-def steps_varied(problem: Problem, star: PooledSolution, size: Size) -> Iterator[Experiment]:
+def steps_varied(paper: Solved, size: Size) -> Iterator[Experiment]:
     """Figure 2: the step size, and the number of local steps (of which tau = 10 is eta = 0.2)."""
 
     def line(key: Key, algorithm: alg.Algorithm, rounds: int) -> Experiment:
-        return _one(key, problem, star, algorithm, rounds, size.seeds, batch_size=50, record_every=rounds // 250)
+        return _one(key, paper, algorithm, rounds, size.seeds, batch_size=50, record_every=rounds // 250)
 
     lengths = (size.long_rounds // 2, size.long_rounds // 2, size.slowest_rounds)
     first, *others = [
@@ -255,20 +240,19 @@ def other_draws(size: Size, progress: Progress) -> Traces:
     return found
 
 
-def fixed_points(problem: Problem, star: PooledSolution, progress: Progress) -> Traces:
+def fixed_points(paper: Solved, progress: Progress) -> Traces:
     """Algorithm 1 started at its fixed point, for one worker with tau = 2 (the appendix) and for all of them."""
+    problem, star = paper
     sites = from_arrays(problem.sites.features[:1], problem.sites.labels[:1])
     alone = Problem(problem.loss, problem.regulariser, sites)
     cases = {
-        ONE_WORKER: (alone, solve_pooled(alone), alg.DecoupledProx(eta=1.0, tau=2)),
-        Key(Group.FIXED_POINT, "all clients, tau = 5"): (problem, star, A1),
-        Key(Group.FIXED_POINT, "all clients, tau = 5, eta_g = 2"): (
-            problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=5),
-        ),
-    }  # fmt: skip
+        "n = 1, tau = 2": (alone, solve_pooled(alone), alg.DecoupledProx(eta=1.0, tau=2)),
+        "all clients, tau = 5": (problem, star, A1),
+        "all clients, tau = 5, eta_g = 2": (problem, star, alg.DecoupledProx(eta=0.5, eta_g=2.0, tau=5)),
+    }
     found: Traces = {}
-    for key, (p, x, a) in cases.items():
-        found[key] = [from_fixed_point(p, x, a, rounds=30)]
+    for name, case in cases.items():
+        found[Key(Group.FIXED_POINT, name)] = [from_fixed_point(*case, rounds=30)]
         progress(len(found), len(cases))
     return found
 
@@ -300,42 +284,31 @@ def theorem_experiments(size: Size) -> Iterator[Experiment]:
     paper = paper_problem(200, size.clients)
     well = paper.replace(loss=Logistic(ridge=1.0), regulariser=regularisers.L1(1e-3))
     ball = well.replace(regulariser=regularisers.L2Ball(1.0))  # far larger than x*: the minimiser is inside
-    rounds = size.theory_rounds
-    cases: list[tuple[Key, Problem, int, int | None]] = [
-        (RIDGE_1, well, rounds, None),
-        (Key(Group.COROLLARY, "ball, ridge 1"), ball, rounds, None),
-        (PAPERS_PROBLEM, paper, 500, None),
-    ]
+    yield _theorem_runs(Key(Group.THEOREM, "ridge 1"), well, size.theory_rounds)
+    yield _theorem_runs(Key(Group.COROLLARY, "ball, ridge 1"), ball, size.theory_rounds)
+    yield _theorem_runs(PAPERS_PROBLEM, paper, 500)
     if size.everything:
-        cases.append((RIDGE_1_BATCHES, well, rounds, 20))
-        cases.append((Key(Group.COROLLARY, "ball, ridge 1, b = 20"), ball, rounds, 20))
-    for key, problem, length, batch in cases:
-        seeds = 1 if batch is None else size.seeds
-        yield Experiment(str(key), partial(_theorem_runs, key, problem, length, batch, seeds))
+        yield _theorem_runs(Key(Group.THEOREM, "ridge 1, b = 20"), well, size.theory_rounds, 20, size.seeds)
+        yield _theorem_runs(Key(Group.COROLLARY, "ball, ridge 1, b = 20"), ball, size.theory_rounds, 20, size.seeds)
 
 
-def _theorem_runs(key: Key, problem: Problem, rounds: int, batch: int | None, seeds: int, progress: Progress) -> Traces:
+def _theorem_runs(key: Key, problem: Problem, rounds: int, batch: int | None = None, seeds: int = 1) -> Experiment:
     """Runs with eta~ = mu / (150 L^2), and the bound beside the Lyapunov function."""
-    star = solve_pooled(problem)
-    largest = float(problem.client_lipschitz.max())
-    eta_tilde, eta_g, tau = problem.strong_convexity / (150 * largest**2), np.sqrt(problem.n), 5
-    algorithm = alg.DecoupledProx(eta=eta_tilde / (eta_g * tau), eta_g=eta_g, tau=tau)
-    measure = lyapunov(star.x)
-    traces = over_seeds(seeds, progress, problem, algorithm, rounds, star, batch_size=batch, measure=measure)
-    constants = {
-        "mu": problem.strong_convexity,
-        "L": largest,
-        "eta_tilde": eta_tilde,
-        "sigma2": 0.0 if batch is None else gradient_variance(problem, [np.zeros(problem.d), star.x, traces[0].x]),
-        "B_g": float(getattr(problem.regulariser, "lam", 0.0)) * np.sqrt(problem.d),
-    }
-    bound = theorem_bound(traces, constants)
-    return {
-        key: [
-            replace(t, columns=t.columns | {"bound": bound}, provenance=t.provenance | {"theorem": constants})
-            for t in traces
-        ]
-    }
+
+    def run(progress: Progress) -> Traces:
+        star, mu, largest = solve_pooled(problem), problem.strong_convexity, float(problem.client_lipschitz.max())
+        eta_tilde, eta_g, tau = mu / (150 * largest**2), np.sqrt(problem.n), 5
+        algorithm = alg.DecoupledProx(eta=eta_tilde / (eta_g * tau), eta_g=eta_g, tau=tau)
+        options = {"batch_size": batch, "measure": lyapunov(star.x)}
+        traces = over_seeds(Solved(problem, star), algorithm, rounds, seeds, progress, **options)
+        points = [np.zeros(problem.d), star.x, traces[0].x]
+        sigma2 = 0.0 if batch is None else gradient_variance(problem, points)
+        B_g = float(getattr(problem.regulariser, "lam", 0.0)) * np.sqrt(problem.d)
+        constants = {"mu": mu, "L": largest, "eta_tilde": eta_tilde, "sigma2": sigma2, "B_g": B_g}
+        more, bound = {"theorem": constants}, {"bound": theorem_bound(traces, constants)}
+        return {key: [replace(t, columns=t.columns | bound, provenance=t.provenance | more) for t in traces]}
+
+    return Experiment(str(key), run)
 
 
 def theorem_bound(traces: list[Trace], constants: dict[str, float]) -> np.ndarray:

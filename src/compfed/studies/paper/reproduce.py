@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TextIO
 
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.progress import Steps
@@ -21,10 +21,8 @@ from compfed.studies.paper.experiments import ALGORITHM_1, QUICK, Experiment, Gr
 from compfed.studies.paper.figures import draw_figures
 from compfed.trace import Trace
 
-TITLE = "Composite federated learning with heterogeneous data, reproduced"
 
-
-def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: TextIO | None = None) -> list[Claim]:
+def reproduce(out: Path, quick: bool = False, seeds: int | None = None) -> list[Claim]:
     """Write figures/, traces/, claims.json and report.html below `out`; return the claims."""
     check_matplotlib()
     size = QUICK if quick else Size()
@@ -36,13 +34,12 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
     out.mkdir(parents=True, exist_ok=True)
 
     finished, todo = FinishedExperiments(out, size), list(experiments(size))
-    steps = Steps(len(todo) + 1, stream)
+    steps = Steps(len(todo) + 1)
     try:
         traces = _all_traces(todo, finished, steps)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            f"{len(finished)} of {len(todo)} steps are finished and kept in {out}; the same command goes on from them."
-        ) from None
+        kept = f"{len(finished)} of {len(todo)} steps are finished and kept in {out}"
+        raise KeyboardInterrupt(f"{kept}; the same command goes on from them.") from None
     steps.start("figures and report")
     claims = all_claims(traces)
     rows = [asdict(claim) for claim in claims]
@@ -54,7 +51,7 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None, stream: 
         f"Zhang, Hu and Johansson (ICASSP 2024): {size.clients} clients, heterogeneous logistic regression with ridge 0.01 and "
         f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
     )
-    write_page(out / "report.html", TITLE, lead, rows, figures, settings)
+    write_page(out / "report.html", lead, rows, figures, settings)
     finished.clear()
     steps.finish()
     return claims
@@ -107,15 +104,12 @@ class FinishedExperiments:
         self.out, self._lock = out, threading.Lock()
         self._list = out / "unfinished.json"
         self._made_with = json.loads(json.dumps({"size": asdict(size), "versions": versions()}))
-        self._steps: dict[
-            str, list[tuple[str, str, float | None, int]]
-        ] = {}  # (group, name, value, traces) of each key
-        try:
+        self._steps: dict[str, list[tuple[str, str, float | None, int]]] = {}  # by key: group, name, value, traces
+        # Without a readable list every experiment runs.
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._list.read_text(encoding="utf-8"))
             if found["made_with"] == self._made_with:
                 self._steps = found["steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # without a readable list every experiment runs
 
     def __len__(self) -> int:
         return len(self._steps)

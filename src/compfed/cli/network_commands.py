@@ -1,0 +1,278 @@
+"""`compfed federation` for an operator and `compfed site` for a site. Nothing of Flower is imported before one of them runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compfed._utils.text import printable, text_table
+from compfed.cli.local_commands import Commands
+from compfed.errors import InputError
+
+if TYPE_CHECKING:
+    from compfed.estimators.base import FederatedModel
+    from compfed.stopping import Certificate
+
+Command = Callable[[argparse.Namespace], int]
+MOST_COEFFICIENTS = 200  # that the result of a run lists
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the commands of this file."""
+    operator = "a federation across a network, for its operator (compfed[flower])"
+    site = "take part in a federation across a network, as a site (compfed[flower])"
+    for name, text, add in (("federation", operator, _add_federation), ("site", site, _add_site)):
+        add(commands.add_parser(name, help=text).add_subparsers(metavar="COMMAND", required=True))
+
+
+def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.ArgumentParser:
+    """A command that says what to install where Flower is missing. Files that it writes are for their owner only."""
+
+    def checked(args: argparse.Namespace) -> int:
+        from compfed.network import check_installed
+
+        os.umask(0o077)
+        check_installed()
+        return run(args)
+
+    parser = steps.add_parser(name, help=text, description=text)
+    parser.set_defaults(run=checked)
+    return parser
+
+
+def _add_federation(steps: Commands) -> None:
+    new = _add_step(steps, "new", _new, "write a federation.toml")
+    keys = _add_step(steps, "keys", _keys, "make a CA, a certificate for the SuperLink and the operator's secret")
+    admit = _add_step(steps, "admit", _admit, "write the public key of a site into federation.toml")
+    serve = _add_step(steps, "serve", _serve, "run the SuperLink, until interrupted")
+    run = _add_step(steps, "run", _run, "fit the estimator of federation.toml, or continue a run that was interrupted")
+    status = _add_step(steps, "status", _status, "who is connected, and how the run is getting on")
+    stop = _add_step(steps, "stop", _stop, "stop a run; `compfed federation run` continues it later")
+    demo = _add_step(steps, "demo", _demo, "everything on this machine: a SuperLink and four sites as processes")
+    for parser in (new, keys, admit, serve, run, status, stop):
+        parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
+    for parser in (run, status, stop):
+        parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: DIR/run)")
+    demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
+    new.add_argument("--sites", required=True, metavar="A,B,...", help="names of the sites, in order")
+    dialled = "the address that sites dial (default: %(default)s)"
+    new.add_argument("--superlink", default="127.0.0.1:8443", metavar="HOST:PORT", help=dialled)
+    keys.add_argument("--demo", action="store_true", help="also make the keys of all sites, for a trial on one machine")
+    admit.add_argument("name", metavar="NAME", help="the site")
+    key = "the line that `compfed site init` printed there, or a file that holds it"
+    admit.add_argument("key", metavar="KEY", help=key)
+    admit.add_argument("--new", action="store_true", help="add a site that federation.toml does not have")
+
+
+def _add_site(steps: Commands) -> None:
+    init = _add_step(steps, "init", _init, "make the key of this site and a site.toml")
+    init.add_argument("--name", required=True, help="the name of this site, as agreed with the operator")
+    init.add_argument("--superlink", required=True, metavar="HOST:PORT", help="from the operator")
+    init.add_argument("--folder", type=Path, default=Path("."), metavar="DIR", help="default: this folder")
+    check = _add_step(steps, "check", _check, "read the settings and the table, and say what would happen")
+    run = _add_step(steps, "run", _run_site, "connect to the operator and reply to queries, until interrupted")
+    for parser in (check, run):
+        parser.add_argument(
+            "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
+        )
+
+
+# --- the operator ---
+
+
+def _new(args: argparse.Namespace) -> int:
+    from compfed.network.settings import new_federation
+
+    path = new_federation(args.folder, [name.strip() for name in args.sites.split(",")], args.superlink)
+    print(f"{path}\nNext: choose the estimator there, then: compfed federation keys {args.folder}")
+    return 0
+
+
+def _keys(args: argparse.Namespace) -> int:
+    from compfed.network import keys
+    from compfed.network.settings import FederationSettings
+
+    settings = FederationSettings.read(args.folder)
+    for path in keys.make_keys(settings.keys, settings.host):
+        print(path)
+    print(f"\nSend to every site: {settings.keys / 'ca.crt'}, and the address {settings.superlink}. Nothing else.")
+    print(f"Stay here: everything else in {settings.keys}.")
+    for name in settings.names:
+        if args.demo:
+            from compfed.cli.demo import make_site
+
+            folder = make_site(settings, name)
+            print(f"Site {name}: made {folder} with key and ca.crt, for a trial on this machine only.")
+        else:
+            print(
+                f"Site {name}: runs `compfed site init --name {name} --superlink {settings.superlink}` and sends the line "
+                f"that it prints. Then: compfed federation admit {args.folder} {name} 'LINE'"
+            )
+    return 0
+
+
+def _admit(args: argparse.Namespace) -> int:
+    from compfed.network import keys
+    from compfed.network.settings import admit
+
+    given = Path(args.key)
+    line = given.read_text() if len(args.key) < 200 and given.is_file() else args.key
+    key, other = admit(args.folder, args.name, line, args.new)
+    if other is not None:
+        print(f"This was the key of site {other}, which has none now. Admit its own.")
+    print(f"Site {args.name} has the key {keys.fingerprint(key)}. Compare this with the site, by telephone.")
+    print("A SuperLink that runs admits it when the next run starts.")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from compfed.network.settings import FederationSettings
+    from compfed.network.superlink import serve
+
+    serve(FederationSettings.read(args.folder, check_estimator=False), lambda text: print(text, flush=True))
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    from compfed.network.operator import run
+    from compfed.network.settings import FederationSettings
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell without job control starts processes that ignore SIGINT
+        signal.signal(number, signal.default_int_handler)
+    folder = _run_folder(args)
+    try:
+        model = run(FederationSettings.read(args.folder), folder)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Nothing is asked any more. The same command continues the run in {folder}.") from None
+    cost = model.communication_
+    kilobytes = f"{cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down"
+    print(f"\n{result_text(model)}\n{cost.rounds} messages, {kilobytes} per site. Run folder: {folder}")
+    print(f"Next: compfed.network.load_model({str(folder)!r}) is the fitted estimator.")
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    from compfed.network.operator import is_alive, read_status, site_states
+    from compfed.network.server.run_log import happening
+    from compfed.network.settings import FederationSettings
+
+    settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
+    exit_status = 0
+    try:
+        print(text_table(["site", "state"], [[name, words] for name, words in site_states(settings).items()]))
+    except InputError as problem:
+        print(problem)
+        exit_status = 1
+    status, process = read_status(folder), is_alive(folder)
+    if not status:
+        print(f"There is no run in {folder}.")
+    elif process is not None:
+        print(f"Run in {folder}, process {process}: {happening(status)}")
+    else:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(str(status.get("updated", 0.0)))))
+        print(f"{when}: the run in {folder} {_how_it_ended(status, (folder / 'config.json').exists())}.")
+    return exit_status
+
+
+def _how_it_ended(status: dict[str, object], by_command: bool) -> str:
+    """How a run that is not going on came to its end, and what continues it."""
+    again = "`compfed federation run` continues it" if by_command else "Run the script again to continue it"
+    where = f"at message {status.get('message')}"
+    reason = f": {printable(str(status['reason'])).rstrip('.')}" if "reason" in status else ""
+    return {
+        "finished": "has finished",
+        "closed": "was ended by its script",
+        "failed": f"failed {where}{reason}. {again}",
+        "stopped": f"was stopped {where}. {again}",
+    }.get(str(status.get("state")), f"was killed {where}. {again}")
+
+
+def _stop(args: argparse.Namespace) -> int:
+    from compfed.network.operator import is_alive, stop
+
+    folder = _run_folder(args)
+    if not folder.is_dir():
+        raise InputError(f"there is no run folder {folder}. Give the DIR of `compfed federation new`, or --out RUN.")
+    if (process := is_alive(folder)) is not None:
+        print(f"Asking process {process} to stop.", flush=True)
+    print(f"The run in {folder} is stopped." if stop(folder) else f"There is no run going on in {folder}.")
+    return 0
+
+
+def _run_folder(args: argparse.Namespace) -> Path:
+    return args.out or (args.folder if args.folder.is_dir() else args.folder.parent) / "run"
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from compfed.cli.demo import demo
+
+    return 0 if demo(args.out) else 1
+
+
+# --- a site ---
+
+
+def _init(args: argparse.Namespace) -> int:
+    from compfed.network.site.settings import init
+
+    paths, line, fingerprint = init(args.folder, args.name, args.superlink)
+    print(*paths, sep="\n")
+    print(f"\nSend this line to the operator. It is public:\n\n{line} {args.name}\n")
+    print(f"Its fingerprint, to compare by telephone: {fingerprint}")
+    print(f"Next: put the operator's ca.crt and your table into {args.folder}; write the label column into {paths[2]}.")
+    print(f"Then: compfed site check --config {paths[2]}")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from compfed.network.site.node import check
+
+    return 0 if check(args.config) else 1
+
+
+def _run_site(args: argparse.Namespace) -> int:
+    from compfed.network.site.node import run_site
+
+    return run_site(args.config)
+
+
+# --- the result of a run, in words ---
+
+
+def result_text(model: FederatedModel) -> str:
+    """The result of a run: alpha, the coefficients that are not zero, and one sentence about the certificate."""
+    import numpy as np
+
+    coef = np.atleast_2d(model.coef_)
+    alpha = getattr(model, "alpha_", getattr(model, "alpha", None))
+    lines = [f"alpha = {alpha:.6g}"] if isinstance(alpha, (int, float)) else []
+    used = np.flatnonzero(coef.any(axis=0))
+    lines.append("All coefficients are zero.")
+    if len(used):
+        lines[-1] = f"{len(used)} of {coef.shape[1]} coefficients are not zero:"
+        names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
+        classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
+        heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)
+        shown = used[:MOST_COEFFICIENTS]
+        rows = [[printable(str(names[j]), 60), *(f"{value: .6g}" for value in coef[:, j])] for j in shown]
+        lines.append(text_table(["column", *heads], rows))
+    if len(used) > MOST_COEFFICIENTS:
+        lines.append(f"... and {len(used) - MOST_COEFFICIENTS} more")
+    intercept = np.ravel(getattr(model, "intercept_", ()))
+    if intercept.size:
+        lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
+    return "\n".join([*lines, certificate_text(model.certificate_)])
+
+
+def certificate_text(certificate: Certificate) -> str:
+    """A certificate in one sentence."""
+    relative, gap = f"{certificate.relative:.1e}", certificate.duality_gap
+    if not certificate.holds:
+        return f"NOT certified: the gradient mapping is {relative} of its scale; tol = {certificate.tol:.1e}."
+    within = f"relative optimality {relative}" if gap is None else f"the objective is within {gap:.1e} of its minimum"
+    return f"Certified: {within}{'; no other model reaches it' if certificate.unique else ''}."
