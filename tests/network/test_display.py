@@ -19,8 +19,9 @@ import compfed as cf
 from compfed.cli.federation import certificate_text, result_text
 from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
-from compfed.network.server import run_log
-from compfed.network.server.run_log import Display, RunLog, happening, site_table
+from compfed.network import operator
+from compfed.network.operator import Display, happening, site_table
+from compfed.network.run_folder import RunLog
 from compfed.solvers.search import Certificate
 
 SITES = ("north", "south")
@@ -42,7 +43,7 @@ def answered(log: RunLog, number: int = 1) -> None:
 
 
 def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
-    monkeypatch.setattr(run_log, "REFRESH", 0.01)
+    monkeypatch.setattr(operator, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), io.StringIO()
     with Display(log, out):
         answered(log, 1)
@@ -106,10 +107,10 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
         shown._refresh()
         if len(out.getvalue()) > before:
             said.append(clock[0])
-        clock[0] += run_log.REFRESH
+        clock[0] += operator.REFRESH
     assert len(said) >= 6
     assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
-    assert run_log.SILENCE + 2 * run_log.REFRESH <= 10
+    assert operator.SILENCE + 2 * operator.REFRESH <= 10
     line = out.getvalue().splitlines()[0]
     assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
 
@@ -120,7 +121,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     for number in range(1, 5):
-        clock[0] += run_log.SILENCE - 1
+        clock[0] += operator.SILENCE - 1
         answered(log, number)
         shown._refresh()
     assert out.getvalue().count("\n") == 4  # the lines alone
@@ -130,7 +131,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
 
 
 def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
-    monkeypatch.setattr(run_log, "REFRESH", 0.01)
+    monkeypatch.setattr(operator, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), Terminal()
     with Display(log, out):
         answered(log)

@@ -39,10 +39,10 @@ from compfed.federation.codec import pack, to_bytes
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
+from compfed.network import server as remote_module
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
-from compfed.network.server import remote as remote_module
-from compfed.network.server.remote import TableChanged
+from compfed.network.server import TableChanged
 from compfed.simulation import run_plain
 from compfed.simulation.options import check_options
 from compfed.simulation.plain import spec_of

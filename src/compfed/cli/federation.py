@@ -69,7 +69,7 @@ def _new(args: argparse.Namespace) -> int:
 def _keys(args: argparse.Namespace) -> int:
     from compfed.network import keys
     from compfed.network.settings import FederationSettings, admit
-    from compfed.network.site.settings import init
+    from compfed.network.site_settings import init
 
     settings = FederationSettings.read(args.folder)
     for path in keys.make_keys(settings.keys, settings.host):
@@ -134,8 +134,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from compfed.network.operator import is_alive, read_status, site_states
-    from compfed.network.server.run_log import happening
+    from compfed.network.operator import happening, site_states
+    from compfed.network.run_folder import is_alive, read_status
     from compfed.network.settings import FederationSettings
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
@@ -169,7 +169,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from compfed.network.operator import is_alive, stop
+    from compfed.network.run_folder import is_alive, stop
 
     folder = _run_folder(args)
     if not folder.is_dir():

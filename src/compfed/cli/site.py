@@ -29,7 +29,7 @@ def add(commands: Commands) -> None:
 
 
 def _init(args: argparse.Namespace) -> int:
-    from compfed.network.site.settings import init
+    from compfed.network.site_settings import init
 
     paths, line, fingerprint = init(args.folder, args.name, args.superlink)
     for path in paths:
@@ -44,12 +44,12 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from compfed.network.site.node import check
+    from compfed.network.site_settings import check
 
     return 0 if check(args.config) else 1
 
 
 def _run(args: argparse.Namespace) -> int:
-    from compfed.network.site.node import run_site
+    from compfed.network.site import run_site
 
     return run_site(args.config)

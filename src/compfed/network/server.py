@@ -29,13 +29,17 @@ from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
 from compfed.network.flower import FRAMING, LARGEST, LinkError, Reply
 from compfed.network.keys import fingerprint
-from compfed.network.server.run_log import Problem, RunLog
-from compfed.network.server.write_ahead_log import Replies, WriteAheadLog
+from compfed.network.run_folder import Problem, Replies, RunLog, WriteAheadLog
 from compfed.network.settings import RetryPolicy
 
 CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
+RUN_AGAIN = "Run the same command again; the run continues."
 UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops
 LONGEST_PAUSE = 15.0  # seconds between two attempts with a site that fails
+
+
+class TableChanged(InputError):
+    """The table of a site is not the one that the run began with."""
 
 
 class NoReply(InputError):
@@ -57,7 +61,6 @@ class Link(Protocol):
 
     def open(self) -> None:
         """Make sure that messages can be sent; raises `LinkError`."""
-        ...
 
     def connected(self) -> dict[str, str]:
         """The sites that are connected; the text changes whenever a site signs in again."""
@@ -73,9 +76,9 @@ class Link(Protocol):
 
     def reset(self) -> None:
         """Forget the run at the SuperLink: it failed, or the SuperLink was restarted."""
-        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the run and the connection."""
 
 
 class RemoteFederation:
@@ -131,22 +134,15 @@ class RemoteFederation:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
     ) -> None:
+        state = "closed" if kind is None else "failed" if issubclass(kind, Exception) else "stopped"
+        reason = {"reason": printable(str(problem))} if state == "failed" else {}
         try:
-            self._end(kind, problem)
+            if kind is None:
+                self.log.commit()
+            with contextlib.suppress(OSError):  # the disk may be full
+                self.run_log.end(state, **reason)  # `operator.run` writes "finished" once the model is saved
         finally:
             self.close()
-
-    def _end(self, kind: type[BaseException] | None, problem: BaseException | None) -> None:
-        """Write the last message to the log, and the state of the run."""
-        if kind is None:
-            self.log.commit()
-        with contextlib.suppress(OSError):  # the disk may be full
-            if kind is None:
-                self.run_log.end("closed")  # `operator.run` writes "finished" once the model is saved
-            elif issubclass(kind, Exception):
-                self.run_log.end("failed", reason=printable(str(problem)))
-            else:
-                self.run_log.end("stopped")
 
     def attach(self, display: contextlib.AbstractContextManager[object]) -> None:
         """Show the run until the federation is closed."""
@@ -193,24 +189,15 @@ class RemoteFederation:
             self._stateful[name] = bool(jax.tree.leaves(shape))
         return self._stateful[name]
 
-    def message(self, site: int, queries: tuple[Query, ...], lost: bool) -> bytes:
-        """A message to a site; to one that lost its state, with everything that it has to do again."""
-        state = self._sites[site]
-        known, after, again = (set(), 0, tuple(state.rounds)) if lost else (state.known, state.after, ())
-        header = Header(self.log.run, self.number, after, site, self.names, query_hash(queries))
-        data = message_bytes(header, queries, again, known)
-        if len(data) > LARGEST - FRAMING:
-            raise InputError(
-                f"message {self.number} has {len(data)} bytes; at most {LARGEST - FRAMING} can be sent. Ask for less at once: fewer "
-                "alphas or folds."
-            )
-        return data
-
 
 @dataclass
 class _Awaited:
     """A site whose reply is missing."""
 
+    place: int
+    name: str
+    queries: tuple[Query, ...]
+    hash: str  # of the queries
     sent: str = ""  # id of the message under way
     at: float = 0.0  # when it was sent
     signed_in: str = ""  # the site's sign-in when it was sent
@@ -227,206 +214,192 @@ class _Exchange:
     """One message to each of some sites, repeated until all of them have replied."""
 
     def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Query, ...]], hashes: dict[int, str]):
-        self.remote, self.queries, self.hashes = remote, queries, hashes
+        self.remote, self.retry = remote, remote.retry
+        self.awaited = {i: _Awaited(i, remote.names[i], asked, hashes[i]) for i, asked in queries.items()}
         self.found: Replies = {}
-        self.awaited = {i: _Awaited() for i in queries}
         self.connected: dict[str, str] | None = None
         self.checked = 0.0
         self.link_down_since: float | None = None
 
     def replies(self) -> Replies:
         """Send, wait and resend until every site has replied."""
-        remote = self.remote
-        kinds = [type(query).__name__ for asked in self.queries.values() for query in asked]
-        remote.run_log.begin(remote.number, kinds, [remote.names[i] for i in self.queries])
+        remote, order = self.remote, list(self.awaited)
+        kinds = [type(query).__name__ for site in self.awaited.values() for query in site.queries]
+        remote.run_log.begin(remote.number, kinds, [site.name for site in self.awaited.values()])
         while self.awaited:
             try:
                 remote.link.open()
-                self._check_connected()
-                self._send()
+                self._send(self._check_connected())
                 self._collect()
                 self.link_down_since = None
                 remote.run_log.link("")
             except LinkError as problem:
                 self._link_failed(problem)
-        return {i: self.found[i] for i in self.queries}
+        return {i: self.found[i] for i in order}
 
     def _link_failed(self, problem: LinkError) -> None:
-        now, retry = time.monotonic(), self.remote.retry
+        now = time.monotonic()
         self.remote.run_log.link(printable(str(problem)))
         self.link_down_since = self.link_down_since or now
-        if now - self.link_down_since > retry.wait:
-            raise NoReply(
-                f"the SuperLink could not be used for {retry.wait:g} s: {problem}. Start it (compfed federation serve DIR) and "
-                "run the same command again; the run continues."
-            )
+        if now - self.link_down_since > self.retry.wait:
+            wrong = f"the SuperLink could not be used for {self.retry.wait:g} s: {problem}"
+            raise NoReply(f"{wrong}. Start it (compfed federation serve DIR). {RUN_AGAIN}")
         self.remote.link.reset()
         self.connected = None
-        for awaited in self.awaited.values():
-            awaited.sent = ""
-        time.sleep(retry.pause)
+        for site in self.awaited.values():
+            site.sent = ""
+        time.sleep(self.retry.pause)
 
-    def _check_connected(self) -> None:
-        """Ask the SuperLink which sites are connected, at most every `CHECK_CONNECTED` seconds."""
+    def _check_connected(self) -> dict[str, str]:
+        """The sites that are connected, asked for at most every `CHECK_CONNECTED` seconds."""
         now = time.monotonic()
-        stale = self.connected is None or now - self.checked > CHECK_CONNECTED
-        if stale and (
-            self.connected is None or any(now - a.at > CHECK_CONNECTED or not a.sent for a in self.awaited.values())
-        ):
+        fresh = now - self.checked <= CHECK_CONNECTED
+        fresh = fresh or all(site.sent and now - site.at <= CHECK_CONNECTED for site in self.awaited.values())
+        if self.connected is None or not fresh:
             self.connected, self.checked = self.remote.link.connected(), now
             self.remote.run_log.connected(list(self.connected))
+        return self.connected
 
-    def _send(self) -> None:
+    def _send(self, connected: dict[str, str]) -> None:
         """Send to everybody who has no message under way, or signed in again, or took too long."""
-        remote, now = self.remote, time.monotonic()
-        assert self.connected is not None
-        due: dict[int, bytes] = {}
-        for i, site in self.awaited.items():
-            name = remote.names[i]
-            if name not in self.connected:
-                self._absent(i, site, now)
-                continue
-            site.absent_since = None
-            if site.sent and site.signed_in == self.connected[name] and now - site.at < remote.retry.timeout:
-                continue
-            if site.sent:
-                self._trouble(i, "it signed in again" if site.signed_in != self.connected[name] else "no reply in time")
-            if now < site.pause_until:
-                continue
-            if site.attempts >= remote.retry.attempts:
-                raise NoReply(
-                    f"message {remote.number} of run {remote.log.run} was sent to site {name!r} {site.attempts} times and is not "
-                    f"answered: {site.trouble}. No reply to it was used. Run the same command again; the run continues."
-                )
-            due[i] = remote.message(i, self.queries[i], site.lost)
+        due = [(site, self._message(site)) for site in self.awaited.values() if self._is_due(site, connected)]
         if not due:
             return
-        ttl = max(4 * remote.retry.timeout, 600.0)
-        sent = remote.link.push({remote.names[i]: data for i, data in due.items()}, ttl)
-        for i, data in due.items():
-            site = self.awaited[i]
-            site.sent, site.at, site.size = sent.get(remote.names[i], ""), time.monotonic(), len(data)
-            site.signed_in = self.connected[remote.names[i]]
+        ttl = max(4 * self.retry.timeout, 600.0)
+        sent = self.remote.link.push({site.name: data for site, data in due}, ttl)
+        for site, data in due:
+            site.sent, site.at, site.size = sent.get(site.name, ""), time.monotonic(), len(data)
+            site.signed_in = connected[site.name]
             site.attempts += 1
             if not site.sent:
-                self._trouble(i, "the SuperLink took no message for it")
-                site.pause_until = time.monotonic() + remote.retry.pause
+                self._trouble(site, "the SuperLink took no message for it", self.retry.pause)
 
-    def _absent(self, i: int, site: _Awaited, now: float) -> None:
-        remote, name = self.remote, self.remote.names[i]
-        site.sent = ""
-        if site.absent_since is None:
-            site.absent_since = now
-            self._trouble(i, "not connected")
-        if now - site.absent_since > remote.retry.wait:
-            raise NoReply(
-                f"site {name!r} was not connected for {remote.retry.wait:g} s. Ask it to start `compfed site run`, and run the "
-                "same command again; the run continues."
-            )
+    def _is_due(self, site: _Awaited, connected: dict[str, str]) -> bool:
+        now = time.monotonic()
+        if site.name not in connected:
+            site.sent = ""
+            if site.absent_since is None:
+                site.absent_since = now
+                self._trouble(site, "not connected")
+            if now - site.absent_since > self.retry.wait:
+                wrong = f"site {site.name!r} was not connected for {self.retry.wait:g} s"
+                raise NoReply(f"{wrong}. Ask it to start `compfed site run`. {RUN_AGAIN}")
+            return False
+        site.absent_since = None
+        again = site.signed_in != connected[site.name]
+        if site.sent and not again and now - site.at < self.retry.timeout:
+            return False
+        if site.sent:
+            self._trouble(site, "it signed in again" if again else "no reply in time")
+        if now >= site.pause_until and site.attempts >= self.retry.attempts:
+            message = f"message {self.remote.number} of run {self.remote.log.run}"
+            wrong = f"was sent to site {site.name!r} {site.attempts} times and is not answered: {site.trouble}"
+            raise NoReply(f"{message} {wrong}. No reply to it was used. {RUN_AGAIN}")
+        return now >= site.pause_until
+
+    def _message(self, site: _Awaited) -> bytes:
+        """A message to a site; to one that lost its state, with everything that it has to do again."""
+        remote, state = self.remote, self.remote._sites[site.place]
+        known, after, again = (set(), 0, tuple(state.rounds)) if site.lost else (state.known, state.after, ())
+        header = Header(remote.log.run, remote.number, after, site.place, remote.names, site.hash)
+        data, most = message_bytes(header, site.queries, again, known), LARGEST - FRAMING
+        if len(data) > most:
+            wrong = f"message {remote.number} has {len(data)} bytes; at most {most} can be sent"
+            raise InputError(f"{wrong}. Ask for less at once: fewer alphas or folds.")
+        return data
 
     def _collect(self) -> None:
         """Read the replies that have arrived; wait a moment if there are none."""
-        remote = self.remote
-        places = {site.sent: i for i, site in self.awaited.items() if site.sent}
-        if not places:
-            time.sleep(min(remote.retry.pause, 0.5))
+        sites = {site.sent: site for site in self.awaited.values() if site.sent}
+        if not sites:
+            time.sleep(min(self.retry.pause, 0.5))
             self.connected = None
             return
-        for message, reply in remote.link.pull(list(places)).items():
-            i = places.get(message)
-            if i is None:
+        for message, reply in self.remote.link.pull(list(sites)).items():
+            site = sites.get(message)
+            if site is None:
                 continue
-            site = self.awaited[i]
             site.sent = ""
             if reply.data is None:
-                self._trouble(i, reply.problem)
+                self._trouble(site, reply.problem)
                 self.connected = None
             else:
-                self._read(i, site, reply.data)
+                self._read(site, reply.data)
 
-    def _read(self, i: int, site: _Awaited, data: bytes) -> None:
+    def _read(self, site: _Awaited, data: bytes) -> None:
         """Use a reply, if it is one to this message and can be used. Whatever is wrong with it is its site's fault."""
-        remote, name = self.remote, self.remote.names[i]
         seconds = time.monotonic() - site.at
         try:
-            fields = read_reply(data, remote.roster[name])
-            kind = self._checked(i, fields)
-            replies: Any = fields.get("replies")
-            wrong = fault(self.queries[i], replies, width=remote._sites[i].width) if kind == "replies" else None
-            if wrong is not None:
-                raise InputError(f"its reply cannot be used: {wrong}")
+            fields = read_reply(data, self.remote.roster[site.name])
+            self._check(site, fields)
         except TableChanged:
             raise
         except InputError as problem:
-            self._unusable(i, site, str(problem))
+            self._unusable(site, str(problem))
             return
         except Exception as problem:  # a reply that breaks the reader
-            self._unusable(i, site, f"its reply cannot be read ({type(problem).__name__})")
+            self._unusable(site, f"its reply cannot be read ({type(problem).__name__})")
             return
-        if kind == "replies":
-            replies = tuple(_in_plain_words(name, reply) for reply in replies)
-        reason = printable(str(fields.get("reason", "")))
+        kind, reason = fields["kind"], printable(str(fields.get("reason", "")))
         if kind == "refused":
-            raise InputError(f"site {name!r}: {reason}")
-        if kind == "lost":
-            self._lost(i, site, reason)
-        elif kind == "failed":
-            self._trouble(i, reason)
-            site.pause_until = time.monotonic() + min(remote.retry.pause * 2**site.attempts, LONGEST_PAUSE)
+            raise InputError(f"site {site.name!r}: {reason}")
+        if kind == "failed":
+            self._trouble(site, reason, min(self.retry.pause * 2**site.attempts, LONGEST_PAUSE))
+        elif kind == "lost" and site.lost:
+            self._unusable(site, f"it lost its state again: {reason}")
+        elif kind == "lost":
+            site.lost = True
+            rounds = len(self.remote._sites[site.place].rounds)
+            again = f"{rounds} rounds are done again there" if rounds else "no method under way keeps state there"
+            self._trouble(site, f"{reason} Everything is sent to it again; {again}.")
         else:
-            self.found[i] = replies
-            del self.awaited[i]
-            remote.run_log.reply(
-                name, queries=query_counts(self.queries[i]), bytes_down=site.size, bytes_up=len(data),
+            self.found[site.place] = tuple(_in_plain_words(site.name, reply) for reply in fields["replies"])
+            del self.awaited[site.place]
+            self.remote.run_log.reply(
+                site.name, queries=query_counts(site.queries), bytes_down=site.size, bytes_up=len(data),
                 seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
             )  # fmt: skip
 
-    def _checked(self, i: int, fields: dict[str, Any]) -> str:
-        """The kind of a reply, once it is known to be a reply of this site to this message, from the same table."""
-        remote, name = self.remote, self.remote.names[i]
-        kind = fields["kind"]
+    def _check(self, site: _Awaited, fields: dict[str, Any]) -> None:
+        """Raise an error unless this is a usable reply of this site to this message, from the same table."""
+        remote, kind = self.remote, fields["kind"]
         if kind not in ("replies", "refused", "failed", "lost"):
             raise InputError(f"its reply is of the kind {printable(kind, 40)!r}; it was not used")
-        expected = {"run": remote.log.run, "number": remote.number, "site": name}
+        expected = {"run": remote.log.run, "number": remote.number, "site": site.name}
         if kind in ("refused", "failed") and not fields["run"]:  # the site could not read the header of the message
-            expected = {"site": name}
+            expected = {"site": site.name}
         if kind in ("replies", "lost"):
-            expected["queries"] = self.hashes[i]
+            expected["queries"] = site.hash
         for key, value in expected.items():
             if fields.get(key) != value:
                 got = printable(str(fields.get(key)), 80)
                 hint = ". Were the keys of two sites exchanged? Compare the fingerprints" if key == "site" else ""
                 raise InputError(f"its reply is for {key} {got!r}, not {value!r}; it was not used{hint}")
         if kind == "replies":
-            table = remote.log.tables.setdefault(name, fields["table"])
-            if table != fields["table"]:
-                raise _changed_table(name, remote.log.run)
-        return kind
+            if remote.log.tables.setdefault(site.name, fields["table"]) != fields["table"]:
+                wrong = f"the table of site {site.name!r} has changed since run {remote.log.run} began"
+                raise TableChanged(f"{wrong}. Restore it, or start a new run in another folder")
+            wrong = fault(site.queries, fields.get("replies"), width=remote._sites[site.place].width)
+            if wrong is not None:
+                raise InputError(f"its reply cannot be used: {wrong}")
 
-    def _lost(self, i: int, site: _Awaited, reason: str) -> None:
-        if site.lost:
-            self._unusable(i, site, f"it lost its state again: {reason}")
-            return
-        site.lost = True
-        rounds = len(self.remote._sites[i].rounds)
-        again = f"{rounds} rounds are done again there" if rounds else "no method under way keeps state there"
-        self._trouble(i, f"{reason} Everything is sent to it again; {again}.")
-
-    def _unusable(self, i: int, site: _Awaited, reason: str) -> None:
+    def _unusable(self, site: _Awaited, reason: str) -> None:
         site.unusable, reason = site.unusable + 1, printable(reason)
-        self._trouble(i, reason)
-        site.pause_until = time.monotonic() + self.remote.retry.pause
+        self._trouble(site, reason, self.retry.pause)
         if site.unusable >= UNUSABLE:
-            raise NoReply(
-                f"site {self.remote.names[i]!r} sent {site.unusable} replies to message {self.remote.number} that cannot be used: "
-                f"{reason}. None of them was used. Run the same command again once the site is mended; the run continues."
+            wrong = (
+                f"site {site.name!r} sent {site.unusable} replies to message {self.remote.number} that cannot be used"
             )
+            raise NoReply(f"{wrong}: {reason}. None of them was used. Once the site is mended: {RUN_AGAIN}")
 
-    def _trouble(self, i: int, what: str) -> None:
+    def _trouble(self, site: _Awaited, what: str, pause: float = 0.0) -> None:
+        """Log what is wrong with a site, once, and leave it alone for some seconds."""
         what = printable(what)
-        if what != self.awaited[i].trouble:
-            self.remote.run_log.problem(self.remote.names[i], what)
-        self.awaited[i].trouble = what
+        if what != site.trouble:
+            self.remote.run_log.problem(site.name, what)
+        site.trouble = what
+        if pause:
+            site.pause_until = time.monotonic() + pause
 
 
 def _in_plain_words(name: str, reply: object) -> object:
@@ -435,13 +408,3 @@ def _in_plain_words(name: str, reply: object) -> object:
         return reply
     reason = printable(reply.reason, MAX_REASON)
     return Refusal(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")
-
-
-class TableChanged(InputError):
-    """The table of a site is not the one that the run began with."""
-
-
-def _changed_table(name: str, run: str) -> TableChanged:
-    return TableChanged(
-        f"the table of site {name!r} has changed since run {run} began. Restore it, or start a new run in another folder"
-    )

@@ -1,14 +1,22 @@
-"""site.toml: the name of a site, its rows and its disclosure policy. It is read at the site, and nowhere else."""
+"""site.toml: the name of a site, its rows and its disclosure policy. It is written, read and checked at the site only."""
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import hmac
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
+from cryptography import x509
 
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_int, check_nonnegative
 from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
@@ -17,34 +25,19 @@ from compfed.federation.queries import QUERIES
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site
 from compfed.network import keys
-from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml
+from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 
 QUERY_NAMES = [query.__name__ for query in QUERIES]
-TEMPLATE = """\
-# A site of a federation. This file, the rows, the key and the state stay on this machine.
 
-name = "{name}"
-data = "rows.csv"           # CSV or Parquet; all columns but the label must be numbers
-label = "label"             # the column of labels: numbers, or words for classes
-# drop = ["patient"]        # columns to leave out
-# features = ["age", "bmi"] # or: the columns to use, in this order
-state = "state"             # state of the rounds, and log.jsonl: every reply, with sizes and hashes
-# accepts = ["module:object"]   # losses and methods that are not compfed's and that you have installed here
-
-[network]
-superlink = "{superlink}"   # from the operator
-ca = "ca.crt"               # from the operator
-key = "node.key"            # the private key of this site
-
-[disclosure]
-# min_rows = 50             # refuse every query with fewer rows
-# max_hessian_share = 0.2   # no second derivatives on more coordinates than this share of the rows; 0 for none at all
-# queries = ["HeldOut"]     # always refuse these
-
-[limits]
-# max_seconds = 600         # for one reply
-# max_state_bytes = 1073741824
-"""
+LEAVES = {
+    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
+    "Moments": "the mean and the mean square of every column, to about 32 digits",
+    "Lipschitz": "one number, a bound on the curvature of its loss, and the bin that it falls into",
+    "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
+    "HeldOut": "the loss of models on rows held out, summed",
+    "LocalUpdate": "the model after local steps, or its change",
+    "FinishRound": "nothing but that it arrived",
+}
 
 
 @dataclass(frozen=True)
@@ -118,10 +111,8 @@ class SiteSettings:
         known = ("name", "data", "label", "state", "features", "drop", "accepts", "network", "disclosure", "limits")
         check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "ca", "key"), f"{path}, [network]")
-        for table, where, names in (
-            (given, "", ("name", "data", "label")),
-            (network, ", [network]", ("superlink", "ca", "key")),
-        ):
+        required = {"": (given, ("name", "data", "label")), ", [network]": (network, ("superlink", "ca", "key"))}
+        for where, (table, names) in required.items():
             for name in names:
                 if name not in table:
                     raise InputError(f"{path}{where}: {name!r} is missing.")
@@ -151,26 +142,22 @@ class SiteSettings:
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
 
-    def rows(self) -> tuple[Site, str]:
-        """The site with its rows, and the keyed hash of its table."""
-        site = self.site()
-        return site, table_hash(self.secret(), site.features, site.labels, site.columns or ())
-
-    def secret(self) -> bytes:
-        """A secret of this site, derived from the identity key: it survives the loss of the state."""
-        return keys.derived_secret(keys.read_identity(self.key), b"compfed/table/1")
-
     def check_files(self) -> None:
         """Raise an error that names the file which is missing: the certificate or the key."""
-        if not self.ca.exists():
-            raise InputError(f"{self.path}: ca = {self.ca.name!r} is not there. The operator sends ca.crt.")
-        if not self.key.exists():
-            raise InputError(f"{self.path}: key = {self.key.name!r} is not there. `compfed site init` makes it.")
+        for name, way_out in (("ca", "The operator sends ca.crt."), ("key", "`compfed site init` makes it.")):
+            file: Path = getattr(self, name)
+            if not file.exists():
+                raise InputError(f"{self.path}: {name} = {file.name!r} is not there. {way_out}")
 
 
-def table_hash(secret: bytes, A: np.ndarray, y: np.ndarray, columns: tuple[str, ...]) -> str:
-    """A hash of the table, keyed with the secret of the site: without the secret nobody can confirm a guess of the rows."""
-    made = hmac.new(secret, repr((columns, A.shape, y.shape, y.dtype.str)).encode(), hashlib.sha256)
+def table_hash(site: Site, key: keys.PrivateKey) -> str:
+    """A hash of the table, keyed with a secret of the site: without it nobody can confirm a guess of the rows.
+
+    The secret is derived from the identity key: it survives the loss of the state.
+    """
+    A, y = site.features, site.labels
+    secret = hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), b"compfed/table/1", "sha256")
+    made = hmac.new(secret, repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(), hashlib.sha256)
     made.update(np.ascontiguousarray(A).tobytes())
     made.update(np.ascontiguousarray(y).tobytes())
     return made.hexdigest()
@@ -219,5 +206,88 @@ def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]
     line = keys.public_line(key.public_key())
     keys.write_identity(paths[0], key)
     keys.write_new(paths[1], f"{line} {name}\n".encode(), 0o644)
-    keys.write_new(paths[2], TEMPLATE.format(name=name, superlink=superlink).encode(), 0o600)
+    keys.write_new(paths[2], template("site").format(name=name, superlink=superlink).encode())
     return paths, line, keys.fingerprint(key.public_key())
+
+
+# --- before a site takes part (`compfed site check`) ---
+
+
+def disclosure_text(settings: SiteSettings) -> str:
+    """A text that lists what can leave this site."""
+    lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. The operator can ask for:"]
+    for name in QUERY_NAMES:
+        refused = name in settings.disclosure.queries
+        lines.append(f"  never {name}: refused" if refused else f"  {name}: {LEAVES[name]}")
+    lines.append(f"  With fewer than {settings.disclosure.min_rows} rows: nothing at all.")
+    if settings.disclosure.max_hessian_share < np.inf:
+        lines.append(f"  Hessians on at most {settings.disclosure.max_hessian_share:g} x rows coefficients.")
+    log = settings.state / "log.jsonl"
+    lines.append(f"Every reply is written down in {log} before it leaves. No code of others runs here.")
+    return "\n".join(lines)
+
+
+def check(path: Path, say: Callable[[str], object] = print) -> bool:
+    """Print what would happen if this site took part; return whether everything is in order."""
+    settings = SiteSettings.read(path)
+    problems: list[str] = []
+    say(f"{path}: the settings of site {settings.name!r} can be read.")
+    _check_state(settings, problems)
+    for step in (_check_table, _check_files):
+        try:
+            step(settings, say, problems)
+        except InputError as problem:
+            problems.append(str(problem))
+    say(disclosure_text(settings))
+    for problem in problems:
+        say(f"PROBLEM  {problem}")
+    if not problems:
+        next_step = f"Next: compfed site run --config {path} (restart it if it runs: settings are read once)"
+        say(f"Everything is in order. {next_step}")
+    return not problems
+
+
+def _check_state(settings: SiteSettings, problems: list[str]) -> None:
+    there = next((path for path in (settings.state, *settings.state.parents) if path.exists()), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
+        problems.append(f"state = {str(settings.state)!r} cannot be written by this user.")
+
+
+def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
+    site = settings.site()
+    rows, least = len(site.labels), settings.disclosure.min_rows
+    say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
+    values, counts = np.unique(site.labels, return_counts=True)
+    if site.labels.ndim == 1 and len(values) <= 20:
+        listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
+        say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+    else:
+        say(f"Label {settings.label!r}: numbers, for a regression.")
+    if rows < least:
+        problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
+
+
+def _check_files(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
+    settings.check_files()
+    mine = keys.fingerprint(keys.read_identity(settings.key).public_key())
+    say(f"{settings.key}: the identity key, fingerprint {mine}. The operator must have the same.")
+    if settings.key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        problems.append(f"others can read {settings.key}: chmod 600 {settings.key}")
+    try:
+        ca = x509.load_pem_x509_certificate(settings.ca.read_bytes())
+    except ValueError:
+        raise InputError(f"{settings.ca} is not a certificate. The operator sends ca.crt.") from None
+    begins, ends, now = ca.not_valid_before_utc, ca.not_valid_after_utc, datetime.datetime.now(datetime.UTC)
+    if not begins <= now <= ends:
+        problems.append(f"{settings.ca} is valid from {begins} to {ends}; today is {now:%Y-%m-%d}.")
+    address, (host, port) = settings.superlink, parse_address(settings.superlink, "superlink")
+    try:
+        context = ssl.create_default_context(cafile=str(settings.ca))
+        with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain, server_hostname=host):
+            say(f"{address}: the SuperLink can be reached, and its certificate is signed by {settings.ca.name}.")
+    except ssl.SSLError as problem:
+        way_out = "Ask the operator for their ca.crt."
+        problems.append(f"{address}: the certificate is not accepted ({problem.reason}). {way_out}")
+    except OSError as problem:
+        reason = problem.strerror or problem
+        say(f"NOTE     {address} cannot be reached now ({reason}); the operator may not have started it.")
