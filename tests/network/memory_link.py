@@ -123,4 +123,5 @@ def remote(paths: Sequence[Path], folder: Path | None = None, **options: Any) ->
     link = MemoryLink(paths)
     roster = {name: keys.read_identity(path.parent / "node.key").public_key() for name, path in link.paths.items()}
     given: Any = {"retry": NOW} | options
-    return RemoteFederation(link, roster, folder=folder, **given), link
+    carrier: Any = link
+    return RemoteFederation(carrier, roster, folder=folder, **given), link

@@ -155,12 +155,12 @@ def test_the_table_has_a_line_per_site():
     log.begin(2, ["LocalUpdate"], SITES)
     log.connected(["north"])
     log.reply("north", seconds=4.25, **FACTS)
-    rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
+    rows = [re.split(r"  +", line.strip()) for line in site_table(log.state, SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
     assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "replied"]
     assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
     assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
-    fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
+    fresh = site_table(RunLog(None, SITES).state, SITES).splitlines()
     assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
 
 
@@ -169,22 +169,22 @@ def test_the_table_has_a_line_per_site():
 
 def test_what_happens_now_in_one_sentence():
     log = RunLog(None, SITES)
-    assert happening(log.snapshot()) == "Connecting to the SuperLink."
+    assert happening(log.state) == "Connecting to the SuperLink."
     log.begin(1, ["Moments"], SITES)
-    assert happening(log.snapshot()) == "Message 1 (Moments): waiting for north, south since 0 s."
+    assert happening(log.state) == "Message 1 (Moments): waiting for north, south since 0 s."
     log.link("nothing listens at 127.0.0.1:8443")
-    assert happening(log.snapshot()) == "Waiting for the SuperLink: nothing listens at 127.0.0.1:8443."
+    assert happening(log.state) == "Waiting for the SuperLink: nothing listens at 127.0.0.1:8443."
     log.link("")
     for site in SITES:
         log.reply(site, seconds=0.0, **FACTS)
-    assert happening(log.snapshot()) == "Message 1 is complete; the fit computes the next one."
+    assert happening(log.state) == "Message 1 is complete; the fit computes the next one."
 
 
 def test_the_state_of_a_run_can_be_read_from_another_process(tmp_path):
     log = RunLog(tmp_path, SITES)
     log.begin(4, ["Moments"], SITES)
     state = json.loads((tmp_path / "status.json").read_text())
-    assert happening(state) == happening(log.snapshot())
+    assert happening(state) == happening(log.state)
     assert (state["state"], state["message"]) == ("running", 4)
     log.end("failed", reason="a reason")
     state = json.loads((tmp_path / "status.json").read_text())

@@ -672,7 +672,7 @@ def test_trouble_with_the_superlink_is_retried_and_named(step, paths):
         "the SuperLink cannot be used: the connection to fed.example.org:8443 was lost"
     ]
     assert len(resets) == 2
-    assert federation.run_log.snapshot()["link"] == ""
+    assert federation.run_log.state["link"] == ""
 
 
 def test_a_superlink_that_stays_away_is_named(paths):

@@ -23,6 +23,7 @@ from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, payload, to_bytes, unpack
 from compfed.federation.queries import Query
+from compfed.network.keys import PrivateKey, PublicKey
 
 PROTOCOL = 3
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
@@ -96,14 +97,14 @@ def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tupl
 # --- replies ---
 
 
-def reply_bytes(fields: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> bytes:
+def reply_bytes(fields: dict[str, Any], key: PrivateKey) -> bytes:
     """A signed reply."""
     body = to_bytes(pack(fields))
     signature = key.sign(SIGNED + body, SIGNATURE)
     return REPLY + len(signature).to_bytes(2, "little") + signature + body
 
 
-def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, Any]:
+def read_reply(data: bytes, key: PublicKey) -> dict[str, Any]:
     """The fields of a reply; raises `InputError` unless it is signed with this key."""
     _check_protocol(data, REPLY)
     start = len(REPLY) + 2

@@ -28,11 +28,11 @@ import zipfile
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
@@ -52,7 +52,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from compfed._utils.files import locked
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.network.keys import gate_token, read_secret
+from compfed.network.keys import PrivateKey, Roster, gate_token, read_secret
 
 TESTED = ("1.41", "1.42")  # `flwr>=1.41,<1.43` in pyproject.toml; tests/network/test_flower.py runs with each of them
 if not package_version.startswith(tuple(f"{version}." for version in TESTED)):
@@ -178,7 +178,7 @@ def _client(kind: type[Client], address: str, ca: Path, interceptors: Sequence[A
 class _NodeAuth(httpx.Auth):
     """Signs every request of a node, with the time of the server: the clock of a site may be wrong."""
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey):
+    def __init__(self, key: PrivateKey):
         self.key, self.public = key, asymmetric.public_key_to_bytes(key.public_key())
         self.ahead = timedelta(0)  # the clock of the server minus that of this machine
 
@@ -198,11 +198,10 @@ class _NodeAuth(httpx.Auth):
 
     def _sign(self, request: httpx.Request, ahead: timedelta) -> None:
         stamp = (datetime.now(UTC) + ahead).isoformat()
+        signature = asymmetric.sign_message(self.key, stamp.encode())
         request.headers[FLEET_HTTP_PUBLIC_KEY_HEADER] = b64encode(self.public).decode()
         request.headers[TIMESTAMP_HEADER] = stamp
-        request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(
-            asymmetric.sign_message(self.key, stamp.encode())
-        ).decode()
+        request.headers[FLEET_HTTP_SIGNATURE_HEADER] = b64encode(signature).decode()
 
 
 # --- messages ---
@@ -216,8 +215,7 @@ class Reply(NamedTuple):
 
 
 def _message(data: bytes, **metadata: Any) -> Message:
-    content = RecordDict({KEY: ConfigRecord({KEY: data})})
-    return make_message(Metadata(message_id="", **metadata), content)
+    return make_message(Metadata(message_id="", **metadata), RecordDict({KEY: ConfigRecord({KEY: data})}))
 
 
 def _push(address: str, client: Any, request: Callable[..., Any], sender: int, messages: Sequence[Message]) -> Any:
@@ -290,7 +288,7 @@ def _read(pull: Callable[[str], Any], tree: Any, closed: threading.Event) -> byt
 class FleetConnection:
     """The connection of one site to the SuperLink. It only dials out, fetches no app and runs none."""
 
-    def __init__(self, address: str, ca: Path, key: ec.EllipticCurvePrivateKey, node_id: int = 0):
+    def __init__(self, address: str, ca: Path, key: PrivateKey, node_id: int = 0):
         self.address, self.key, self.node_id = address, key, node_id  # 0: never signed in
         self._client = _client(FleetHttpClient, address, ca, auth=_NodeAuth(key))
         self._closed = threading.Event()
@@ -321,16 +319,14 @@ class FleetConnection:
         request = heartbeat_pb2.SendNodeHeartbeatRequest(
             node=node_pb2.Node(node_id=self.node_id), heartbeat_interval=HEARTBEAT
         )
-        while not self._closed.wait(0.6 * HEARTBEAT):
+        while self.lost is None and not self._closed.wait(0.6 * HEARTBEAT):
             try:
                 if not _call(self.address, self._client.SendNodeHeartbeat, request).success:
                     self.lost = Unreachable("the SuperLink does not know this node any more")
-                    return
-            except Unreachable:
-                continue  # the next request of the main loop will say so
-            except LinkError as problem:
+            except Rejected as problem:
                 self.lost = problem
-                return
+            except Unreachable:
+                pass  # the next request of the main loop will say so
 
     def receive(self) -> tuple[Metadata, bytes] | None:
         """The next message, or None. The SuperLink holds the request open for some seconds while there is none."""
@@ -375,15 +371,10 @@ class FleetConnection:
 
 def _empty_app() -> bytes:
     """The bundle that Flower wants for a run. Nobody unpacks it; its modules do not exist."""
-    text = (
-        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n\n'
-        '[project]\nname = "compfed-queries"\nversion = "1.0.0"\ndescription = "No code: sites of compfed run no app"\n'
-        'license = "Apache-2.0"\n\n[tool.flwr.app]\npublisher = "compfed"\n\n[tool.flwr.app.components]\n'
-        'serverapp = "compfed_runs_no_app:app"\nclientapp = "compfed_runs_no_app:app"\n'
-    )
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("pyproject.toml", (2026, 1, 1, 0, 0, 0)), text)
+        manifest = files("compfed.network").joinpath("empty_app.toml").read_bytes()
+        archive.writestr(zipfile.ZipInfo("pyproject.toml", (2026, 1, 1, 0, 0, 0)), manifest)
     return packed.getvalue()
 
 
@@ -400,7 +391,7 @@ class NodeState(NamedTuple):
 class FlowerLink:
     """The operator's side of one SuperLink: knows sites by name, holds one run, carries bytes. `keys` is their folder."""
 
-    def __init__(self, address: str, keys: Path, roster: Mapping[str, ec.EllipticCurvePublicKey]):
+    def __init__(self, address: str, keys: Path, roster: Roster):
         self.address, self.roster, self._keys, self._secret = address, roster, keys, read_secret(keys)
         self._control = self._client(ControlHttpClient)
         self._runtime: RuntimeHttpClient | None = None
@@ -444,7 +435,7 @@ class FlowerLink:
         return {name: found[node] for name, node in self._nodes.items()}
 
     def connected(self) -> dict[str, str]:
-        """The sites that are connected, and when they signed in."""
+        """The sites that are connected, and when they signed in: a text that changes whenever a site does so again."""
         return {name: state.since for name, state in self.states().items() if state.online}
 
     # the run
@@ -523,7 +514,7 @@ class FlowerLink:
         return {name: taken for name, taken in zip(messages, pushed.message_ids, strict=True) if taken}
 
     def pull(self, ids: Collection[str]) -> dict[str, Reply]:
-        """The replies that have arrived, by the id of the message they reply to."""
+        """The replies that have arrived, by the id of the message they reply to; waits a moment if there are none."""
         assert self._runtime is not None
         runtime, run = self._runtime, self._task.run.run_id
         pulled = _call(self.address, runtime.PullMessages, runtime_pb2.PullAppMessagesRequest(message_ids=list(ids)))

@@ -15,20 +15,14 @@ import ipaddress
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as formats
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from compfed.errors import InputError
@@ -40,6 +34,8 @@ SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 SECRET = "superlink.secret"
 CURVE = ec.SECP384R1
 PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+Roster = Mapping[str, PublicKey]  # the sites by name, in order
 
 
 def check_site_name(name: object, where: str) -> str:
@@ -62,13 +58,15 @@ def new_identity() -> PrivateKey:
 
 def write_identity(path: Path, key: PrivateKey) -> None:
     """Write a private key that only its owner can read."""
-    write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+    write_new(
+        path, key.private_bytes(formats.Encoding.PEM, formats.PrivateFormat.OpenSSH, formats.NoEncryption()), 0o600
+    )
 
 
 def read_identity(path: Path) -> PrivateKey:
     """The identity key of a site, from its file."""
     try:
-        key = load_ssh_private_key(path.read_bytes(), None)
+        key = formats.load_ssh_private_key(path.read_bytes(), None)
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}. `compfed site init` makes this key.") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -79,26 +77,26 @@ def read_identity(path: Path) -> PrivateKey:
     return key
 
 
-def public_line(key: ec.EllipticCurvePublicKey) -> str:
+def public_line(key: PublicKey) -> str:
     """A public key as one line of text."""
-    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return key.public_bytes(formats.Encoding.OpenSSH, formats.PublicFormat.OpenSSH).decode()
 
 
-def parse_public_line(text: object, where: str) -> ec.EllipticCurvePublicKey:
+def parse_public_line(text: object, where: str) -> PublicKey:
     """The public key in a line that `public_line` wrote; a comment after it is ignored."""
     if "PRIVATE KEY" in str(text):
         raise InputError(f"{where}: this is a private key. It stays with its owner; give the public line.")
     try:
-        key = load_ssh_public_key(str(text).strip().encode())
+        key = formats.load_ssh_public_key(str(text).strip().encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVE):
+    if not isinstance(key, PublicKey) or not isinstance(key.curve, CURVE):
         way_out = "Paste the line that `compfed site init` printed there; it begins with ecdsa-sha2-nistp384."
         raise InputError(f"{where}: {str(text)[:60]!r} is not a site's public key. {way_out}")
     return key
 
 
-def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+def fingerprint(key: PublicKey) -> str:
     """A short hash of a public key, for people to compare by telephone; the same as `ssh-keygen -lf` prints."""
     blob = base64.b64decode(public_line(key).split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
@@ -127,12 +125,12 @@ def make_keys(folder: Path, host: str) -> list[Path]:
         (_key_usage("digital_signature"), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
     )  # fmt: skip
-    private = Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
+    pkcs8 = formats.Encoding.PEM, formats.PrivateFormat.PKCS8, formats.NoEncryption()
     files = {
         "ca.crt": (ca, 0o644),
-        "ca.key": (authority.private_bytes(*private), 0o600),
+        "ca.key": (authority.private_bytes(*pkcs8), 0o600),
         "server.pem": (certificate, 0o644),
-        "server.key": (server.private_bytes(*private), 0o600),
+        "server.key": (server.private_bytes(*pkcs8), 0o600),
         SECRET: (secrets.token_bytes(32), 0o600),
     }
     for name, (data, mode) in files.items():
@@ -172,7 +170,7 @@ def _certificate(
     )
     for extension, critical in (*identifiers, *extensions):
         builder = builder.add_extension(extension, critical=critical)
-    return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
+    return builder.sign(authority, hashes.SHA384()).public_bytes(formats.Encoding.PEM)
 
 
 def _key_usage(*allowed: str) -> x509.KeyUsage:

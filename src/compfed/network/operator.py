@@ -151,11 +151,10 @@ def site_states(settings: FederationSettings) -> dict[str, str]:
         states = link.states()
         link.close()
     words = {}
-    for name, state in states.items():
-        since = state.since[11:19] + " UTC"
-        words[name] = f"connected since {since}" if state.online else f"signed out at {since}"
-        if not state.since:
-            words[name] = "never connected"
+    for name, (online, since) in states.items():
+        time_of_day = f"{since[11:19]} UTC"
+        known = f"connected since {time_of_day}" if online else f"signed out at {time_of_day}"
+        words[name] = known if since else "never connected"
     return words
 
 
@@ -192,30 +191,24 @@ class Display:
         if self._drawn:
             text += f"\x1b[{self._drawn}F\x1b[J"  # up to where the table began, and clear from there
             self._drawn = 0
-        lines = self.log.take_lines()
+        lines, state, now = self.log.take_lines(), self.log.state, time.monotonic()
         if self.brief:  # a script has output of its own: problems only
             lines = [line for line in lines if line.lstrip().startswith("!")]
         text += "".join(f"{line}\n" for line in lines)
-        now = time.monotonic()
         if lines:
             self._printed_at = now
+        stalled = bool(state["link"]) or any(time.time() - at >= SILENCE for at in state["waiting"].values())
         if screen and not last:
             width = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
-            table = [line[:width] for line in site_table(self.log.snapshot(), self.log.sites).splitlines()]
+            table = [line[:width] for line in site_table(state, self.log.sites).splitlines()]
             text += "\n".join(table) + "\n"
             self._drawn = len(table)
-        elif not last and now - self._printed_at >= SILENCE and (not self.brief or is_stalled(self.log.snapshot())):
-            text += happening(self.log.snapshot()) + "\n"
+        elif not last and now - self._printed_at >= SILENCE and (stalled or not self.brief):
+            text += happening(state) + "\n"
             self._printed_at = now
         if text:
             self.out.write(text)
             self.out.flush()
-
-
-def is_stalled(state: dict[str, Any]) -> bool:
-    """Has the current message been awaited for some seconds?"""
-    now = time.time()
-    return bool(state["link"]) or any(now - at >= SILENCE for at in state["waiting"].values())
 
 
 def happening(state: dict[str, Any]) -> str:

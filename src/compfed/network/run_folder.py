@@ -15,14 +15,13 @@ import hashlib
 import json
 import os
 import signal
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from compfed._utils.files import append_line, locked, make_folder, write_private
 from compfed._utils.text import printable
@@ -53,9 +52,7 @@ class WriteAheadLog:
         self.run = f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:8]}"
         self.tables: dict[str, str] = {}  # keyed hash of each site's table, once it is pinned
         self.messages: dict[int, dict[str, Any]] = {}
-        self._pending: tuple[int, Mapping[int, str], Replies] | None = (
-            None  # complete, and not yet accepted by the program
-        )
+        self._pending: tuple[int, Mapping[int, str], Replies] | None = None  # complete, not accepted by the program yet
         self._last, self._size, self._begun = "", 0, False
         if self.path is not None and self.path.exists():
             self._read()
@@ -137,97 +134,71 @@ def _checksum(last: str, text: bytes) -> str:
 # --- the log and the status ---
 
 
-class Problem(TypedDict):
-    """A problem of a run: when, at which message, at which site ("" for none), and what happened."""
-
-    time: float
-    number: int
-    site: str
-    problem: str
-
-
 class RunLog:
-    """The log of a run, and its current state. Safe to read from another thread (`snapshot`)."""
+    """The log of a run, and its current state.
+
+    One thread writes; another may read: the state is never changed, but replaced as a whole.
+    """
 
     def __init__(self, folder: Path | None, sites: Sequence[str]):
         self.folder, self.sites = folder, tuple(sites)
-        self.problems: deque[Problem] = deque(maxlen=LINES_KEPT)
+        self.problems: deque[dict[str, Any]] = deque(maxlen=LINES_KEPT)
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)  # for a display: complete messages and problems, in words
-        self._lock = threading.RLock()
-        self._state: dict[str, Any] = {
-            "state": "starting", "message": 0, "queries": [], "waiting": {}, "connected": None, "link": ""
+        self.state: dict[str, Any] = {
+            "state": "starting", "message": 0, "queries": [], "waiting": {}, "connected": None, "link": "", "last": {}
         }  # fmt: skip
-        self._last: dict[str, dict[str, Any]] = {}
-        self._message: dict[str, Any] = {}
+        self._began, self._down, self._up = 0.0, 0, 0  # of the current message: time, and bytes
 
     def begin(self, number: int, kinds: Sequence[str], sites: Sequence[str]) -> None:
         """A message is about to be sent."""
-        now = time.time()
-        with self._lock:
-            self._message = {"number": number, "kinds": list(dict.fromkeys(kinds)), "began": now, "replies": []}
-            self._state |= {"state": "running", "message": number, "queries": self._message["kinds"]}
-            self._state["waiting"] = dict.fromkeys(sites, now)
-        self.save()
+        self._began, self._down, self._up = time.time(), 0, 0
+        waiting = dict.fromkeys(sites, self._began)
+        self._replace(state="running", message=number, queries=list(dict.fromkeys(kinds)), waiting=waiting)
 
     def reply(self, site: str, **facts: Any) -> None:
         """A usable reply arrived."""
-        with self._lock:
-            message, waiting = self._message, self._state["waiting"]
-            waiting.pop(site, None)
-            self._last[site] = {"time": time.time(), "seconds": facts["seconds"]}
-            message["replies"].append(facts)
-            if not waiting:
-                down, up = (sum(each[key] for each in message["replies"]) / 1e3 for key in ("bytes_down", "bytes_up"))
-                took = f"message {message['number']:3d}  {time.time() - message['began']:6.1f} s"
-                self.lines.append(f"{took}  {down:8.1f} kB down {up:8.1f} kB up  {', '.join(message['kinds'])}")
-        self._write({"site": site, "number": message["number"], **facts})
-        self.save()
+        number, waiting = self.state["message"], {**self.state["waiting"]}
+        waiting.pop(site, None)
+        last = {**self.state["last"], site: {"time": time.time(), "seconds": facts["seconds"]}}
+        self._down, self._up = self._down + facts["bytes_down"], self._up + facts["bytes_up"]
+        self._write({"site": site, "number": number, **facts})
+        self._replace(waiting=waiting, last=last)
+        if not waiting:
+            took = f"message {number:3d}  {time.time() - self._began:6.1f} s"
+            moved = f"{self._down / 1e3:8.1f} kB down {self._up / 1e3:8.1f} kB up"
+            self.lines.append(f"{took}  {moved}  {', '.join(self.state['queries'])}")
 
     def problem(self, site: str, what: str) -> None:
         """Log a problem for the operator to see; `site` is "" where no site caused it."""
-        with self._lock:
-            number, what = self._state["message"], printable(what)
-            self.problems.append({"time": round(time.time(), 3), "number": number, "site": site, "problem": what})
-            self.lines.append(f"  ! message {number}, site {site}: {what}" if site else f"  ! {what}")
+        number, what = self.state["message"], printable(what)
+        self.problems.append({"time": round(time.time(), 3), "number": number, "site": site, "problem": what})
+        self.lines.append(f"  ! message {number}, site {site}: {what}" if site else f"  ! {what}")
         self._write({"number": number, "site": site, "problem": what})
 
     def link(self, trouble: str) -> None:
         """The SuperLink cannot be used, and why; "" when it can."""
-        with self._lock:
-            if trouble == self._state["link"]:
-                return
-            self._state["link"] = trouble
-        if trouble:
-            self.problem("", f"the SuperLink cannot be used: {trouble}")
-        self.save()
+        if trouble != self.state["link"]:
+            if trouble:
+                self.problem("", f"the SuperLink cannot be used: {trouble}")
+            self._replace(link=trouble)
 
     def connected(self, sites: Sequence[str]) -> None:
         """These sites are connected."""
-        with self._lock:
-            self._state["connected"] = list(sites)
+        self.state = {**self.state, "connected": list(sites)}
 
     def end(self, state: str, **facts: Any) -> None:
         """The run has ended, well or not."""
-        with self._lock:
-            self._state |= {"state": state, "waiting": {}, **facts}
-        self.save(flush=True)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The state of the run now."""
-        with self._lock:
-            return {**self._state, "waiting": dict(self._state["waiting"]), "last": dict(self._last)}
+        self._replace(flush=True, state=state, waiting={}, **facts)
 
     def take_lines(self) -> list[str]:
         """The lines since the last call."""
-        with self._lock:
-            lines = list(self.lines)
-            self.lines.clear()
-            return lines
+        return [self.lines.popleft() for _ in range(len(self.lines))]
 
-    def save(self, flush: bool = False) -> None:
-        """Write status.json."""
+    def _replace(self, flush: bool = False, **changed: Any) -> None:
+        """Change the state, and write status.json."""
+        self.state = {**self.state, **changed}
         if self.folder is not None:
-            content = {**self.snapshot(), "pid": os.getpid(), "updated": round(time.time(), 3)}
+            content = {**self.state, "pid": os.getpid(), "updated": round(time.time(), 3)}
             write_private(self.folder / "status.json", json.dumps(content, indent=1).encode(), flush=flush)
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -261,9 +232,9 @@ def read_status(folder: Path) -> dict[str, object]:
     """The status.json of the last run in a folder; empty if there is none."""
     try:
         found = json.loads((folder / "status.json").read_text())
+        return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def is_alive(folder: Path) -> int | None:
@@ -284,15 +255,13 @@ def is_alive(folder: Path) -> int | None:
 
 def stop(folder: Path, seconds: float = 20.0) -> bool:
     """Stop the run in a folder; return whether there was one."""
-    process = is_alive(folder)
+    process, end = is_alive(folder), time.monotonic() + seconds
     if process is None:
         return False
     with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGTERM)
-    end = time.monotonic() + seconds
-    while is_alive(folder) is not None:
-        if time.monotonic() > end:
-            with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGTERM)  # once: a second one would interrupt its end
+        while is_alive(folder) is not None:
+            if time.monotonic() > end:
                 os.kill(process, signal.SIGKILL)
-        time.sleep(0.1)
+            time.sleep(0.1)
     return True

@@ -11,14 +11,12 @@ import hashlib
 import itertools
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
@@ -27,9 +25,9 @@ from compfed.federation.limits import MAX_REASON
 from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault
 from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
-from compfed.network.flower import FRAMING, LARGEST, LinkError, Reply
-from compfed.network.keys import fingerprint
-from compfed.network.run_folder import Problem, Replies, RunLog, WriteAheadLog
+from compfed.network.flower import FRAMING, LARGEST, FlowerLink, LinkError
+from compfed.network.keys import Roster, fingerprint
+from compfed.network.run_folder import Replies, RunLog, WriteAheadLog
 from compfed.network.settings import RetryPolicy
 
 CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
@@ -56,37 +54,12 @@ class _SiteState:
     rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
 
 
-class Link(Protocol):
-    """Carries bytes to sites, which are known by name, and brings their replies."""
-
-    def open(self) -> None:
-        """Make sure that messages can be sent; raises `LinkError`."""
-
-    def connected(self) -> dict[str, str]:
-        """The sites that are connected; the text changes whenever a site signs in again."""
-        ...
-
-    def push(self, messages: Mapping[str, bytes], ttl: float) -> dict[str, str]:
-        """Send; the id of each message that was taken."""
-        ...
-
-    def pull(self, ids: Collection[str]) -> dict[str, Reply]:
-        """The replies that have arrived, by the id of their message; waits a moment if there are none."""
-        ...
-
-    def reset(self) -> None:
-        """Forget the run at the SuperLink: it failed, or the SuperLink was restarted."""
-
-    def close(self) -> None:
-        """End the run and the connection."""
-
-
 class RemoteFederation:
     """Sites behind a network, in the order of the roster. `cf.network.connect` makes one.
 
     Parameters
     ----------
-    link : Link
+    link : FlowerLink
         Carries bytes to the sites and back.
     roster : mapping of name to public key
         The sites, in order. A reply that is not signed with the key of its site is not used.
@@ -110,12 +83,7 @@ class RemoteFederation:
     """
 
     def __init__(
-        self,
-        link: Link,
-        roster: Mapping[str, ec.EllipticCurvePublicKey],
-        *,
-        folder: Path | None = None,
-        retry: RetryPolicy | None = None,
+        self, link: FlowerLink, roster: Roster, *, folder: Path | None = None, retry: RetryPolicy | None = None
     ):
         self.link, self.roster, self.retry = link, dict(roster), retry or RetryPolicy()
         self.names = tuple(self.roster)
@@ -131,9 +99,7 @@ class RemoteFederation:
     def __enter__(self) -> RemoteFederation:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
         state = "closed" if kind is None else "failed" if issubclass(kind, Exception) else "stopped"
         reason = {"reason": printable(str(problem))} if state == "failed" else {}
         try:
@@ -154,7 +120,7 @@ class RemoteFederation:
         self._displays.close()
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[dict[str, Any]]:
         """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
         return list(self.run_log.problems)
 
@@ -183,10 +149,8 @@ class RemoteFederation:
         """Does the method of a round keep state at a site?"""
         run_spec = query.run_spec
         if (name := digest(run_spec)) not in self._stateful:
-            shape = jax.eval_shape(
-                lambda x: run_spec.algorithm.init(x)[1], jax.ShapeDtypeStruct(run_spec.x0.shape, run_spec.x0.dtype)
-            )
-            self._stateful[name] = bool(jax.tree.leaves(shape))
+            x0 = jax.ShapeDtypeStruct(run_spec.x0.shape, run_spec.x0.dtype)
+            self._stateful[name] = bool(jax.tree.leaves(jax.eval_shape(run_spec.algorithm.init, x0)[1]))
         return self._stateful[name]
 
 

@@ -16,8 +16,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cryptography.hazmat.primitives.asymmetric import ec
-
 from compfed._utils.files import write_private
 from compfed._utils.validation import check_int, check_positive
 from compfed.errors import InputError
@@ -216,7 +214,7 @@ class FederationSettings:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @cached_property
-    def roster(self) -> dict[str, ec.EllipticCurvePublicKey]:
+    def roster(self) -> dict[str, keys.PublicKey]:
         """The public key of every site, by name and in order."""
         for name in self.names:
             if name not in self.admitted:
@@ -229,7 +227,7 @@ class FederationSettings:
         return self.admitted
 
     @cached_property
-    def admitted(self) -> dict[str, ec.EllipticCurvePublicKey]:
+    def admitted(self) -> dict[str, keys.PublicKey]:
         """The public keys of those sites that have sent one."""
         lines = {name: line for name, line in self.public_keys.items() if line}
         return {name: keys.parse_public_line(line, f"{self.path}, site {name!r}") for name, line in lines.items()}
@@ -301,7 +299,7 @@ def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0
     return path
 
 
-def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.EllipticCurvePublicKey, str | None]:
+def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[keys.PublicKey, str | None]:
     """Write the public key of a site into federation.toml; return the key, and the site that had it before, if any."""
     settings = FederationSettings.read(path, check_estimator=False)
     keys.check_site_name(name, "the name of the site")
@@ -313,8 +311,8 @@ def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.Ellip
         known = ", ".join(settings.names)
         raise InputError(f"{settings.path}: there is no site {name!r}; there are {known}. To add one, say --new.")
     text, other = settings.path.read_text(), None
-    for known, old in settings.admitted.items():
-        if known != name and keys.fingerprint(old) == keys.fingerprint(key):
+    for known, old in settings.public_keys.items():
+        if known != name and old and keys.fingerprint(keys.parse_public_line(old, known)) == keys.fingerprint(key):
             text, other = _with_key(settings.path, text, known, ""), known  # two sites were exchanged
     if name in settings.public_keys:
         text = _with_key(settings.path, text, name, keys.public_line(key))

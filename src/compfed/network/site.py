@@ -35,7 +35,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils import files
 from compfed._utils.precision import precision
@@ -51,8 +50,7 @@ from compfed.network.envelope import Header, query_counts, query_hash, read_head
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
 from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 
-Say = Callable[[str], object]
-SAY: Say = functools.partial(print, flush=True)  # a log shows a line at once
+SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
 LONGEST_LOG = 2**26  # bytes; then a new log is begun
 REPLIES_KEPT, RUN_FOLDERS_KEPT, RECORDS_KEPT = 2, 20, 256
@@ -69,7 +67,7 @@ REMIND = 600.0  # seconds after which the same problem is printed again
 class SiteService:
     """Replies to messages with the rows of one site."""
 
-    def __init__(self, settings: SiteSettings, key: ec.EllipticCurvePrivateKey):
+    def __init__(self, settings: SiteSettings, key: keys.PrivateKey):
         self.settings, self.key = settings, key
         self._site: Site | None = None
         self._table = ""
@@ -112,11 +110,10 @@ class SiteService:
             kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
-        except OSError as problem:
-            kind, reason = "failed", f"its state cannot be written, or its table cannot be read ({problem.strerror})."
-            self._log_anyhow(_where(problem))
         except Exception as problem:  # the text of an exception may hold values that must not leave
             kind, reason = "failed", f"it failed with {type(problem).__name__}; its log says where."
+            if isinstance(problem, OSError):
+                reason = f"its state cannot be written, or its table cannot be read ({problem.strerror})."
             self._log_anyhow(_where(problem))
         finally:
             self.began = None
@@ -178,9 +175,7 @@ class SiteService:
             if refused is not None:  # other replies are known, and not sent
                 raise InputError(f"a round could not be done again: {refused.reason}")
             replies = site.reply(queries)
-            if (
-                wrong := fault(queries, replies)
-            ) is not None:  # it is not kept: once the cause is removed, it is computed again
+            if (wrong := fault(queries, replies)) is not None:  # not kept: it is computed again once this is mended
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
             done = ReplyFile(header.queries, replies, client_states(site, before.states))
             kept.write(header.number, done, facts)
@@ -200,7 +195,8 @@ class SiteService:
         if name != self.settings.name:
             raise InputError(f"a message is for the site {printable(name, 80)!r}; this is {self.settings.name!r}.")
         facts = {"table": self._table, "place": header.place, "names": list(header.names)}
-        began = kept.began(facts)
+        data = files.read_checked(kept.folder / "run.json")
+        began = facts if data is None else json.loads(data)  # a run that begins now
         if began["table"] != self._table:
             way_out = "Restore the table, or start a new run in another folder."
             raise InputError(f"its table has changed since run {header.run} began. {way_out}")
@@ -251,17 +247,10 @@ class RunFiles:
         self.max_bytes = settings.budget.max_state_bytes
         self.records = RecordFiles(self.folder / "records", self.accepts)
 
-    def began(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The facts that the run began with: these, if it begins now."""
-        data = files.read_checked(self.folder / "run.json")
-        return facts if data is None else json.loads(data)
-
     def read(self, number: int) -> ReplyFile | None:
         """The file of a message; None if it is gone or damaged."""
         data = files.read_checked(self._path(number))
-        if data is None:
-            return None
-        return ReplyFile(**unpack(from_bytes(data), self.accepts))
+        return None if data is None else ReplyFile(**unpack(from_bytes(data), self.accepts))
 
     def write(self, number: int, reply: ReplyFile, facts: dict[str, Any]) -> None:
         """Write the file of a message, and remove all but the last ones before it."""
@@ -312,10 +301,8 @@ class RecordFiles:
 
     def _load(self, name: str) -> bool:
         data = files.read_checked(self.folder / name)
-        if data is None:
-            return False
-        record = unpack(from_bytes(data), self.accepts)
-        if digest(record) != name:
+        record = None if data is None else unpack(from_bytes(data), self.accepts)
+        if record is None or digest(record) != name:
             return False
         self._read[name] = record
         (self.folder / name).touch()  # used: the oldest are removed first
@@ -375,7 +362,7 @@ def client_states(site: Site, kept: ClientStates) -> ClientStates:
 class SiteNode:
     """Keeps a site connected, and replies to messages."""
 
-    def __init__(self, settings: SiteSettings, say: Say = SAY):
+    def __init__(self, settings: SiteSettings, say: Callable[[str], object] = SAY):
         settings.check_files()
         self.settings, self._out = settings, say
         self.service = SiteService(settings, keys.read_identity(settings.key))
@@ -524,21 +511,21 @@ def configure_jax(settings: SiteSettings) -> None:
     jax.config.update("jax_platforms", "cpu")
 
 
-def run_site(path: Path, say: Say = SAY) -> int:
+def run_site(path: Path) -> int:
     """Run the node of a site until SIGTERM or Ctrl-C, then end the process."""
     os.umask(0o077)
     settings = SiteSettings.read(path)
     configure_jax(settings)
-    node = SiteNode(settings, say)
+    node = SiteNode(settings)
     with alone(settings):
-        say(disclosure_text(settings))
+        SAY(disclosure_text(settings))
         try:
             rows = len(node.service.open().labels)  # rows that cannot be used are better found now than in a round
         except TableError as problem:  # values of rows may be shown by `check`, and never in the log of a service
             wrong = f"the rows cannot be used: {problem.public_reason}"
             raise InputError(f"{wrong} `compfed site check` shows where.") from None
         if rows < (least := settings.disclosure.min_rows):
-            say(f"WARNING: the table has fewer rows than min_rows = {least}: every query will be refused.")
+            SAY(f"WARNING: the table has fewer rows than min_rows = {least}: every query will be refused.")
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())

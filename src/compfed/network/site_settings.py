@@ -21,15 +21,12 @@ from compfed._utils.validation import check_int, check_nonnegative
 from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
-from compfed.federation.queries import QUERIES
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 
-QUERY_NAMES = [query.__name__ for query in QUERIES]
-
-LEAVES = {
+LEAVES = {  # every query, and what it makes leave
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
     "Moments": "the mean and the mean square of every column, to about 32 digits",
     "Lipschitz": "one number, a bound on the curvature of its loss, and the bin that it falls into",
@@ -117,19 +114,17 @@ class SiteSettings:
                 if name not in table:
                     raise InputError(f"{path}{where}: {name!r} is missing.")
         parse_address(network["superlink"], f"{path}: superlink")
-        home = path.parent.absolute()
-
-        def place(value: object, name: str) -> Path:
-            return home / check_text(value, f"{path}: {name}")
-
+        given, label = {"state": "state", "drop": [], "accepts": [], **given}, given["label"]
+        places = {name: (network if name in network else given)[name] for name in ("data", "state", "ca", "key")}
+        data, state, ca, key = (path.parent.absolute() / check_text(v, f"{path}: {name}") for name, v in places.items())
         names = [f.name for kind in (QueryLimits, Budget) for f in fields(kind)]
         limits = check_table(given.get("limits", {}), names, f"{path}, [limits]")
         return cls(
-            path.absolute(), keys.check_site_name(given["name"], str(path)), place(given["data"], "data"),
-            _label(path, given["label"]), place(given.get("state", "state"), "state"), str(network["superlink"]),
-            place(network["ca"], "ca"), place(network["key"], "key"),
-            None if "features" not in given else _names(path, "features", given["features"]),
-            _names(path, "drop", given.get("drop", [])), _names(path, "accepts", given.get("accepts", [])),
+            path.absolute(), keys.check_site_name(given["name"], str(path)), data,
+            _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
+            state, str(network["superlink"]), ca, key,
+            _names(path, "features", given["features"]) if "features" in given else None,
+            _names(path, "drop", given["drop"]), _names(path, "accepts", given["accepts"]),
             _disclosure(path, given.get("disclosure", {})), read_numbers(QueryLimits, limits, path),
             read_numbers(Budget, limits, path),
         )  # fmt: skip
@@ -172,21 +167,16 @@ def _names(path: Path, what: str, given: object) -> list[str]:
     return given
 
 
-def _label(path: Path, given: object) -> str | list[str]:
-    return _names(path, "label", given) if isinstance(given, list) else check_text(given, f"{path}: label")
-
-
 def _disclosure(path: Path, given: object) -> DisclosurePolicy:
     where = f"{path}, [disclosure]"
     table = check_table(given, [f.name for f in fields(DisclosurePolicy)], where)
     names = _names(path, "queries", table.get("queries", []))
     for name in names:
-        if name not in QUERY_NAMES:
-            raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(QUERY_NAMES)}.")
+        if name not in LEAVES:
+            raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(LEAVES)}.")
     rows = check_int(table.get("min_rows", 1), f"{path}: min_rows", 0)
-    share = np.inf
-    if "max_hessian_share" in table:
-        share = check_nonnegative(table["max_hessian_share"], f"{path}: max_hessian_share")
+    share = table.get("max_hessian_share")
+    share = np.inf if share is None else check_nonnegative(share, f"{path}: max_hessian_share")
     return DisclosurePolicy(rows, share, names)
 
 
@@ -216,9 +206,9 @@ def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]
 def disclosure_text(settings: SiteSettings) -> str:
     """A text that lists what can leave this site."""
     lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. The operator can ask for:"]
-    for name in QUERY_NAMES:
+    for name, what in LEAVES.items():
         refused = name in settings.disclosure.queries
-        lines.append(f"  never {name}: refused" if refused else f"  {name}: {LEAVES[name]}")
+        lines.append(f"  never {name}: refused" if refused else f"  {name}: {what}")
     lines.append(f"  With fewer than {settings.disclosure.min_rows} rows: nothing at all.")
     if settings.disclosure.max_hessian_share < np.inf:
         lines.append(f"  Hessians on at most {settings.disclosure.max_hessian_share:g} x rows coefficients.")

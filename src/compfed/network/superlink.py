@@ -9,6 +9,7 @@ a request for messages open while there are none, so that nobody has to poll.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -36,10 +37,8 @@ FLEET_PATHS = frozenset(
     )
 )  # fmt: skip
 SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
-WAKES = {  # a request to the key wakes those who wait at the value
-    "/v1/runtime/push-messages": SITES_WAIT,
-    "/v1/fleet/push-messages": OPERATOR_WAITS,
-}
+# a request to the key wakes those who wait at the value
+WAKES = {"/v1/runtime/push-messages": SITES_WAIT, "/v1/fleet/push-messages": OPERATOR_WAITS}
 HOLD = 8.0  # seconds that a request for messages is held open while there are none
 STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
 CONNECTIONS = 512  # at once; a stranger may have STRANGER bytes in each
@@ -176,22 +175,24 @@ def serve(settings: FederationSettings, say: Callable[[str], object] = print) ->
     """Run the SuperLink until it is interrupted."""
     settings.check_keys()
     host, port = settings.listen
-    _check_port(host, port)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as problem:
+        code = problem.errno or 0
+        reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
+        way_out = "Does `compfed federation serve` run already? Otherwise change `listen`."
+        raise InputError(f"{host}:{port} cannot be opened ({reason}). {way_out}") from None
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports the errors of others as its own
     gate = Gate(superlink_app(host, port, settings.keys), read_secret(settings.keys))
     config = uvicorn.Config(
-        gate, host=host, port=port, ssl_keyfile=str(settings.keys / "server.key"),
+        gate, ssl_keyfile=str(settings.keys / "server.key"),
         ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
         timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False, limit_concurrency=CONNECTIONS,
     )  # fmt: skip
     server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
-    try:
-        server.run()
-    except SystemExit:  # uvicorn's way to say that the port was taken in the meantime
-        raise InputError(f"{host}:{port} cannot be opened. Change `listen`.") from None
-    except KeyboardInterrupt:
-        pass
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run([listening])
     say("The SuperLink has stopped.")
 
 
@@ -205,17 +206,6 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.gate.stop()
         super().handle_exit(sig, frame)
-
-
-def _check_port(host: str, port: int) -> None:
-    """Say why an address cannot be opened, before anything starts."""
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as problem:
-        code = problem.errno or 0
-        reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
-        way_out = "Does `compfed federation serve` run already? Otherwise change `listen`."
-        raise InputError(f"{host}:{port} cannot be opened ({reason}). {way_out}") from None
 
 
 def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], object]) -> None:
