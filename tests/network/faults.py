@@ -24,7 +24,7 @@ from compfed.cli.demo import NAMES, Loopback, end_process
 from compfed.data import bundled
 from compfed.federation import InProcess
 from compfed.network.model_file import load_model
-from compfed.network.operator import is_alive
+from compfed.network.run_folder import is_alive
 
 ALPHA = 0.02
 FAULTY_SITE = Path(__file__).with_name("faulty_site.py")

@@ -28,7 +28,7 @@ from compfed import cli
 from compfed.federation.site.site import Site
 from compfed.network import flower, keys
 from compfed.network.envelope import read_header, read_reply, reply_bytes
-from compfed.network.site.service import SiteService
+from compfed.network.site import SiteService
 
 honest_reply, honest_site_reply = SiteService.reply, Site.reply
 earlier: dict[tuple[str, int], bytes] = {}

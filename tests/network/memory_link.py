@@ -18,10 +18,10 @@ from compfed.data import Sites
 from compfed.network import keys
 from compfed.network.envelope import read_reply, reply_bytes
 from compfed.network.flower import Reply
-from compfed.network.server.remote import RemoteFederation
+from compfed.network.server import RemoteFederation
 from compfed.network.settings import RetryPolicy
-from compfed.network.site.service import SiteService
-from compfed.network.site.settings import SiteSettings
+from compfed.network.site import SiteService
+from compfed.network.site_settings import SiteSettings
 
 NOW = RetryPolicy(timeout=0.05, attempts=4, wait=0.2, pause=0.0)
 
@@ -123,4 +123,5 @@ def remote(paths: Sequence[Path], folder: Path | None = None, **options: Any) ->
     link = MemoryLink(paths)
     roster = {name: keys.read_identity(path.parent / "node.key").public_key() for name, path in link.paths.items()}
     given: Any = {"retry": NOW} | options
-    return RemoteFederation(link, roster, folder=folder, **given), link
+    carrier: Any = link
+    return RemoteFederation(carrier, roster, folder=folder, **given), link

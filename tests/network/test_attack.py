@@ -50,6 +50,7 @@ from compfed.cli.demo import Loopback, end_process
 from compfed.federation import InProcess
 from compfed.network import flower, keys
 from compfed.network.model_file import load_model
+from compfed.network.superlink import FLEET_PATHS
 
 NAMES = ("north", "south")
 PARAMETERS = "n_alphas = 3\neps = 0.3\ncv = 3"
@@ -183,8 +184,13 @@ def at_superlink(federation: Loopback) -> tuple[set[bytes], set[int]]:
 
 def operator_client(federation: Loopback) -> ControlHttpClient:
     """What an insider has who got hold of the token of the gate, and of nothing else."""
-    gate = flower._Headers({flower.GATE_HEADER: flower.gate_token(federation.settings.secret())})
-    return flower._client(ControlHttpClient, federation.settings.superlink, ca(federation), [gate])
+    return flower._client(
+        ControlHttpClient, federation.settings.superlink, ca(federation), headers=gate_token(federation)
+    )
+
+
+def gate_token(federation: Loopback) -> dict[str, str]:
+    return {flower.GATE_HEADER: keys.gate_token(keys.read_secret(federation.settings.keys))}
 
 
 # --- a stranger with ca.crt and the address ---
@@ -309,12 +315,12 @@ OTHERS = (
 @pytest.mark.usefixtures("nothing_obtained")
 def test_a_stranger_reaches_eight_paths_and_needs_a_key_there(federation: Loopback) -> None:
     paths = {path for _, path in PROTOBUF_REQUEST_TYPES} | set(OTHERS)
-    assert paths >= flower.FLEET_PATHS
+    assert paths >= FLEET_PATHS
     assert len(paths) > 60
     for name, headers in PLAUSIBLE.items():
-        for path in paths - flower.FLEET_PATHS:
+        for path in paths - FLEET_PATHS:
             assert request(federation, "POST", path, headers)[0] in (400, 403), (name, path)
-        for path in flower.FLEET_PATHS:
+        for path in FLEET_PATHS:
             status, body = request(federation, "POST", path, headers)
             assert status in (401, 415), (name, path)
             assert len(body) < 200
@@ -331,7 +337,7 @@ def test_a_stranger_reaches_eight_paths_and_needs_a_key_there(federation: Loopba
 def test_a_stranger_cannot_register_a_key(federation: Loopback) -> None:
     key = keys.new_identity()
     public = public_key_to_bytes(key.public_key())
-    with flower._client(ControlHttpClient, federation.settings.superlink, ca(federation), []) as control:
+    with flower._client(ControlHttpClient, federation.settings.superlink, ca(federation)) as control:
         refused(control.RegisterNode, RegisterNodeRequest(public_key=public, name="north"), 403)
     with fleet(federation, key) as client:
         refused(client.RegisterNode, RegisterNodeFleetRequest(public_key=public), 403)
@@ -353,15 +359,15 @@ def test_nobody_can_pull_the_messages_of_a_site(federation: Loopback, who: str) 
 def test_nobody_can_take_a_run_with_a_wrong_secret(federation: Loopback, gate: bool) -> None:
     method = frozenset({"/flwr.proto.Runtime/AcquireTask"})
     shown: list[Any] = [SuperExecAuthHttpInterceptor(master_secret=bytes(32), protected_methods=method)]
-    if gate:
-        shown.insert(0, flower._Headers({flower.GATE_HEADER: flower.gate_token(federation.settings.secret())}))
-    with flower._client(RuntimeHttpClient, federation.settings.superlink, ca(federation), shown) as client:
+    headers = gate_token(federation) if gate else {}
+    address = federation.settings.superlink
+    with flower._client(RuntimeHttpClient, address, ca(federation), shown, headers=headers) as client:
         request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
         refused(client.AcquireTask, request, 401 if gate else 403)
 
 
 def fleet(federation: Loopback, key: Any) -> FleetHttpClient:
-    return flower._client(FleetHttpClient, federation.settings.superlink, ca(federation), [flower._NodeAuth(key)])
+    return flower._client(FleetHttpClient, federation.settings.superlink, ca(federation), auth=flower._NodeAuth(key))
 
 
 def admitted(federation: Loopback) -> bytes:
@@ -440,7 +446,7 @@ def test_a_local_user_can_read_nothing_but_public_keys(federation: Loopback) -> 
 def test_no_command_line_and_no_environment_holds_a_secret(federation: Loopback) -> None:
     secrets = [(federation.home / name).read_bytes() for name in SECRETS]
     secrets += [(federation.site_folder(name) / "node.key").read_bytes() for name in NAMES]
-    token = flower.gate_token(federation.settings.secret()).encode()
+    token = gate_token(federation)[flower.GATE_HEADER].encode()
     words = {token, *(form for secret in secrets for form in (secret, secret.hex().encode()))}
     words |= {line for secret in secrets for line in secret.splitlines() if len(line) > 40 and b"-----" not in line}
     process = federation.start_run(federation.home / "run-watched", federation.home / "watched.txt")

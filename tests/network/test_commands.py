@@ -25,7 +25,7 @@ from compfed.cli import main
 from compfed.cli.demo import free_port
 from compfed.network import keys
 from compfed.network.settings import FederationSettings
-from compfed.network.site.settings import SiteSettings
+from compfed.network.site_settings import SiteSettings
 
 
 class Done(NamedTuple):

@@ -19,8 +19,9 @@ import compfed as cf
 from compfed.cli.network_commands import certificate_text, result_text
 from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
-from compfed.network.server import run_log
-from compfed.network.server.run_log import Display, RunLog, happening, site_table
+from compfed.network import operator
+from compfed.network.operator import Display, happening, site_table
+from compfed.network.run_folder import RunLog
 from compfed.stopping import Certificate
 
 SITES = ("north", "south")
@@ -42,7 +43,7 @@ def answered(log: RunLog, number: int = 1) -> None:
 
 
 def test_a_pipe_gets_a_line_per_message_and_per_problem(monkeypatch):
-    monkeypatch.setattr(run_log, "REFRESH", 0.01)
+    monkeypatch.setattr(operator, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), io.StringIO()
     with Display(log, out):
         answered(log, 1)
@@ -106,10 +107,10 @@ def test_a_pipe_hears_something_at_least_every_ten_seconds(monkeypatch):
         shown._refresh()
         if len(out.getvalue()) > before:
             said.append(clock[0])
-        clock[0] += run_log.REFRESH
+        clock[0] += operator.REFRESH
     assert len(said) >= 6
     assert max(b - a for a, b in zip([1000.0, *said], [*said, clock[0]], strict=True)) < 10
-    assert run_log.SILENCE + 2 * run_log.REFRESH <= 10
+    assert operator.SILENCE + 2 * operator.REFRESH <= 10
     line = out.getvalue().splitlines()[0]
     assert re.fullmatch(r"Message 3 \(Moments\): waiting for north, south since \d+ s; not connected: south\.", line)
 
@@ -120,7 +121,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
     log, out = RunLog(None, SITES), io.StringIO()
     shown = Display(log, out)
     for number in range(1, 5):
-        clock[0] += run_log.SILENCE - 1
+        clock[0] += operator.SILENCE - 1
         answered(log, number)
         shown._refresh()
     assert out.getvalue().count("\n") == 4  # the lines alone
@@ -130,7 +131,7 @@ def test_a_line_breaks_the_silence(monkeypatch):
 
 
 def test_a_terminal_redraws_one_table_below_the_lines(monkeypatch):
-    monkeypatch.setattr(run_log, "REFRESH", 0.01)
+    monkeypatch.setattr(operator, "REFRESH", 0.01)
     log, out = RunLog(None, SITES), Terminal()
     with Display(log, out):
         answered(log)
@@ -154,12 +155,12 @@ def test_the_table_has_a_line_per_site():
     log.begin(2, ["LocalUpdate"], SITES)
     log.connected(["north"])
     log.reply("north", seconds=4.25, **FACTS)
-    rows = [re.split(r"  +", line.strip()) for line in site_table(log.snapshot(), SITES).splitlines()]
+    rows = [re.split(r"  +", line.strip()) for line in site_table(log.state, SITES).splitlines()]
     assert rows[0] == ["site", "connected", "last reply", "took", "now"]
     assert rows[2] == ["north", "yes", "0 s ago", "4.2 s", "replied"]
     assert rows[3] == ["south", "NO", "0 s ago", "0.2 s", "awaited since 0 s"]
     assert rows[4][0] == "Message 2 (LocalUpdate): waiting for south since 0 s; not connected: south."
-    fresh = site_table(RunLog(None, SITES).snapshot(), SITES).splitlines()
+    fresh = site_table(RunLog(None, SITES).state, SITES).splitlines()
     assert re.split(r"  +", fresh[2].strip()) == ["north", "?", "-", "-", "-"]
 
 
@@ -168,22 +169,22 @@ def test_the_table_has_a_line_per_site():
 
 def test_what_happens_now_in_one_sentence():
     log = RunLog(None, SITES)
-    assert happening(log.snapshot()) == "Connecting to the SuperLink."
+    assert happening(log.state) == "Connecting to the SuperLink."
     log.begin(1, ["Moments"], SITES)
-    assert happening(log.snapshot()) == "Message 1 (Moments): waiting for north, south since 0 s."
+    assert happening(log.state) == "Message 1 (Moments): waiting for north, south since 0 s."
     log.link("nothing listens at 127.0.0.1:8443")
-    assert happening(log.snapshot()) == "Waiting for the SuperLink: nothing listens at 127.0.0.1:8443."
+    assert happening(log.state) == "Waiting for the SuperLink: nothing listens at 127.0.0.1:8443."
     log.link("")
     for site in SITES:
         log.reply(site, seconds=0.0, **FACTS)
-    assert happening(log.snapshot()) == "Message 1 is complete; the fit computes the next one."
+    assert happening(log.state) == "Message 1 is complete; the fit computes the next one."
 
 
 def test_the_state_of_a_run_can_be_read_from_another_process(tmp_path):
     log = RunLog(tmp_path, SITES)
     log.begin(4, ["Moments"], SITES)
     state = json.loads((tmp_path / "status.json").read_text())
-    assert happening(state) == happening(log.snapshot())
+    assert happening(state) == happening(log.state)
     assert (state["state"], state["message"]) == ("running", 4)
     log.end("failed", reason="a reason")
     state = json.loads((tmp_path / "status.json").read_text())

@@ -44,10 +44,11 @@ from compfed.cli.demo import free_port
 from compfed.federation import InProcess
 from compfed.network import NoReply, RemoteFederation, RetryPolicy, flower, keys, superlink
 from compfed.network import operator as operator_module
-from compfed.network.flower import FLEET_PATHS, FleetConnection, FlowerLink, LinkError, Operator, Rejected, Unreachable
+from compfed.network.flower import FleetConnection, FlowerLink, LinkError, Rejected, Unreachable
 from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.site.node import SiteNode
-from compfed.network.site.settings import SiteSettings
+from compfed.network.site import SiteNode
+from compfed.network.site_settings import SiteSettings
+from compfed.network.superlink import FLEET_PATHS
 
 HOST = "127.0.0.1"
 
@@ -96,10 +97,10 @@ class Link:
 
     def __init__(self, address: str, folder: Path, recorded: Recorded):
         self.address, self.folder, self.ca, self.recorded = address, folder, folder / "ca.crt", recorded
-        self.secret = keys.read_secret(folder)
 
-    def operator(self) -> Operator:
-        return Operator(self.address, self.ca, self.secret)
+    def operator(self, **identities: Any) -> FlowerLink:
+        roster = {name: made.public_key() for name, made in identities.items()}
+        return FlowerLink(self.address, self.folder, roster)
 
     def site(self, key: Any, node_id: int = 0) -> FleetConnection:
         return FleetConnection(self.address, self.ca, key, node_id)
@@ -117,28 +118,27 @@ def link(folder) -> Iterator[Link]:
     port, secret = free_port(), keys.read_secret(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(superlink, "HOLD", 1.0)
-        recorded = Recorded(superlink.Gate(flower.superlink_app(HOST, port, folder, secret), secret))
+        recorded = Recorded(superlink.Gate(flower.superlink_app(HOST, port, folder), secret))
         with Server(recorded, folder, port) as server:
             yield Link(server.address, folder, recorded)
 
 
 @pytest.fixture
-def operator(link) -> Iterator[Operator]:
-    made = link.operator()
+def key() -> Any:
+    """The key of a site that the SuperLink knows."""
+    return keys.new_identity()
+
+
+@pytest.fixture
+def operator(link, key) -> Iterator[FlowerLink]:
+    made = link.operator(site=key)
+    made.register()
     yield made
     made.close()
 
 
 @pytest.fixture
-def key(operator) -> Any:
-    """The key of a site that the SuperLink knows."""
-    made = keys.new_identity()
-    operator.register({"site": made.public_key()})
-    return made
-
-
-@pytest.fixture
-def site(link, key) -> Iterator[FleetConnection]:
+def site(link, operator, key) -> Iterator[FleetConnection]:
     made = link.site(key)
     made.sign_in()
     yield made
@@ -153,7 +153,7 @@ def received(connection: FleetConnection) -> Any:
     raise AssertionError("no message came")
 
 
-def pulled(operator: Operator, message: str) -> Any:
+def pulled(operator: FlowerLink, message: str) -> Any:
     end = time.monotonic() + 20
     while time.monotonic() < end:
         if found := operator.pull([message]):
@@ -190,19 +190,18 @@ def test_the_tested_versions_are_those_that_are_installed():
 # --- a site signs in ---
 
 
-def test_a_site_signs_in_and_out(link, operator):
-    made = keys.new_identity()
-    ids = operator.register({"north": made.public_key()})
-    assert operator.register({"north": made.public_key()}) == ids  # once
-    state = operator.nodes()[ids["north"]]
-    assert (state.online, state.since) == (False, "")
-    connection = link.site(made)
-    assert connection.sign_in() == ids["north"]
-    state = operator.nodes()[ids["north"]]
+def test_a_site_signs_in_and_out(link, operator, key):
+    ids = dict(operator._nodes)
+    operator.register()
+    assert operator._nodes == ids  # once
+    assert operator.states()["site"] == (False, "")
+    connection = link.site(key)
+    assert connection.sign_in() == ids["site"]
+    state = operator.states()["site"]
     assert state.online
     assert abs(datetime.fromisoformat(state.since).timestamp() - time.time()) < 10
     connection.close()
-    assert not operator.nodes()[ids["north"]].online
+    assert not operator.states()["site"].online
 
 
 def test_a_key_that_is_not_registered_is_refused(link):
@@ -217,15 +216,15 @@ def test_a_predecessor_that_was_killed_is_replaced_at_once(link, operator, key):
     """Flower counts it as online until its heartbeats expire; nobody waits for that."""
     first = link.site(key)
     node = first.sign_in()
-    since = operator.nodes()[node].since
+    since = operator.states()["site"].since
     first._closed.set()  # killed: no heartbeat, no sign-out
     first._client.close()
     second = link.site(key, node_id=node)
     began = time.monotonic()
     assert second.sign_in() == node
     assert time.monotonic() - began < 5
-    assert operator.nodes()[node].online
-    assert operator.nodes()[node].since != since  # the operator sees that it signed in again
+    assert operator.states()["site"].online
+    assert operator.states()["site"].since != since  # the operator sees that it signed in again
     second.close()
 
 
@@ -240,10 +239,10 @@ def test_a_site_with_a_wrong_clock_signs_in_and_answers(wrong, link, operator, k
 
     monkeypatch.setattr(flower, "datetime", Clock)
     connection = link.site(key)
-    node = connection.sign_in()
-    operator.start()
-    sent = operator.push({node: b"a question"}, 600.0)[node]
-    connection.reply(received(connection), b"an answer")
+    connection.sign_in()
+    operator.open()
+    sent = operator.push({"site": b"a question"}, 600.0)["site"]
+    connection.reply(received(connection)[0], b"an answer")
     assert pulled(operator, sent).data == b"an answer"
     connection.close()
 
@@ -268,40 +267,40 @@ def test_a_node_whose_heartbeats_are_refused_hears_of_it(link, operator, key, mo
 @pytest.mark.parametrize("size", [0, 1, 1000, 20_000_000])
 def test_bytes_arrive_as_they_were_sent(size, operator, site):
     there, back = (np.random.default_rng(seed).bytes(size) for seed in (1, 2))
-    operator.start()
-    sent = operator.push({site.node_id: there}, 600.0)
-    delivery = received(site)
-    assert delivery.data == there
-    site.reply(delivery, back)
-    assert pulled(operator, sent[site.node_id]).data == back
-    assert operator.pull([sent[site.node_id]]).get(sent[site.node_id], flower.Reply(None)).data is None  # once
+    operator.open()
+    sent = operator.push({"site": there}, 600.0)
+    metadata, data = received(site)
+    assert data == there
+    site.reply(metadata, back)
+    assert pulled(operator, sent["site"]).data == back
+    assert operator.pull([sent["site"]]).get(sent["site"], flower.Reply(None)).data is None  # once
 
 
-def test_the_same_bytes_for_many_sites_and_each_reply_by_its_message(link, operator):
-    identities = [keys.new_identity() for _ in range(3)]
-    ids = operator.register({f"s{i}": made.public_key() for i, made in enumerate(identities)})
-    connections = [link.site(made) for made in identities]
-    nodes = [connection.sign_in() for connection in connections]
-    assert nodes == list(ids.values())
-    operator.start()
-    sent = operator.push(dict.fromkeys(nodes, b"the same"), 600.0)
+def test_the_same_bytes_for_many_sites_and_each_reply_by_its_message(link):
+    identities = {f"s{i}": keys.new_identity() for i in range(3)}
+    operator = link.operator(**identities)
+    operator.open()
+    connections = [link.site(made) for made in identities.values()]
+    assert [connection.sign_in() for connection in connections] == list(operator._nodes.values())
+    sent = operator.push(dict.fromkeys(identities, b"the same"), 600.0)
     assert len(set(sent.values())) == 3
     for i in (2, 0, 1):
-        delivery = received(connections[i])
-        assert delivery.data == b"the same"
-        connections[i].reply(delivery, b"from %d" % i)
-    assert [pulled(operator, sent[node]).data for node in nodes] == [b"from 0", b"from 1", b"from 2"]
+        metadata, data = received(connections[i])
+        assert data == b"the same"
+        connections[i].reply(metadata, b"from %d" % i)
+    assert [pulled(operator, sent[name]).data for name in identities] == [b"from 0", b"from 1", b"from 2"]
     for connection in connections:
         connection.close()
+    operator.close()
 
 
 def test_a_message_to_a_site_that_has_gone_is_not_connected(link, operator, key):
     connection = link.site(key)
-    node = connection.sign_in()
-    operator.start()
+    connection.sign_in()
+    operator.open()
     connection.close()
-    sent = operator.push({node: b"anybody?"}, 600.0)
-    assert pulled(operator, sent[node]) == flower.Reply(None, "not connected")
+    sent = operator.push({"site": b"anybody?"}, 600.0)
+    assert pulled(operator, sent["site"]) == flower.Reply(None, "not connected")
 
 
 def test_no_message_is_an_empty_answer_after_some_time(site):
@@ -311,15 +310,15 @@ def test_no_message_is_an_empty_answer_after_some_time(site):
 
 
 def test_a_waiting_site_gets_its_message_at_once(operator, site):
-    operator.start()
+    operator.open()
     found: list[Any] = []
     waiting = threading.Thread(target=lambda: found.append(received(site)))
     waiting.start()
     time.sleep(0.3)
     began = time.monotonic()
-    operator.push({site.node_id: b"now"}, 600.0)
+    operator.push({"site": b"now"}, 600.0)
     waiting.join(10)
-    assert found[0].data == b"now"
+    assert found[0][1] == b"now"
     assert time.monotonic() - began < 1.0
 
 
@@ -331,26 +330,29 @@ def test_a_run_of_somebody_else_is_not_served(link, operator, site):
     intruder = link.operator()
     fab = Fab(hash_str=hashlib.sha256(flower.EMPTY_APP).hexdigest(), content=flower.EMPTY_APP)
     theirs = [intruder._control.StartRun(StartRunRequest(fab=fab)).run_id for _ in range(2)]
-    mine = operator.start()
+    operator.open()
+    mine = operator._task.run.run_id
     assert mine not in theirs
-    sent = operator.push({site.node_id: b"of the operator"}, 600.0)
-    delivery = received(site)
-    assert delivery.data == b"of the operator"
-    assert delivery.message.metadata.run_id == mine
-    site.reply(delivery, b"yes")
-    assert pulled(operator, sent[site.node_id]).data == b"yes"
+    sent = operator.push({"site": b"of the operator"}, 600.0)
+    metadata, data = received(site)
+    assert data == b"of the operator"
+    assert metadata.run_id == mine
+    site.reply(metadata, b"yes")
+    assert pulled(operator, sent["site"]).data == b"yes"
     assert site.receive() is None  # nothing of the other runs
     intruder.close()
 
 
-def test_two_operators_have_a_run_each(link, operator, site):
-    other = link.operator()
-    assert operator.start() != other.start()
-    first = operator.push({site.node_id: b"one"}, 600.0)[site.node_id]
-    second = other.push({site.node_id: b"two"}, 600.0)[site.node_id]
+def test_two_operators_have_a_run_each(link, operator, site, key):
+    other = link.operator(site=key)
+    operator.open()
+    other.open()
+    assert operator._task.run.run_id != other._task.run.run_id
+    first = operator.push({"site": b"one"}, 600.0)["site"]
+    second = other.push({"site": b"two"}, 600.0)["site"]
     for _ in range(2):
-        delivery = received(site)
-        site.reply(delivery, b"reply to " + delivery.data)
+        metadata, data = received(site)
+        site.reply(metadata, b"reply to " + data)
     assert pulled(operator, first).data == b"reply to one"
     assert pulled(other, second).data == b"reply to two"
     other.close()
@@ -358,13 +360,11 @@ def test_two_operators_have_a_run_each(link, operator, site):
 
 def test_a_run_that_was_ended_can_be_followed_by_another(operator, site):
     for text in (b"first", b"second"):
-        operator.start()
-        assert operator.started
-        sent = operator.push({site.node_id: text}, 600.0)[site.node_id]
-        site.reply(received(site), text)
+        operator.open()
+        sent = operator.push({"site": text}, 600.0)["site"]
+        site.reply(received(site)[0], text)
         assert pulled(operator, sent).data == text
-        operator.finish()
-        assert not operator.started
+        operator.reset()
 
 
 def test_the_app_of_a_run_names_modules_that_do_not_exist():
@@ -410,7 +410,7 @@ def test_a_fit_over_flower_has_the_bits_of_this_process(link, tmp_path):
         path.write_text(path.read_text().replace("127.0.0.1:1", link.address))
         (path.parent / "ca.crt").write_bytes(link.ca.read_bytes())
     roster = {path.parent.name: key_of(path).public_key() for path in paths}
-    carrier = FlowerLink(link.address, link.folder, link.secret, roster)
+    carrier = FlowerLink(link.address, link.folder, roster)
     carrier.open()
     link.recorded.requests.clear()
     estimator = cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", tol=1e-4)
@@ -490,7 +490,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
 
 
 def test_a_link_says_who_is_connected_and_when_they_signed_in(link, key):
-    carrier = FlowerLink(link.address, link.folder, link.secret, {"north": key.public_key()})
+    carrier = link.operator(north=key)
     carrier.open()
     assert carrier.connected() == {}
     connection = link.site(key)
@@ -509,9 +509,9 @@ def test_a_link_says_who_is_connected_and_when_they_signed_in(link, key):
 
 def test_no_app_is_ever_fetched(link, operator, site):
     """A node of Flower asks for the app of a run; a site of ours does not. Reads what this whole file has requested."""
-    operator.start()
-    sent = operator.push({site.node_id: b"x"}, 600.0)[site.node_id]
-    site.reply(received(site), b"y")
+    operator.open()
+    sent = operator.push({"site": b"x"}, 600.0)["site"]
+    site.reply(received(site)[0], b"y")
     assert pulled(operator, sent).data == b"y"
     assert link.recorded.requests
     asked = {path for path, _ in link.recorded.requests}
@@ -522,8 +522,8 @@ def test_no_app_is_ever_fetched(link, operator, site):
 # --- strangers ---
 
 
-def test_the_control_api_is_closed_to_whoever_has_only_the_certificate(link):
-    client = flower._client(ControlHttpClient, link.address, link.ca, [])
+def test_the_control_api_is_closed_to_whoever_has_only_the_certificate(link, tmp_path):
+    client = flower._client(ControlHttpClient, link.address, link.ca)
     fab = Fab(hash_str="0", content=b"evil")
     for method, request in (
         (client.ListNodes, ListNodesRequest()),
@@ -535,9 +535,11 @@ def test_the_control_api_is_closed_to_whoever_has_only_the_certificate(link):
         assert refused.value.status == 403
         assert "for the operator" in str(refused.value)
     client.close()
-    stranger = Operator(link.address, link.ca, b"x" * 32)  # another secret
+    (tmp_path / "ca.crt").write_bytes(link.ca.read_bytes())
+    (tmp_path / keys.SECRET).write_bytes(b"x" * 32)  # another secret
+    stranger = FlowerLink(link.address, tmp_path, {})
     with pytest.raises(LinkError, match="answered 403"):
-        stranger.nodes()
+        stranger.states()
     stranger.close()
 
 
@@ -669,9 +671,9 @@ def test_another_host_is_said_in_words(tmp_path, folder, link):
 def test_nothing_that_listens_is_said_in_words(folder):
     address = f"{HOST}:{free_port()}"
     assert str(signing_in(address, folder / "ca.crt")) == f"nothing listens at {address}"
-    operator = Operator(address, folder / "ca.crt", b"s" * 32)
+    operator = FlowerLink(address, folder, {})
     with pytest.raises(Unreachable, match=f"nothing listens at {address}"):
-        operator.nodes()
+        operator.states()
     operator.close()
 
 

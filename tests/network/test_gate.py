@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
 
 from compfed.network import superlink
-from compfed.network.flower import FLEET_PATHS, GATE_HEADER
-from compfed.network.superlink import OPERATOR_WAITS, SITES_WAIT, Gate, is_local
+from compfed.network.flower import GATE_HEADER
+from compfed.network.superlink import FLEET_PATHS, OPERATOR_WAITS, SITES_WAIT, Gate, is_local
 
 SECRET = b"s" * 32
 TOKEN = hmac.new(SECRET, b"compfed/gate/1", hashlib.sha256).hexdigest()

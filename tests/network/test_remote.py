@@ -39,10 +39,10 @@ from compfed.federation.codec import pack, to_bytes
 from compfed.federation.server.rounds import NotFinite, ServerLoop
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
+from compfed.network import server as remote_module
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
 from compfed.network.flower import LinkError, Reply
-from compfed.network.server import remote as remote_module
-from compfed.network.server.remote import TableChanged
+from compfed.network.server import TableChanged
 from compfed.simulation import run_plain
 from compfed.simulation.options import check_options
 from compfed.simulation.plain import spec_of
@@ -672,7 +672,7 @@ def test_trouble_with_the_superlink_is_retried_and_named(step, paths):
         "the SuperLink cannot be used: the connection to fed.example.org:8443 was lost"
     ]
     assert len(resets) == 2
-    assert federation.run_log.snapshot()["link"] == ""
+    assert federation.run_log.state["link"] == ""
 
 
 def test_a_superlink_that_stays_away_is_named(paths):

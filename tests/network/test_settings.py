@@ -32,8 +32,7 @@ import compfed as cf
 from compfed.federation import QUERIES
 from compfed.network import keys
 from compfed.network.settings import FederationSettings, admit, new_federation, parse_address
-from compfed.network.site.node import LEAVES, disclosure_text
-from compfed.network.site.settings import SiteSettings, init
+from compfed.network.site_settings import LEAVES, SiteSettings, disclosure_text, init
 
 SITES = ("north", "south")
 

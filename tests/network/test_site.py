@@ -24,10 +24,10 @@ from compfed.federation.codec import digest, pack, to_bytes
 from compfed.federation.site import answers
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import keys
+from compfed.network import site as service_module
 from compfed.network.envelope import PROTOCOL, QUERY, Header, message_bytes, query_hash, read_header, read_reply
-from compfed.network.site import service as service_module
-from compfed.network.site.service import RunFiles, SiteService
-from compfed.network.site.settings import SiteSettings
+from compfed.network.site import RunFiles, SiteService
+from compfed.network.site_settings import SiteSettings
 
 D = 3
 OBJECTIVE = ObjectiveSpec(cf.losses.Squared())
@@ -209,7 +209,7 @@ def test_a_run_that_is_no_plain_name_is_refused(run, tmp_path):
     assert {file.name for file in (path.parent / "state").iterdir()} == {"log.jsonl"}
     assert {file.name for file in tmp_path.iterdir()} == set(NAMES)
     with pytest.raises(cf.InputError, match="the name of a run"):
-        RunFiles(path.parent, run, (), 1000)
+        RunFiles(SiteSettings.read(path), run)
 
 
 def _with_head(old: str, new: str) -> bytes:
@@ -223,7 +223,7 @@ def _with_head(old: str, new: str) -> bytes:
 def test_classes_that_are_not_of_compfed_are_refused(tmp_path):
     path = site(tmp_path)
     ours = "compfed.federation.queries:Moments"
-    for other in ("builtins:eval", "os:system", "compfed.network.site.service:SiteService", "subprocess:Popen"):
+    for other in ("builtins:eval", "os:system", "compfed.network.site:SiteService", "subprocess:Popen"):
         body = {"tuple": [{"tuple": []}, {"tuple": [{"record": other, "fields": {}}]}]}
         data = _raw(Header("run", 1, 0, 0, NAMES, "0" * 64), body)
         assert f"a message names {other}, which is not of compfed" in reason(path, data)

@@ -27,8 +27,8 @@ from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.envelope import read_header
-from compfed.network.server.remote import TableChanged
-from compfed.network.server.write_ahead_log import NAME, WriteAheadLog
+from compfed.network.run_folder import NAME, WriteAheadLog, is_alive
+from compfed.network.server import TableChanged
 from compfed.simulation.plain import spec_of
 
 later = pytest.mark.thorough  # run by `make test-all`
@@ -567,6 +567,6 @@ def test_a_script_has_its_folder_alone(tmp_path, monkeypatch):
     with operator.connect("federation.toml", folder=tmp_path / "run", progress=False):
         with pytest.raises(cf.InputError, match=f"a run is going on in .* .process {os.getpid()}."):
             operator.connect("federation.toml", folder=tmp_path / "run", progress=False)
-        assert operator.is_alive(tmp_path / "run") == os.getpid()
-    assert operator.is_alive(tmp_path / "run") is None
+        assert is_alive(tmp_path / "run") == os.getpid()
+    assert is_alive(tmp_path / "run") is None
     operator.connect("federation.toml", folder=tmp_path / "run", progress=False).close()

@@ -27,7 +27,7 @@ from compfed.estimators import FederatedLogisticRegression
 from compfed.federation import InProcess
 from compfed.network import keys, operator
 from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.site.settings import init
+from compfed.network.site_settings import init
 
 NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 

@@ -157,8 +157,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from compfed.network.operator import is_alive, read_status, site_states
-    from compfed.network.server.run_log import happening
+    from compfed.network.operator import happening, site_states
+    from compfed.network.run_folder import is_alive, read_status
     from compfed.network.settings import FederationSettings
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
@@ -193,7 +193,7 @@ def _how_it_ended(status: dict[str, object], by_command: bool) -> str:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from compfed.network.operator import is_alive, stop
+    from compfed.network.run_folder import is_alive, stop
 
     folder = _run_folder(args)
     if not folder.is_dir():
@@ -218,7 +218,7 @@ def _demo(args: argparse.Namespace) -> int:
 
 
 def _init(args: argparse.Namespace) -> int:
-    from compfed.network.site.settings import init
+    from compfed.network.site_settings import init
 
     paths, line, fingerprint = init(args.folder, args.name, args.superlink)
     print(*paths, sep="\n")
@@ -230,13 +230,13 @@ def _init(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    from compfed.network.site.node import check
+    from compfed.network.site_settings import check
 
     return 0 if check(args.config) else 1
 
 
 def _run_site(args: argparse.Namespace) -> int:
-    from compfed.network.site.node import run_site
+    from compfed.network.site import run_site
 
     return run_site(args.config)
 

@@ -20,7 +20,7 @@ from compfed.errors import MissingExtra
 if TYPE_CHECKING:
     from compfed.network.model_file import load_model, save_model
     from compfed.network.operator import connect
-    from compfed.network.server.remote import NoReply, RemoteFederation
+    from compfed.network.server import NoReply, RemoteFederation
     from compfed.network.settings import FederationSettings, RetryPolicy
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: nothing is sent anywhere
@@ -31,7 +31,7 @@ __all__ = ["FederationSettings", "NoReply", "RemoteFederation", "RetryPolicy", "
 _NAMES = {
     "model_file": "load_model save_model",
     "operator": "connect",
-    "server.remote": "NoReply RemoteFederation",
+    "server": "NoReply RemoteFederation",
     "settings": "FederationSettings RetryPolicy",
 }
 _HOME = {name: f"compfed.network.{module}" for module, names in _NAMES.items() for name in names.split()}

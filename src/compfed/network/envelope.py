@@ -15,19 +15,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, payload, to_bytes, unpack
 from compfed.federation.queries import Query
-from compfed.network import keys
+from compfed.network.keys import PrivateKey, PublicKey
 
 PROTOCOL = 3
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
 LONGEST_HEADER, LONGEST_SIGNATURE = 2**20, 200  # bytes
 MOST_SITES = 10_000
-SIGNED = b"compfed/reply/1\0"
+SIGNATURE, SIGNED = ec.ECDSA(hashes.SHA384()), b"compfed/reply/1\0"  # the second comes before what is signed
 
 
 class Header(NamedTuple):
@@ -76,7 +78,7 @@ def read_header(data: bytes) -> tuple[Header, bytes]:
         raise InputError("a message whose header does not fit.")
     kinds = {"run": str, "number": int, "after": int, "place": int, "names": tuple, "queries": str}
     fields = _checked(unpack(from_bytes(data[start:end]), records=()), kinds)
-    header = Header(**{name: fields[name] for name in kinds})
+    header = Header(*(fields[name] for name in kinds))
     if not 0 <= header.place < len(header.names) <= MOST_SITES or not all(type(name) is str for name in header.names):
         raise InputError("a message whose header does not say which site it is for.")
     if not 0 <= header.after < header.number < 2**31:
@@ -95,21 +97,23 @@ def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tupl
 # --- replies ---
 
 
-def reply_bytes(fields: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> bytes:
+def reply_bytes(fields: dict[str, Any], key: PrivateKey) -> bytes:
     """A signed reply."""
     body = to_bytes(pack(fields))
-    signature = keys.sign(key, SIGNED + body)
+    signature = key.sign(SIGNED + body, SIGNATURE)
     return REPLY + len(signature).to_bytes(2, "little") + signature + body
 
 
-def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, Any]:
+def read_reply(data: bytes, key: PublicKey) -> dict[str, Any]:
     """The fields of a reply; raises `InputError` unless it is signed with this key."""
     _check_protocol(data, REPLY)
     start = len(REPLY) + 2
     length = int.from_bytes(data[len(REPLY) : start], "little")
     signature, body = data[start : start + length], data[start + length :]
-    if length > LONGEST_SIGNATURE or not keys.signed_by(key, signature, SIGNED + body):
-        raise InputError("its reply is not signed with its key; it was not used")
+    try:
+        key.verify(signature if length <= LONGEST_SIGNATURE else b"", SIGNED + body, SIGNATURE)
+    except InvalidSignature:
+        raise InputError("its reply is not signed with its key; it was not used") from None
     kinds = {"run": str, "number": int, "site": str, "kind": str, "table": str, "queries": str}
     return _checked(unpack(from_bytes(body), records=REPLY_RECORDS), kinds)
 
@@ -117,10 +121,8 @@ def read_reply(data: bytes, key: ec.EllipticCurvePublicKey) -> dict[str, Any]:
 def _check_protocol(data: bytes, kind: bytes) -> None:
     if not data.startswith(kind):
         line = printable(data[: len(kind) + 4].partition(b"\n")[0].decode("ascii", "replace"))
-        expected = kind.decode().strip()
-        raise InputError(
-            f"a message of {line!r} where {expected!r} is expected. Use one version of compfed everywhere."
-        )
+        way_out = f"where {kind.decode().strip()!r} is expected. Use one version of compfed everywhere."
+        raise InputError(f"a message of {line!r} {way_out}")
 
 
 def _checked(fields: object, kinds: dict[str, type]) -> dict[str, Any]:

@@ -15,42 +15,35 @@ import ipaddress
 import os
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as formats
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from compfed.errors import InputError
 
 YEARS = 2
+CA_NAME = "compfed federation CA"
 LOCAL = ("127.0.0.1", "localhost")  # the operator's own processes reach the SuperLink under these names
 SITE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-RESERVED = ("ca", "server")
 SECRET = "superlink.secret"
 CURVE = ec.SECP384R1
 PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+Roster = Mapping[str, PublicKey]  # the sites by name, in order
 
 
 def check_site_name(name: object, where: str) -> str:
     """The name of a site, if it is one: it becomes a file name, a line in a log and a word on a screen."""
     if not isinstance(name, str) or not SITE_NAME.fullmatch(name):
-        raise InputError(
-            f"{where}: {name!r} is not a name for a site. A name has 1 to 63 characters: a-z, 0-9, '.', '_', '-', and "
-            "begins with a letter or a digit."
-        )
-    if name in RESERVED:
+        rule = "A name has 1 to 63 characters: a-z, 0-9, '.', '_', '-', and begins with a letter or a digit."
+        raise InputError(f"{where}: {name!r} is not a name for a site. {rule}")
+    if name in ("ca", "server"):
         raise InputError(f"{where}: {name!r} is reserved for a file of the operator. Choose another name for the site.")
     return name
 
@@ -65,68 +58,48 @@ def new_identity() -> PrivateKey:
 
 def write_identity(path: Path, key: PrivateKey) -> None:
     """Write a private key that only its owner can read."""
-    write_new(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
+    write_new(
+        path, key.private_bytes(formats.Encoding.PEM, formats.PrivateFormat.OpenSSH, formats.NoEncryption()), 0o600
+    )
 
 
 def read_identity(path: Path) -> PrivateKey:
     """The identity key of a site, from its file."""
     try:
-        key = load_ssh_private_key(path.read_bytes(), None)
+        key = formats.load_ssh_private_key(path.read_bytes(), None)
     except OSError as problem:
         raise InputError(f"{path}: {problem.strerror}. `compfed site init` makes this key.") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InputError(
-            f"{path} is not a private key in OpenSSH's format without a password. `compfed site init` makes one."
-        ) from None
+        wrong = f"{path} is not a private key in OpenSSH's format without a password."
+        raise InputError(f"{wrong} `compfed site init` makes one.") from None
     if not isinstance(key, PrivateKey) or not isinstance(key.curve, CURVE):
         raise InputError(f"{path}: the key must be an ECDSA key on the curve P-384. `compfed site init` makes one.")
     return key
 
 
-def public_line(key: ec.EllipticCurvePublicKey) -> str:
+def public_line(key: PublicKey) -> str:
     """A public key as one line of text."""
-    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    return key.public_bytes(formats.Encoding.OpenSSH, formats.PublicFormat.OpenSSH).decode()
 
 
-def parse_public_line(text: object, where: str) -> ec.EllipticCurvePublicKey:
+def parse_public_line(text: object, where: str) -> PublicKey:
     """The public key in a line that `public_line` wrote; a comment after it is ignored."""
     if "PRIVATE KEY" in str(text):
         raise InputError(f"{where}: this is a private key. It stays with its owner; give the public line.")
     try:
-        key = load_ssh_public_key(str(text).strip().encode())
+        key = formats.load_ssh_public_key(str(text).strip().encode())
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVE):
-        raise InputError(
-            f"{where}: {str(text)[:60]!r} is not a site's public key. Paste the line that `compfed site init` printed there; "
-            "it begins with ecdsa-sha2-nistp384."
-        )
+    if not isinstance(key, PublicKey) or not isinstance(key.curve, CURVE):
+        way_out = "Paste the line that `compfed site init` printed there; it begins with ecdsa-sha2-nistp384."
+        raise InputError(f"{where}: {str(text)[:60]!r} is not a site's public key. {way_out}")
     return key
 
 
-def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+def fingerprint(key: PublicKey) -> str:
     """A short hash of a public key, for people to compare by telephone; the same as `ssh-keygen -lf` prints."""
     blob = base64.b64decode(public_line(key).split()[1])
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-
-
-def sign(key: PrivateKey, data: bytes) -> bytes:
-    """The signature of data."""
-    return key.sign(data, ec.ECDSA(hashes.SHA384()))
-
-
-def derived_secret(key: PrivateKey, purpose: bytes) -> bytes:
-    """A secret for one purpose that only the owner of a private key can make."""
-    return hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), purpose, "sha256")
-
-
-def signed_by(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
-    """Whether data has this signature by the owner of a public key."""
-    try:
-        key.verify(signature, data, ec.ECDSA(hashes.SHA384()))
-    except InvalidSignature:
-        return False
-    return True
 
 
 # --- the operator's files ---
@@ -135,35 +108,39 @@ def signed_by(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> 
 def make_keys(folder: Path, host: str) -> list[Path]:
     """Write ca.crt, ca.key, server.pem, server.key and the secret of the SuperLink into a new folder."""
     if folder.exists() and any(folder.iterdir()):
-        raise InputError(
-            f"{folder} has keys already; new ones would lock out sites that have the old ca.crt. Move it away."
-        )
+        wrong = f"{folder} has keys already; new ones would lock out sites that have the old ca.crt."
+        raise InputError(f"{wrong} Move it away.")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    authority, server = ec.generate_private_key(CURVE()), ec.generate_private_key(CURVE())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "compfed federation CA")])
-    constraints = [
+    authority, server = new_identity(), new_identity()
+    names = [_alternative(name) for name in dict.fromkeys((host, *LOCAL))]
+    ca = _certificate(
+        CA_NAME, authority, authority,
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (_key_usage("key_cert_sign", "crl_sign"), True),  # Python 3.13 accepts no CA without it
-    ]
-    ca = _certificate(issuer, authority, issuer, authority, constraints)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
-    more = [
-        (x509.SubjectAlternativeName([_alternative(name) for name in dict.fromkeys((host, *LOCAL))]), False),
+    )  # fmt: skip
+    certificate = _certificate(
+        host[:64], server, authority,
+        (x509.SubjectAlternativeName(names), False),
         (x509.BasicConstraints(ca=False, path_length=None), True),
         (_key_usage("digital_signature"), True),
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-    ]
-    certificate = _certificate(subject, server, issuer, authority, more)
+    )  # fmt: skip
+    pkcs8 = formats.Encoding.PEM, formats.PrivateFormat.PKCS8, formats.NoEncryption()
     files = {
-        "ca.crt": (ca.public_bytes(Encoding.PEM), 0o644),
-        "ca.key": (_private(authority), 0o600),
-        "server.pem": (certificate.public_bytes(Encoding.PEM), 0o644),
-        "server.key": (_private(server), 0o600),
+        "ca.crt": (ca, 0o644),
+        "ca.key": (authority.private_bytes(*pkcs8), 0o600),
+        "server.pem": (certificate, 0o644),
+        "server.key": (server.private_bytes(*pkcs8), 0o600),
         SECRET: (secrets.token_bytes(32), 0o600),
     }
     for name, (data, mode) in files.items():
         write_new(folder / name, data, mode)
     return [folder / name for name in files]
+
+
+def gate_token(secret: bytes) -> str:
+    """The token that the operator shows at the gate of the SuperLink."""
+    return hmac.new(secret, b"compfed/gate/1", hashlib.sha256).hexdigest()
 
 
 def read_secret(folder: Path) -> bytes:
@@ -179,28 +156,21 @@ def read_secret(folder: Path) -> bytes:
 
 
 def _certificate(
-    subject: x509.Name,
-    key: PrivateKey,
-    issuer: x509.Name,
-    by: PrivateKey,
-    extensions: Sequence[tuple[x509.ExtensionType, bool]],
-) -> x509.Certificate:
-    """A certificate for `key`, signed by the key `by` of the issuer; extensions come with whether they are critical."""
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=365 * YEARS))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
+    subject: str, key: PrivateKey, authority: PrivateKey, *extensions: tuple[x509.ExtensionType, bool]
+) -> bytes:
+    """A certificate for `key`, signed by the authority; extensions come with whether they are critical."""
+    name, issuer = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (subject, CA_NAME))
+    now, public = datetime.datetime.now(datetime.UTC), key.public_key()
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(issuer).public_key(public)
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+    builder = builder.not_valid_after(now + datetime.timedelta(days=365 * YEARS))
+    identifiers = (
+        (x509.SubjectKeyIdentifier.from_public_key(public), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), False),
     )
-    for extension, critical in extensions:
-        made = made.add_extension(extension, critical=critical)
-    return made.sign(by, hashes.SHA384())
+    for extension, critical in (*identifiers, *extensions):
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(authority, hashes.SHA384()).public_bytes(formats.Encoding.PEM)
 
 
 def _key_usage(*allowed: str) -> x509.KeyUsage:
@@ -216,10 +186,6 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _private(key: PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
-import signal
+import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-from compfed._utils.files import locked, make_folder, write_private
+from compfed._utils.files import write_private
+from compfed._utils.text import text_table
 from compfed.errors import InputError
-from compfed.network.flower import FlowerLink, LinkError, Operator
+from compfed.network.flower import FlowerLink, LinkError
 from compfed.network.model_file import save_model
-from compfed.network.server.remote import RemoteFederation
-from compfed.network.server.run_log import Display
+from compfed.network.run_folder import RunLog, read_status, run_lock
+from compfed.network.server import RemoteFederation
 from compfed.network.settings import FederationSettings
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
+
+
+REFRESH = 0.5  # seconds between two redraws, on a terminal
+SILENCE = 8.0  # seconds without a line after which a run without a terminal prints what it waits for
 
 
 def connect(
@@ -59,9 +63,10 @@ def connect(
     ...     model = cf.FederatedLassoCV().fit_federation(federation)
     """
     settings = FederationSettings.read(path, check_estimator=False)
+    folder = None if folder is None else Path(folder)
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            stack.enter_context(run_lock(Path(folder)))
+            stack.enter_context(run_lock(folder))
         federation = _connect(settings, folder)
         federation.attach(stack.pop_all())
     if progress:
@@ -69,50 +74,32 @@ def connect(
     return federation
 
 
-def _connect(settings: FederationSettings, folder: str | Path | None) -> RemoteFederation:
+@contextmanager
+def _superlink(settings: FederationSettings) -> Iterator[FlowerLink]:
+    """A link to the SuperLink, closed after an error; where it cannot be used, the error says how to start one."""
     settings.check_keys()
-    link = FlowerLink(settings.dial, settings.keys, settings.secret(), settings.roster)
+    link = FlowerLink(settings.dial, settings.keys, settings.roster)
     try:
-        link.open()
-        return RemoteFederation(
-            link, settings.roster, folder=None if folder is None else Path(folder), retry=settings.retry
-        )
-    except LinkError as problem:
+        yield link
+    except BaseException as problem:
         link.close()
-        raise InputError(
-            f"the SuperLink cannot be used: {problem}. Start it: compfed federation serve {settings.home}"
-        ) from None
-    except BaseException:
-        link.close()
+        if isinstance(problem, LinkError):
+            way_out = f"Start it: compfed federation serve {settings.home}"
+            raise InputError(f"the SuperLink cannot be used: {problem}. {way_out}") from None
         raise
 
 
-@contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
-    """One process per run folder, for as long as it lives."""
-    make_folder(folder)
-    found = {path.name for path in folder.iterdir()}
-    if found and not found & {"lock", "status.json"}:
-        raise InputError(f"{folder} holds other files. Give a new folder for the run (--out).")
-    with contextlib.ExitStack() as stack:
-        try:
-            handle = stack.enter_context(locked(folder / "lock", wait=False))
-        except BlockingIOError:
-            raise InputError(
-                f"a run is going on in {folder} (process {is_alive(folder) or 'unknown'}). Wait for it, or: compfed federation stop "
-                f"DIR --out {folder}"
-            ) from None
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
-        yield
-        os.ftruncate(handle, 0)
+def _connect(settings: FederationSettings, folder: Path | None) -> RemoteFederation:
+    with _superlink(settings) as link:
+        link.open()
+        return RemoteFederation(link, settings.roster, folder=folder, retry=settings.retry)
 
 
 def run(settings: FederationSettings, folder: Path) -> FederatedModel:
     """Fit the estimator of federation.toml, or continue a fit that was interrupted; return the fitted model."""
     folder = folder.absolute()
     with run_lock(folder):
-        state = read_status(folder)
-        if state.get("state") == "finished":
+        if read_status(folder).get("state") == "finished":
             raise InputError(f"{folder} holds a run that has finished. Give another folder for a new one (--out).")
         config = json.loads(json.dumps(settings.resolved(), default=str))
         federation = _connect(settings, folder)
@@ -120,9 +107,8 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
         try:
             if federation.log.messages:
                 _check_config(folder, config)
-            write_private(folder / "config.json", json.dumps(config, indent=2).encode())
-            if federation.log.messages:
                 log.lines.append(f"Continuing run {federation.log.run} after message {max(federation.log.messages)}.")
+            write_private(folder / "config.json", json.dumps(config, indent=2).encode())
             federation.attach(Display(log))
             with federation:
                 model = settings.new_estimator().fit_federation(federation)
@@ -132,9 +118,8 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
         except OSError as problem:
             with contextlib.suppress(OSError):  # the disk may be full
                 log.end("failed", reason=str(problem.strerror))
-            raise InputError(
-                f"{problem.filename or folder}: {problem.strerror}. Make room and run the same command again; the run continues."
-            ) from None
+            way_out = "Make room and run the same command again; the run continues."
+            raise InputError(f"{problem.filename or folder}: {problem.strerror}. {way_out}") from None
         except BaseException:
             federation.close()
             raise
@@ -150,78 +135,105 @@ def _check_config(folder: Path, config: dict[str, Any]) -> None:
     """Raise an error that names the setting which differs from the one that the run began with."""
     try:
         began = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+        old, new = ({"estimator": each["estimator"], **each["parameters"]} for each in (began, config))
+    except (OSError, ValueError, LookupError, TypeError):  # no such file, or not ours: the log refuses other queries
         return
-    for table in ("estimator", "parameters"):
-        old, new = began.get(table), config[table]
-        pairs = (
-            [(table, old, new)] if not isinstance(old, dict) else [(k, old.get(k), new.get(k)) for k in {**old, **new}]
-        )
-        for name, was, now in pairs:
-            if was != now:
-                raise InputError(
-                    f"{name} = {now!r}, and the run in {folder} began with {was!r}. Restore it, or give another folder (--out)."
-                )
-
-
-def read_status(folder: Path) -> dict[str, object]:
-    """The status.json of the last run in a folder; empty if there is none."""
-    try:
-        found = json.loads((folder / "status.json").read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def is_alive(folder: Path) -> int | None:
-    """The id of the process that runs in a folder; None if there is none."""
-    try:
-        handle = os.open(folder / "lock", os.O_RDWR)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: several may ask at once
-        return None
-    except BlockingIOError:
-        owner = os.pread(handle, 20, 0).decode("ascii", "replace").strip()
-        return int(owner) if owner.isdigit() else None
-    finally:
-        os.close(handle)
-
-
-def stop(folder: Path, seconds: float = 20.0) -> bool:
-    """Stop the run in a folder; return whether there was one."""
-    process = is_alive(folder)
-    if process is None:
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGTERM)
-    end = time.monotonic() + seconds
-    while is_alive(folder) is not None:
-        if time.monotonic() > end:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-        time.sleep(0.1)
-    return True
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            values = f"{name} = {new.get(name)!r}, and the run in {folder} began with {old.get(name)!r}"
+            raise InputError(f"{values}. Restore it, or give another folder (--out).")
 
 
 def site_states(settings: FederationSettings) -> dict[str, str]:
     """Whether each site is connected, in words; raises `InputError` if the SuperLink cannot be reached."""
-    operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
-    try:
-        ids = operator.register(settings.roster)
-        nodes = operator.nodes()
-    except LinkError as problem:
-        raise InputError(
-            f"the SuperLink cannot be used: {problem}. Start it: compfed federation serve {settings.home}"
-        ) from None
-    finally:
-        operator.close()
+    with _superlink(settings) as link:
+        link.register()
+        states = link.states()
+        link.close()
     words = {}
-    for name, node in ids.items():
-        state = nodes[node]
-        since = state.since[11:19] + " UTC" if state.since else ""
-        words[name] = (
-            f"connected since {since}" if state.online else f"signed out at {since}" if since else "never connected"
-        )
+    for name, (online, since) in states.items():
+        time_of_day = f"{since[11:19]} UTC"
+        known = f"connected since {time_of_day}" if online else f"signed out at {time_of_day}"
+        words[name] = known if since else "never connected"
     return words
+
+
+# --- on the operator's screen ---
+
+
+class Display:
+    """Shows a run while it goes on. On a terminal a table is redrawn below the lines; elsewhere there are plain lines.
+
+    A `brief` display shows problems, and which reply is awaited when nothing has happened for some seconds.
+    """
+
+    def __init__(self, log: RunLog, out: TextIO | None = None, brief: bool = False):
+        self.log, self.out, self.brief = log, sys.stdout if out is None else out, brief
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="compfed-display")
+        self._drawn, self._printed_at = 0, time.monotonic()
+
+    def __enter__(self) -> Display:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+        self._refresh(last=True)
+
+    def _loop(self) -> None:
+        while not self._stopped.wait(REFRESH):
+            self._refresh()
+
+    def _refresh(self, last: bool = False) -> None:
+        screen, text = self.out.isatty() and not self.brief, ""
+        if self._drawn:
+            text += f"\x1b[{self._drawn}F\x1b[J"  # up to where the table began, and clear from there
+            self._drawn = 0
+        lines, state, now = self.log.take_lines(), self.log.state, time.monotonic()
+        if self.brief:  # a script has output of its own: problems only
+            lines = [line for line in lines if line.lstrip().startswith("!")]
+        text += "".join(f"{line}\n" for line in lines)
+        if lines:
+            self._printed_at = now
+        stalled = bool(state["link"]) or any(time.time() - at >= SILENCE for at in state["waiting"].values())
+        if screen and not last:
+            width = shutil.get_terminal_size().columns - 1  # a line that wraps would be two
+            table = [line[:width] for line in site_table(state, self.log.sites).splitlines()]
+            text += "\n".join(table) + "\n"
+            self._drawn = len(table)
+        elif not last and now - self._printed_at >= SILENCE and (stalled or not self.brief):
+            text += happening(state) + "\n"
+            self._printed_at = now
+        if text:
+            self.out.write(text)
+            self.out.flush()
+
+
+def happening(state: dict[str, Any]) -> str:
+    """The state of a run in one sentence."""
+    if state["link"]:
+        return f"Waiting for the SuperLink: {state['link']}."
+    if not state["message"]:
+        return "Connecting to the SuperLink."
+    if not state["waiting"]:
+        return f"Message {state['message']} is complete; the fit computes the next one."
+    since = max(time.time() - at for at in state["waiting"].values())
+    absent = [name for name in state["waiting"] if state["connected"] is not None and name not in state["connected"]]
+    words = f"Message {state['message']} ({', '.join(state['queries'])}): waiting for {', '.join(state['waiting'])} since {since:.0f} s"
+    return words + (f"; not connected: {', '.join(absent)}." if absent else ".")
+
+
+def site_table(state: dict[str, Any], sites: tuple[str, ...]) -> str:
+    """A line per site: whether it is connected, when its last reply came, and whether one is awaited."""
+    rows, now = [], time.time()
+    for name in sites:
+        last = state["last"].get(name)
+        connected = "?" if state["connected"] is None else "yes" if name in state["connected"] else "NO"
+        seen = "-" if last is None else f"{max(now - last['time'], 0):.0f} s ago"
+        took = "-" if last is None else f"{last['seconds']:.1f} s"
+        waiting = state["waiting"].get(name)
+        doing = f"awaited since {now - waiting:.0f} s" if waiting else "replied" if last else "-"
+        rows.append([name, connected, seen, took, doing])
+    return text_table(["site", "connected", "last reply", "took", "now"], rows) + "\n" + happening(state)

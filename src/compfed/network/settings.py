@@ -12,10 +12,9 @@ import tomllib
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.files import write_private
 from compfed._utils.validation import check_int, check_positive
@@ -27,29 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TEMPLATE = """\
-# A federation, for its operator. Every site has a site.toml of its own, which stays there.
-
-estimator = "FederatedLogisticRegressionCV"     # any estimator of compfed
-
-[parameters]                                    # of the estimator
-# n_alphas = 50
-# cv = 5
-# standardize = true                            # where columns have different units
-
-[network]
-superlink = "{superlink}"                 # the address that sites dial
-listen = "{listen}"                       # where `compfed federation serve` listens
-keys = "keys"                                   # folder of `compfed federation keys`
-
-[retry]
-timeout = 120.0                                 # seconds to wait for a reply before the message is sent again
-attempts = 20                                   # how often a message is sent before the run stops
-wait = 600.0                                    # seconds to wait for a site that is not connected
-
-# One block per site. The key is the line that `compfed site init` printed there; `compfed federation admit DIR NAME LINE`
-# writes it here. Compare its fingerprint with the site by telephone.
-"""
 SITE_BLOCK = """
 [[site]]
 name = "{name}"
@@ -71,29 +47,33 @@ def read_toml(path: Path, way_out: str) -> dict[str, object]:
         raise InputError(f"{path} is not TOML: {problem}.") from None
 
 
+def template(name: str) -> str:
+    """A settings file to fill in."""
+    return files("compfed.network").joinpath(f"{name}.template.toml").read_text(encoding="utf-8")
+
+
 def check_table(given: object, known: Collection[str], where: str) -> dict[str, object]:
     """A table of a settings file; a key that is not known is refused with the nearest name."""
     if not isinstance(given, dict):
         raise InputError(f"{where} must be a table with the keys {', '.join(known)}; got {given!r}.")
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"{where}: {name!r} is not a setting. {hint}There are {', '.join(known)}.")
+            raise InputError(f"{where}: {name!r} is not a setting. {there_are(name, known)}")
     return given
+
+
+def there_are(name: str, known: Collection[str]) -> str:
+    """The names that there are, and the one that may have been meant."""
+    near = difflib.get_close_matches(name, known, 1)
+    return f"{f'Did you mean {near[0]!r}? ' if near else ''}There are {', '.join(known)}."
 
 
 def parse_address(text: object, where: str) -> tuple[str, int]:
     """(host, port) of "host:port"."""
-    host, _, port = str(text).rpartition(":")
-    if (
-        not isinstance(text, str)
-        or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", host)
-        or not re.fullmatch("[0-9]{1,5}", port)
-        or not 0 < int(port) < 2**16
-    ):
+    found = re.fullmatch(r"([A-Za-z0-9.:\[\]-]+):([0-9]{1,5})", text) if isinstance(text, str) else None
+    if not found or not 0 < int(found[2]) < 2**16:
         raise InputError(f"{where} = {text!r} must be HOST:PORT, such as fed.example.org:8443.")
-    return host.strip("[]"), int(port)
+    return found[1].strip("[]"), int(found[2])
 
 
 def check_text(value: object, where: str) -> str:
@@ -234,28 +214,23 @@ class FederationSettings:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @cached_property
-    def roster(self) -> dict[str, ec.EllipticCurvePublicKey]:
+    def roster(self) -> dict[str, keys.PublicKey]:
         """The public key of every site, by name and in order."""
-        for name, line in self.public_keys.items():
-            if not line:
-                raise InputError(
-                    f"{self.path}: site {name!r} has no key yet. Ask it to run `compfed site init` and to send the line that "
-                    f"this prints, then: compfed federation admit {self.home} {name} 'LINE'"
-                )
-        roster = {name: self._parsed(name) for name in self.names}
-        prints = [keys.fingerprint(key) for key in roster.values()]
-        for name, one in zip(roster, prints, strict=True):
-            if prints.count(one) > 1:
+        for name in self.names:
+            if name not in self.admitted:
+                way_out = f"Admit the line that its `compfed site init` prints: compfed federation admit {self.home} {name} 'LINE'"
+                raise InputError(f"{self.path}: site {name!r} has no key yet. {way_out}")
+        owners: dict[str, str] = {}
+        for name, key in self.admitted.items():
+            if owners.setdefault(keys.fingerprint(key), name) != name:
                 raise InputError(f"{self.path}: site {name!r} has the key of another site. Every site makes its own.")
-        return roster
+        return self.admitted
 
-    @property
-    def admitted(self) -> dict[str, ec.EllipticCurvePublicKey]:
+    @cached_property
+    def admitted(self) -> dict[str, keys.PublicKey]:
         """The public keys of those sites that have sent one."""
-        return {name: self._parsed(name) for name, line in self.public_keys.items() if line}
-
-    def _parsed(self, name: str) -> ec.EllipticCurvePublicKey:
-        return keys.parse_public_line(self.public_keys[name], f"{self.path}, site {name!r}")
+        lines = {name: line for name, line in self.public_keys.items() if line}
+        return {name: keys.parse_public_line(line, f"{self.path}, site {name!r}") for name, line in lines.items()}
 
     def check_keys(self) -> None:
         """Raise an error that names the file of `compfed federation keys` which is missing."""
@@ -263,20 +238,14 @@ class FederationSettings:
             if not (self.keys / name).exists():
                 raise InputError(f"there is no {self.keys / name}. Run: compfed federation keys {self.home}")
 
-    def secret(self) -> bytes:
-        """The secret of the SuperLink, which only the operator's processes have."""
-        return keys.read_secret(self.keys)
-
     def new_estimator(self) -> FederatedModel:
         """Make the estimator, not fitted; an error says what is wrong with its name or its parameters."""
-        names = estimator_names()
+        estimators = importlib.import_module("compfed.estimators")
+        names = [name for name in estimators.__all__ if name.startswith("Federated")]
         if self.estimator not in names:
-            near = difflib.get_close_matches(self.estimator, names, 1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            raise InputError(
-                f"{self.path}: estimator = {self.estimator!r} is not an estimator. {hint}There are {', '.join(names)}."
-            )
-        cls = getattr(importlib.import_module("compfed.estimators"), self.estimator)
+            wrong = f"{self.path}: estimator = {self.estimator!r} is not an estimator."
+            raise InputError(f"{wrong} {there_are(self.estimator, names)}")
+        cls = getattr(estimators, self.estimator)
         check_table(self.parameters, [*cls().get_params()], f"{self.path}, [parameters]")
         return cls(**self.parameters)
 
@@ -289,11 +258,6 @@ class FederationSettings:
             "superlink": self.superlink,
             "retry": asdict(self.retry),
         }
-
-
-def estimator_names() -> list[str]:
-    """The names of the estimators; imports them."""
-    return [name for name in importlib.import_module("compfed.estimators").__all__ if name.startswith("Federated")]
 
 
 def default_listen(host: str, port: int) -> str:
@@ -330,12 +294,12 @@ def new_federation(folder: Path, sites: Collection[str], superlink: str = "127.0
         raise InputError(f"--sites {','.join(sites)}: every site needs a name of its own.")
     path = folder / "federation.toml"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    text = TEMPLATE.format(superlink=superlink, listen=default_listen(host, port))
-    keys.write_new(path, (text + "".join(SITE_BLOCK.format(name=name, key="") for name in sites)).encode(), 0o600)
+    text = template("federation").format(superlink=superlink, listen=default_listen(host, port))
+    keys.write_new(path, (text + "".join(SITE_BLOCK.format(name=name, key="") for name in sites)).encode())
     return path
 
 
-def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.EllipticCurvePublicKey, str | None]:
+def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[keys.PublicKey, str | None]:
     """Write the public key of a site into federation.toml; return the key, and the site that had it before, if any."""
     settings = FederationSettings.read(path, check_estimator=False)
     keys.check_site_name(name, "the name of the site")
@@ -344,9 +308,8 @@ def admit(path: Path, name: str, line: str, new: bool = False) -> tuple[ec.Ellip
     if comment and comment != name and keys.SITE_NAME.fullmatch(comment):
         raise InputError(f"this line is from site {comment!r}, not {name!r}. Did you mean: admit ... {comment} ...?")
     if name not in settings.public_keys and not new:
-        raise InputError(
-            f"{settings.path}: there is no site {name!r}; there are {', '.join(settings.names)}. To add one, say --new."
-        )
+        known = ", ".join(settings.names)
+        raise InputError(f"{settings.path}: there is no site {name!r}; there are {known}. To add one, say --new.")
     text, other = settings.path.read_text(), None
     for known, old in settings.public_keys.items():
         if known != name and old and keys.fingerprint(keys.parse_public_line(old, known)) == keys.fingerprint(key):

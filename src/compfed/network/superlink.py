@@ -9,6 +9,7 @@ a request for messages open while there are none, so that nobody has to poll.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -16,36 +17,29 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from compfed.errors import InputError
-from compfed.network.flower import (
-    FLEET_PATHS,
-    GATE_HEADER,
-    HOLD,
-    LARGEST,
-    LinkError,
-    Operator,
-    gate_token,
-    is_registered_node,
-    superlink_app,
-)
+from compfed.network.flower import GATE_HEADER, LARGEST, FlowerLink, LinkError, is_registered_node, superlink_app
+from compfed.network.keys import gate_token, read_secret
 from compfed.network.settings import FederationSettings
 
-Scope = MutableMapping[str, Any]  # these four are the types of ASGI
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+FLEET_PATHS = frozenset(
+    f"/v1/fleet/{name}"
+    for name in (
+        "activate-node", "deactivate-node", "send-node-heartbeat", "pull-messages", "push-messages", "push-object",
+        "pull-object", "confirm-message-received",
+    )
+)  # fmt: skip
 SITES_WAIT, OPERATOR_WAITS = "/v1/fleet/pull-messages", "/v1/runtime/pull-messages"
-WAKES = {  # a request to the key wakes those who wait at the value
-    "/v1/runtime/push-messages": SITES_WAIT,
-    "/v1/fleet/push-messages": OPERATOR_WAITS,
-}
+# a request to the key wakes those who wait at the value
+WAKES = {"/v1/runtime/push-messages": SITES_WAIT, "/v1/fleet/push-messages": OPERATOR_WAITS}
+HOLD = 8.0  # seconds that a request for messages is held open while there are none
 STRANGER = 2**20  # bytes that are read of a request before it is known who sent it
 CONNECTIONS = 512  # at once; a stranger may have STRANGER bytes in each
 LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a node may have gone
@@ -54,7 +48,7 @@ LOOK_AGAIN = 1.0  # seconds after which the operator's request is tried again: a
 class Gate:
     """An ASGI app in front of Flower's."""
 
-    def __init__(self, app: App, secret: bytes):
+    def __init__(self, app: ASGIApp, secret: bytes):
         self.app, self._token, self._stopping = app, gate_token(secret).encode(), False
         self._wake = {SITES_WAIT: asyncio.Event(), OPERATOR_WAITS: asyncio.Event()}
 
@@ -66,12 +60,13 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
             return
         path = scope["path"]
-        if path not in FLEET_PATHS and not (is_local(scope) and self._knows_secret(scope)):
-            await _refuse(send, 403, "this path is for the operator, on the machine of the SuperLink")
+        if path not in FLEET_PATHS and not self._is_operator(scope):
+            refusal = JSONResponse({"detail": "this path is for the operator, on the machine of the SuperLink"}, 403)
+            await refusal(scope, receive, send)
             return
         body = await self._read_body(scope, receive)
         if body is None:
-            await _refuse(send, 413, "the request is too large")
+            await JSONResponse({"detail": "the request is too large"}, 413)(scope, receive, send)
         elif path in self._wake:
             await self._hold(path, scope, body, receive, send)
         else:
@@ -79,9 +74,9 @@ class Gate:
             if path in WAKES:
                 self._notify(WAKES[path])
 
-    def _knows_secret(self, scope: Scope) -> bool:
+    def _is_operator(self, scope: Scope) -> bool:
         shown = dict(scope["headers"]).get(GATE_HEADER.encode(), b"")
-        return hmac.compare_digest(shown, self._token)
+        return is_local(scope) and hmac.compare_digest(shown, self._token)
 
     async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
         """The body of a request; None if it is too large. A stranger may send little: nobody knows yet who it is."""
@@ -120,9 +115,9 @@ class Gate:
         end = time.monotonic() + HOLD
         try:
             while True:
-                event, parts = self._wake[path], list[Event]()
+                event, parts = self._wake[path], list[Message]()
 
-                async def keep(part: Event, parts: list[Event] = parts) -> None:
+                async def keep(part: Message, parts: list[Message] = parts) -> None:
                     parts.append(part)
 
                 state = dict(scope.get("state", {}))
@@ -144,16 +139,14 @@ class Gate:
 
 def is_local(scope: Scope) -> bool:
     """Does a request come from this machine? Then its address is a loopback address, or that of the server itself."""
-    client, server = scope.get("client"), scope.get("server")
-    if not client:
-        return False
+    client, server = scope.get("client") or ("",), scope.get("server") or ("",)
     try:
-        return ipaddress.ip_address(client[0]).is_loopback or (bool(server) and client[0] == server[0])
+        return ipaddress.ip_address(client[0]).is_loopback or client[0] == server[0]
     except ValueError:
         return False
 
 
-async def _nobody_hangs_up() -> Event:
+async def _nobody_hangs_up() -> Message:
     await asyncio.Event().wait()
     raise AssertionError("this event is never set")
 
@@ -162,7 +155,7 @@ def _replay(body: bytes, then: Receive) -> Receive:
     """A `receive` that gives a body which was read before, and then what `then` gives."""
     sent = False
 
-    async def again() -> Event:
+    async def again() -> Message:
         nonlocal sent
         if sent:
             return await then()
@@ -172,39 +165,34 @@ def _replay(body: bytes, then: Receive) -> Receive:
     return again
 
 
-def _is_empty(parts: list[Event]) -> bool:
+def _is_empty(parts: list[Message]) -> bool:
     """Is this the response of a SuperLink that has no message?"""
     status = next((part["status"] for part in parts if part["type"] == "http.response.start"), 0)
     return status == 200 and not any(part.get("body") for part in parts)
-
-
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    body = f'{{"detail": "{reason}"}}'.encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def serve(settings: FederationSettings, say: Callable[[str], object] = print) -> None:
     """Run the SuperLink until it is interrupted."""
     settings.check_keys()
     host, port = settings.listen
-    _check_port(host, port)
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as problem:
+        code = problem.errno or 0
+        reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
+        way_out = "Does `compfed federation serve` run already? Otherwise change `listen`."
+        raise InputError(f"{host}:{port} cannot be opened ({reason}). {way_out}") from None
     logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it reports the errors of others as its own
-    gate = Gate(superlink_app(host, port, settings.keys, settings.secret()), settings.secret())
+    gate = Gate(superlink_app(host, port, settings.keys), read_secret(settings.keys))
     config = uvicorn.Config(
-        gate, host=host, port=port, ssl_keyfile=str(settings.keys / "server.key"),
+        gate, ssl_keyfile=str(settings.keys / "server.key"),
         ssl_certfile=str(settings.keys / "server.pem"), log_level="critical", access_log=False, timeout_graceful_shutdown=1,
         timeout_keep_alive=60, server_header=False, ws="none", proxy_headers=False, limit_concurrency=CONNECTIONS,
     )  # fmt: skip
     server = _Server(config, gate)
     threading.Thread(target=_admit, args=(server, settings, say), daemon=True).start()
-    try:
-        server.run()
-    except SystemExit:  # uvicorn's way to say that the port was taken in the meantime
-        raise InputError(f"{host}:{port} cannot be opened. Change `listen`.") from None
-    except KeyboardInterrupt:
-        pass
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run([listening])
     say("The SuperLink has stopped.")
 
 
@@ -220,35 +208,19 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def _check_port(host: str, port: int) -> None:
-    """Say why an address cannot be opened, before anything starts."""
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as problem:
-        code = problem.errno or 0
-        reason = os.strerror(code) if code > 0 else problem.strerror  # Python's own words repeat the address
-        raise InputError(
-            f"{host}:{port} cannot be opened ({reason}). Does `compfed federation serve` run already? Otherwise change `listen`."
-        ) from None
-
-
 def _admit(server: uvicorn.Server, settings: FederationSettings, say: Callable[[str], object]) -> None:
     """Register the keys of all sites once the SuperLink listens."""
     while not server.started:
         time.sleep(0.05)
-    operator = Operator(settings.dial, settings.keys / "ca.crt", settings.secret())
+    link, (host, port) = FlowerLink(settings.dial, settings.keys, settings.admitted), settings.listen
     try:
-        operator.register(settings.admitted)
-        say(
-            f"The SuperLink listens at {settings.listen[0]}:{settings.listen[1]}; sites dial {settings.superlink}. Interrupt to stop."
-        )
-        say(
-            f"Admitted: {', '.join(settings.admitted) or 'nobody yet'}. Sites reach eight paths of Flower's fleet API; all else is for "
-            "this machine."
-        )
+        link.register()
+        say(f"The SuperLink listens at {host}:{port}; sites dial {settings.superlink}. Interrupt to stop.")
+        admitted = ", ".join(settings.admitted) or "nobody yet"
+        say(f"Admitted: {admitted}. Sites reach eight paths of Flower's fleet API; all else is for this machine.")
         if missing := [name for name in settings.names if name not in settings.admitted]:
             say(f"No key yet: {', '.join(missing)}. `compfed federation admit` works while this runs.")
     except LinkError as problem:
         say(f"The keys of the sites could not be registered: {problem}.")
     finally:
-        operator.close()
+        link.close()

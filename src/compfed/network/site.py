@@ -1,4 +1,6 @@
-"""The service of a site: bytes come in, signed bytes go out, and everything that leaves is on disk first.
+"""A site's side of a federation over a network: one process, which dials out, replies to queries and runs no code of others.
+
+Bytes come in (`SiteService`), signed bytes go out, and everything that leaves is on disk first:
 
     STATE/log.jsonl                  a line per reply, with sizes and hashes
     STATE/runs/RUN/run.json          the table and the place of the site that the run began with
@@ -7,27 +9,32 @@
 
 The files of the last two messages are kept. A message that comes again gets the reply in its file, to the last bit. A
 message that follows one whose file is gone, or damaged, gets no reply: the site reports that its state is lost, and the
-operator sends everything that the site needs again.
+operator sends everything that the site needs again. `SiteNode` keeps the site connected (`compfed site run`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
+import signal
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils import files
 from compfed._utils.precision import precision
@@ -38,27 +45,33 @@ from compfed.federation.codec import NotCached, digest, from_bytes, named, pack,
 from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault
 from compfed.federation.site.site import RUNS_KEPT, Site, StateLost
-from compfed.federation.spec import RunSpec
+from compfed.network import keys
 from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
-from compfed.network.flower import FRAMING, LARGEST
-from compfed.network.site.settings import SiteSettings
+from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
+from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 
+SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
 LONGEST_LOG = 2**26  # bytes; then a new log is begun
-REPLIES_KEPT = 2
-RUN_FOLDERS_KEPT = 20
-RECORDS_KEPT = 256
+REPLIES_KEPT, RUN_FOLDERS_KEPT, RECORDS_KEPT = 2, 20, 256
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+SHORTEST, LONGEST = 0.5, 15.0  # seconds between two attempts to connect
+COMPILED_BYTES = 2**28  # of local steps that were compiled before
+QUIET = 10.0  # seconds without a message after which a summary of the run is printed
+REMIND = 600.0  # seconds after which the same problem is printed again
+
+
+# --- replies ---
 
 
 class SiteService:
     """Replies to messages with the rows of one site."""
 
-    def __init__(self, settings: SiteSettings, key: ec.EllipticCurvePrivateKey):
+    def __init__(self, settings: SiteSettings, key: keys.PrivateKey):
         self.settings, self.key = settings, key
         self._site: Site | None = None
         self._table = ""
-        self._stamp: tuple[int, ...] | None = None
+        self._stamp: tuple[int, ...] = ()  # changes whenever the file of the rows is written
         self._files: RunFiles | None = None  # of the last run: its records need not be read again
         self.began: tuple[float, Header] | None = None  # the message under way, and since when
         self.replies = 0
@@ -66,10 +79,13 @@ class SiteService:
 
     def open(self) -> Site:
         """The site with its rows; they are read again when their file has changed."""
-        stamp = _stamp(self.settings.data)
+        stamp: tuple[int, ...] = ()
+        with contextlib.suppress(OSError):
+            found = self.settings.data.stat()
+            stamp = found.st_mtime_ns, found.st_size, found.st_ino
         if self._site is None or stamp != self._stamp:
-            self._site, self._table = self.settings.rows()
-            self._stamp = stamp
+            self._site = self.settings.site()
+            self._table, self._stamp = table_hash(self._site, self.key), stamp
         return self._site
 
     def reply(self, data: bytes) -> bytes:
@@ -94,11 +110,10 @@ class SiteService:
             kind, reason = "refused", f"its rows cannot be used: {problem.public_reason}"
         except InputError as problem:
             kind, reason = "refused", printable(str(problem))
-        except OSError as problem:
-            kind, reason = "failed", f"its state cannot be written, or its table cannot be read ({problem.strerror})."
-            self._log_anyhow(_where(problem))
         except Exception as problem:  # the text of an exception may hold values that must not leave
             kind, reason = "failed", f"it failed with {type(problem).__name__}; its log says where."
+            if isinstance(problem, OSError):
+                reason = f"its state cannot be written, or its table cannot be read ({problem.strerror})."
             self._log_anyhow(_where(problem))
         finally:
             self.began = None
@@ -110,9 +125,9 @@ class SiteService:
     # --- the time limit ---
 
     def _begin(self, header: Header) -> None:
-        mark = files.read_checked(self.settings.state / OVERDUE)
+        mark = json.loads(files.read_checked(self.settings.state / OVERDUE) or b"[0, 0, 0]")
         most = self.settings.budget.max_seconds
-        if mark is not None and json.loads(mark)[:2] == [header.run, header.number] and most <= json.loads(mark)[2]:
+        if mark[:2] == [header.run, header.number] and most <= mark[2]:
             raise InputError(f"message {header.number} takes more than the {most:g} s that it allows (max_seconds).")
         self.began = time.monotonic(), header
 
@@ -123,10 +138,10 @@ class SiteService:
 
     def mark_overdue(self) -> None:
         """Remember to refuse this message: the process is about to be replaced, as compiled code cannot be interrupted."""
-        began = self.began
-        if began is not None:
-            self._log_anyhow({"run": began[1].run, "number": began[1].number, "kind": "overdue"})
-            mark = [began[1].run, began[1].number, self.settings.budget.max_seconds]
+        if (began := self.began) is not None:
+            header = began[1]
+            self._log_anyhow({"run": header.run, "number": header.number, "kind": "overdue"})
+            mark = [header.run, header.number, self.settings.budget.max_seconds]
             with contextlib.suppress(OSError):
                 files.write_checked(self.settings.state / OVERDUE, json.dumps(mark).encode())
 
@@ -156,10 +171,11 @@ class SiteService:
                 raise StateLost(f"It has no state after message {header.after} of this run.")
             site.index = site.number = header.place
             restore(site, (*again, *queries), before.states)
-            self._redo(site, again)
+            refused = next((reply for reply in site.reply(again) if isinstance(reply, Refusal)), None)
+            if refused is not None:  # other replies are known, and not sent
+                raise InputError(f"a round could not be done again: {refused.reason}")
             replies = site.reply(queries)
-            wrong = fault(queries, replies)
-            if wrong is not None:  # it is not kept: once the cause is removed, it is computed again
+            if (wrong := fault(queries, replies)) is not None:  # not kept: it is computed again once this is mended
                 raise InputError(f"it computed a reply that cannot be used: {wrong}.")
             done = ReplyFile(header.queries, replies, client_states(site, before.states))
             kept.write(header.number, done, facts)
@@ -169,32 +185,24 @@ class SiteService:
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:
-            settings = self.settings
-            self._files = RunFiles(settings.state, run, settings.accepts, settings.budget.max_state_bytes)
+            self._files = RunFiles(self.settings, run)
         self._files.records.forget_new()
         return self._files
 
     def _pinned(self, header: Header, kept: RunFiles) -> dict[str, Any]:
         """The facts that the run began with; a message for another table, or another place among the sites, is refused."""
-        if header.names[header.place] != self.settings.name:
-            raise InputError(
-                f"a message is for the site {printable(header.names[header.place], 80)!r}; this is {self.settings.name!r}."
-            )
+        name = header.names[header.place]
+        if name != self.settings.name:
+            raise InputError(f"a message is for the site {printable(name, 80)!r}; this is {self.settings.name!r}.")
         facts = {"table": self._table, "place": header.place, "names": list(header.names)}
-        began = kept.began(facts)
+        data = files.read_checked(kept.folder / "run.json")
+        began = facts if data is None else json.loads(data)  # a run that begins now
         if began["table"] != self._table:
-            raise InputError(
-                f"its table has changed since run {header.run} began. Restore the table, or start a new run in another folder."
-            )
+            way_out = "Restore the table, or start a new run in another folder."
+            raise InputError(f"its table has changed since run {header.run} began. {way_out}")
         if began != facts:
             raise InputError(f"the sites of run {header.run} are not those that it began with.")
         return facts
-
-    def _redo(self, site: Site, again: tuple[Any, ...]) -> None:
-        """Do rounds again whose state was lost; their replies are known and not sent."""
-        refused = next((reply for reply in site.reply(again) if isinstance(reply, Refusal)), None)
-        if refused is not None:
-            raise InputError(f"a round could not be done again: {refused.reason}")
 
     # --- the log ---
 
@@ -208,15 +216,6 @@ class SiteService:
         """Log a line for which no reply leaves: a full disk does not matter then."""
         with contextlib.suppress(OSError):
             self._log(line)
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Changes whenever a file is written."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _where(problem: BaseException) -> dict[str, Any]:
@@ -241,24 +240,17 @@ class ReplyFile(NamedTuple):
 class RunFiles:
     """The files of one run at one site."""
 
-    def __init__(self, state: Path, run: str, accepts: Collection[str], max_bytes: int):
+    def __init__(self, settings: SiteSettings, run: str):
         if not RUN_NAME.fullmatch(run):
             raise InputError("the name of a run may have letters, digits, '_' and '-', at most 100.")
-        self.folder, self.accepts, self.max_bytes = state / "runs" / run, accepts, max_bytes
-        self.records = RecordFiles(self.folder / "records", accepts)
-
-    def began(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """The facts that the run began with: these, if it begins now."""
-        data = files.read_checked(self.folder / "run.json")
-        return facts if data is None else json.loads(data)
+        self.folder, self.accepts = settings.state / "runs" / run, settings.accepts
+        self.max_bytes = settings.budget.max_state_bytes
+        self.records = RecordFiles(self.folder / "records", self.accepts)
 
     def read(self, number: int) -> ReplyFile | None:
         """The file of a message; None if it is gone or damaged."""
         data = files.read_checked(self._path(number))
-        if data is None:
-            return None
-        kept = unpack(from_bytes(data), self.accepts)
-        return ReplyFile(kept["queries"], kept["replies"], kept["states"])
+        return None if data is None else ReplyFile(**unpack(from_bytes(data), self.accepts))
 
     def write(self, number: int, reply: ReplyFile, facts: dict[str, Any]) -> None:
         """Write the file of a message, and remove all but the last ones before it."""
@@ -281,9 +273,8 @@ class RunFiles:
             shutil.rmtree(oldest, ignore_errors=True)
             del used[oldest]
         if sum(used.values()) + size > self.max_bytes:
-            raise InputError(
-                f"this run needs more than the {self.max_bytes} bytes of state that the site allows (max_state_bytes)."
-            )
+            allowed = f"the {self.max_bytes} bytes of state that the site allows (max_state_bytes)"
+            raise InputError(f"this run needs more than {allowed}.")
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:08d}.reply"
@@ -310,10 +301,8 @@ class RecordFiles:
 
     def _load(self, name: str) -> bool:
         data = files.read_checked(self.folder / name)
-        if data is None:
-            return False
-        record = unpack(from_bytes(data), self.accepts)
-        if digest(record) != name:
+        record = None if data is None else unpack(from_bytes(data), self.accepts)
+        if record is None or digest(record) != name:
             return False
         self._read[name] = record
         (self.folder / name).touch()  # used: the oldest are removed first
@@ -346,17 +335,11 @@ def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def runs_of(queries: Iterable[Query]) -> dict[str, RunSpec]:
-    """The runs whose rounds these queries are about, by hash."""
-    return {
-        digest(query.run_spec): query.run_spec for query in queries if isinstance(query, (LocalUpdate, FinishRound))
-    }
-
-
 def restore(site: Site, queries: Sequence[Query], kept: ClientStates) -> None:
-    """Give a site the client states of the runs that these queries are about."""
+    """Give a site the client states of the runs whose rounds these queries are about."""
     site.memories.clear()
-    for name, run_spec in runs_of(queries).items():
+    rounds = [query for query in queries if isinstance(query, (LocalUpdate, FinishRound))]
+    for name, run_spec in {digest(query.run_spec): query.run_spec for query in rounds}.items():
         if name in kept:
             pending, arrays = kept[name]
             with precision(np.dtype(run_spec.objective.dtype)):
@@ -371,3 +354,198 @@ def client_states(site: Site, kept: ClientStates) -> ClientStates:
     }
     together = {**{name: old for name, old in kept.items() if name not in new}, **new}
     return dict(list(together.items())[-RUNS_KEPT:])
+
+
+# --- the process of a site ---
+
+
+class SiteNode:
+    """Keeps a site connected, and replies to messages."""
+
+    def __init__(self, settings: SiteSettings, say: Callable[[str], object] = SAY):
+        settings.check_files()
+        self.settings, self._out = settings, say
+        self.service = SiteService(settings, keys.read_identity(settings.key))
+        self._connection: FleetConnection | None = None
+        self._stopped = threading.Event()
+        self._printed, self._printed_at = "", 0.0
+        self._run, self._replies, self._bytes, self._at = "", 0, 0, 0.0
+
+    def loop(self) -> None:
+        """Stay connected until `stop`; after a failure connect again, with back-off."""
+        pause = SHORTEST
+        while not self._stopped.is_set():
+            try:
+                with self._signed_in() as connection:
+                    self._print_once(f"connected to {self.settings.superlink}")
+                    while not self._stopped.is_set():
+                        self._reply_once(connection)
+                        pause = SHORTEST
+            except LinkError as problem:
+                if self._stopped.is_set():
+                    return
+                self._print_once(f"not connected: {self._reason(problem).rstrip('.')}. Trying again.")
+            except OSError as problem:
+                self._print_once(f"the state cannot be written: {problem.strerror}. Trying again.")
+            except Exception as problem:  # whatever a SuperLink sends, the site goes on
+                self._print_once(f"an unexpected error ({type(problem).__name__}). Trying again.")
+            self._stopped.wait(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST)
+
+    @contextmanager
+    def _signed_in(self) -> Iterator[FleetConnection]:
+        settings, path = self.settings, self.settings.state / "node.json"
+        try:
+            known = int(json.loads(path.read_text())["node_id"])  # of an earlier start
+        except (OSError, ValueError, KeyError, TypeError):
+            known = 0
+        connection = FleetConnection(settings.superlink, settings.ca, self.service.key, known)
+        try:
+            node = connection.sign_in()
+            if node != known:
+                files.write_private(path, json.dumps({"node_id": node}).encode())
+            self._connection = connection
+            yield connection
+        finally:
+            self._connection = None
+            connection.close()
+
+    def _reply_once(self, connection: FleetConnection) -> None:
+        began = time.monotonic()
+        try:
+            delivery = connection.receive()
+        except Rejected as refused:
+            if refused.status != 403:
+                raise
+            return  # a message of a run that has ended meanwhile
+        except InputError as problem:  # without a header there is nothing to reply to
+            self._print_once(f"a message was ignored: {problem}")
+            return
+        if delivery is None:
+            self._summarise()
+            if time.monotonic() - began < 0.1:  # a SuperLink that does not hold requests open
+                self._stopped.wait(0.2)
+            return
+        metadata, data = delivery
+        reply = self.service.reply(data)
+        self._report(len(reply))
+        if self.service.replies % 8 == 0:
+            prune(self.settings.state / "compiled", COMPILED_BYTES)
+        try:
+            connection.reply(metadata, reply)
+        except Rejected as refused:
+            if refused.status == 401:
+                raise
+            if refused.status != 403:  # 403: the run has ended at the SuperLink; the reply is on disk if it is needed
+                self._print_once(f"a reply was not taken: {refused}")
+
+    def _report(self, size: int) -> None:
+        """Print when a run begins, and what was refused."""
+        run, refused = self.service.last
+        if run and run != self._run:
+            self._summarise()
+            self._run, self._replies, self._bytes = run, 0, 0
+            self.say(f"run {run}: the operator sends queries, this site replies")
+        if refused:
+            self._print_once(f"refused: {refused}")
+        self._replies, self._bytes = self._replies + 1, self._bytes + size
+        self._at = time.monotonic()
+
+    def _summarise(self) -> None:
+        """Print how many replies a run got, once no message has come for some seconds."""
+        if self._replies and time.monotonic() - self._at > QUIET:
+            log = self.settings.state / "log.jsonl"
+            self.say(f"run {self._run}: {self._replies} replies, {self._bytes / 1e3:.0f} kB; see {log}")
+            self._replies, self._bytes = 0, 0
+
+    def _reason(self, problem: LinkError) -> str:
+        if isinstance(problem, Rejected) and (problem.code == 2004 or problem.status == 401):
+            mine = keys.fingerprint(self.service.key.public_key())
+            return f"the operator has not admitted the key {mine} of site {self.settings.name!r} yet; send them the public key"
+        return str(problem)
+
+    def _print_once(self, text: str) -> None:
+        """Print a line; the same line again only after some time."""
+        if text != self._printed or time.monotonic() - self._printed_at > REMIND:
+            self.say(text)
+            self._printed, self._printed_at = text, time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line, with the time."""
+        self._out(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def stop(self) -> None:
+        """Sign out, from another thread."""
+        self._stopped.set()
+        if (connection := self._connection) is not None:
+            connection.close()
+
+
+@contextmanager
+def alone(settings: SiteSettings) -> Iterator[None]:
+    """One process per state folder."""
+    files.make_folder(settings.state)
+    try:
+        with files.locked(settings.state / "lock", wait=False):
+            yield
+    except BlockingIOError:
+        raise InputError(f"another `compfed site run` uses {settings.state}. Stop it first.") from None
+
+
+def prune(folder: Path, most: int) -> None:
+    """Remove the oldest files of a folder, until it has at most so many bytes."""
+    with contextlib.suppress(OSError):  # there is none yet
+        used = 0
+        for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True):
+            used += path.stat().st_size
+            if used > most:
+                path.unlink(missing_ok=True)
+
+
+def configure_jax(settings: SiteSettings) -> None:
+    """Set up JAX for this whole process: local steps are compiled once at a site, and run on its CPU."""
+    prune(settings.state / "compiled", COMPILED_BYTES)
+    jax.config.update("jax_compilation_cache_dir", str(settings.state / "compiled"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_platforms", "cpu")
+
+
+def run_site(path: Path) -> int:
+    """Run the node of a site until SIGTERM or Ctrl-C, then end the process."""
+    os.umask(0o077)
+    settings = SiteSettings.read(path)
+    configure_jax(settings)
+    node = SiteNode(settings)
+    with alone(settings):
+        SAY(disclosure_text(settings))
+        try:
+            rows = len(node.service.open().labels)  # rows that cannot be used are better found now than in a round
+        except TableError as problem:  # values of rows may be shown by `check`, and never in the log of a service
+            wrong = f"the rows cannot be used: {problem.public_reason}"
+            raise InputError(f"{wrong} `compfed site check` shows where.") from None
+        if rows < (least := settings.disclosure.min_rows):
+            SAY(f"WARNING: the table has fewer rows than min_rows = {least}: every query will be refused.")
+        stop = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stop.set())
+        worker = threading.Thread(target=node.loop, daemon=True, name="compfed-site")
+        worker.start()
+        while not stop.wait(0.2) and worker.is_alive():
+            if node.service.is_overdue():
+                _replace(node, path)
+        ended = stop.is_set()
+        node.stop()
+        node.say("stopped" if ended else "ended by an error of its own; start it again")
+    sys.stdout.flush()
+    os._exit(0 if ended else 1)  # compiled code in the other thread is not waited for; files are whole or not there
+
+
+def _replace(node: SiteNode, path: Path) -> None:
+    """Start this program anew in the same process: a reply takes too long, and compiled code cannot be interrupted."""
+    node.service.mark_overdue()
+    node.say(f"a message took more than {node.settings.budget.max_seconds:g} s; it will be refused")
+    with contextlib.suppress(Exception):
+        node.stop()
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "compfed.cli", "site", "run", "--config", str(path)])

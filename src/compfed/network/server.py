@@ -1,0 +1,374 @@
+"""A federation whose sites are behind a network. Messages are numbered and resent until every reply is there.
+
+A message is complete when every site that it went to has replied, to exactly these queries and with its own signature;
+then, and not before, the next one leaves. A site replies to a repeated message with the same bytes, so resending is safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from compfed._utils.text import printable
+from compfed.errors import InputError
+from compfed.federation.codec import digest, payload
+from compfed.federation.limits import MAX_REASON
+from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
+from compfed.federation.server.replies import fault
+from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
+from compfed.network.flower import FRAMING, LARGEST, FlowerLink, LinkError
+from compfed.network.keys import Roster, fingerprint
+from compfed.network.run_folder import Replies, RunLog, WriteAheadLog
+from compfed.network.settings import RetryPolicy
+
+CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
+RUN_AGAIN = "Run the same command again; the run continues."
+UNUSABLE = 3  # replies of one site to one message that cannot be used, before the run stops
+LONGEST_PAUSE = 15.0  # seconds between two attempts with a site that fails
+
+
+class TableChanged(InputError):
+    """The table of a site is not the one that the run began with."""
+
+
+class NoReply(InputError):
+    """A site gave no usable reply, however often the message was resent."""
+
+
+@dataclass
+class _SiteState:
+    """The operator's record of a site in this run."""
+
+    known: set[str] = field(default_factory=set)  # hashes of the records that the site has
+    after: int = 0  # the last message that it replied to
+    width: int | None = None  # columns of its table, once known
+    rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
+
+
+class RemoteFederation:
+    """Sites behind a network, in the order of the roster. `cf.network.connect` makes one.
+
+    Parameters
+    ----------
+    link : FlowerLink
+        Carries bytes to the sites and back.
+    roster : mapping of name to public key
+        The sites, in order. A reply that is not signed with the key of its site is not used.
+    folder : path, optional
+        Where the write-ahead log and the log of the run are. A run that was killed continues from there. Without a
+        folder nothing is written.
+    retry : RetryPolicy, optional
+        How long to wait for replies and how often to resend.
+
+    Raises
+    ------
+    NoReply
+        From `send`, where a site gave no usable reply in the time and number of attempts of `retry`.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> with cf.network.connect("clinics/federation.toml") as federation:  # doctest: +SKIP
+    ...     model = cf.FederatedLasso(alpha=0.1).fit_federation(federation)
+    ...     print(federation.problems)
+    """
+
+    def __init__(
+        self, link: FlowerLink, roster: Roster, *, folder: Path | None = None, retry: RetryPolicy | None = None
+    ):
+        self.link, self.roster, self.retry = link, dict(roster), retry or RetryPolicy()
+        self.names = tuple(self.roster)
+        self.log = WriteAheadLog(folder, {name: fingerprint(key) for name, key in roster.items()})
+        self.run_log = RunLog(folder, self.names)
+        self.cached: set[str] = set()  # counts bytes; what each site has is in `_sites`
+        self.numbers = itertools.count()  # of the runs of local-update methods: the same when a run is resumed
+        self.number = 0
+        self._displays = contextlib.ExitStack()
+        self._sites: defaultdict[int, _SiteState] = defaultdict(_SiteState)
+        self._stateful: dict[str, bool] = {}
+
+    def __enter__(self) -> RemoteFederation:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> None:
+        state = "closed" if kind is None else "failed" if issubclass(kind, Exception) else "stopped"
+        reason = {"reason": printable(str(problem))} if state == "failed" else {}
+        try:
+            if kind is None:
+                self.log.commit()
+            with contextlib.suppress(OSError):  # the disk may be full
+                self.run_log.end(state, **reason)  # `operator.run` writes "finished" once the model is saved
+        finally:
+            self.close()
+
+    def attach(self, display: contextlib.AbstractContextManager[object]) -> None:
+        """Show the run until the federation is closed."""
+        self._displays.enter_context(display)
+
+    def close(self) -> None:
+        """End the run at the SuperLink. Sites keep their state, for an operator who resumes the run."""
+        self.link.close()
+        self._displays.close()
+
+    @property
+    def problems(self) -> list[dict[str, Any]]:
+        """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
+        return list(self.run_log.problems)
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> Replies:
+        """Send one message to each site named and return one reply from each."""
+        self.log.commit()  # the program asks for more: it accepted the last replies
+        self.number += 1
+        queries = {i: tuple(asked) for i, asked in messages.items()}
+        hashes = {i: query_hash(asked) for i, asked in queries.items()}
+        replies = self.log.replies(self.number, hashes)
+        if replies is None:
+            replies = _Exchange(self, queries, hashes).replies()
+            self.log.stage(self.number, hashes, replies)
+        for i, asked in queries.items():
+            self._learn(i, asked, replies[i])
+        return replies
+
+    def _learn(self, site: int, queries: Sequence[Query], replies: tuple[Any, ...]) -> None:
+        state = self._sites[site]
+        state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Reply)), state.width)
+        payload(tuple(queries), state.known)
+        state.after = self.number
+        state.rounds += [q for q in queries if isinstance(q, (LocalUpdate, FinishRound)) and self._is_stateful(q)]
+
+    def _is_stateful(self, query: LocalUpdate | FinishRound) -> bool:
+        """Does the method of a round keep state at a site?"""
+        run_spec = query.run_spec
+        if (name := digest(run_spec)) not in self._stateful:
+            x0 = jax.ShapeDtypeStruct(run_spec.x0.shape, run_spec.x0.dtype)
+            self._stateful[name] = bool(jax.tree.leaves(jax.eval_shape(run_spec.algorithm.init, x0)[1]))
+        return self._stateful[name]
+
+
+@dataclass
+class _Awaited:
+    """A site whose reply is missing."""
+
+    place: int
+    name: str
+    queries: tuple[Query, ...]
+    hash: str  # of the queries
+    sent: str = ""  # id of the message under way
+    at: float = 0.0  # when it was sent
+    signed_in: str = ""  # the site's sign-in when it was sent
+    size: int = 0
+    attempts: int = 0
+    unusable: int = 0
+    lost: bool = False  # the site reported that its state is lost
+    pause_until: float = 0.0
+    absent_since: float | None = None
+    trouble: str = ""
+
+
+class _Exchange:
+    """One message to each of some sites, repeated until all of them have replied."""
+
+    def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Query, ...]], hashes: dict[int, str]):
+        self.remote, self.retry = remote, remote.retry
+        self.awaited = {i: _Awaited(i, remote.names[i], asked, hashes[i]) for i, asked in queries.items()}
+        self.found: Replies = {}
+        self.connected: dict[str, str] | None = None
+        self.checked = 0.0
+        self.link_down_since: float | None = None
+
+    def replies(self) -> Replies:
+        """Send, wait and resend until every site has replied."""
+        remote, order = self.remote, list(self.awaited)
+        kinds = [type(query).__name__ for site in self.awaited.values() for query in site.queries]
+        remote.run_log.begin(remote.number, kinds, [site.name for site in self.awaited.values()])
+        while self.awaited:
+            try:
+                remote.link.open()
+                self._send(self._check_connected())
+                self._collect()
+                self.link_down_since = None
+                remote.run_log.link("")
+            except LinkError as problem:
+                self._link_failed(problem)
+        return {i: self.found[i] for i in order}
+
+    def _link_failed(self, problem: LinkError) -> None:
+        now = time.monotonic()
+        self.remote.run_log.link(printable(str(problem)))
+        self.link_down_since = self.link_down_since or now
+        if now - self.link_down_since > self.retry.wait:
+            wrong = f"the SuperLink could not be used for {self.retry.wait:g} s: {problem}"
+            raise NoReply(f"{wrong}. Start it (compfed federation serve DIR). {RUN_AGAIN}")
+        self.remote.link.reset()
+        self.connected = None
+        for site in self.awaited.values():
+            site.sent = ""
+        time.sleep(self.retry.pause)
+
+    def _check_connected(self) -> dict[str, str]:
+        """The sites that are connected, asked for at most every `CHECK_CONNECTED` seconds."""
+        now = time.monotonic()
+        fresh = now - self.checked <= CHECK_CONNECTED
+        fresh = fresh or all(site.sent and now - site.at <= CHECK_CONNECTED for site in self.awaited.values())
+        if self.connected is None or not fresh:
+            self.connected, self.checked = self.remote.link.connected(), now
+            self.remote.run_log.connected(list(self.connected))
+        return self.connected
+
+    def _send(self, connected: dict[str, str]) -> None:
+        """Send to everybody who has no message under way, or signed in again, or took too long."""
+        due = [(site, self._message(site)) for site in self.awaited.values() if self._is_due(site, connected)]
+        if not due:
+            return
+        ttl = max(4 * self.retry.timeout, 600.0)
+        sent = self.remote.link.push({site.name: data for site, data in due}, ttl)
+        for site, data in due:
+            site.sent, site.at, site.size = sent.get(site.name, ""), time.monotonic(), len(data)
+            site.signed_in = connected[site.name]
+            site.attempts += 1
+            if not site.sent:
+                self._trouble(site, "the SuperLink took no message for it", self.retry.pause)
+
+    def _is_due(self, site: _Awaited, connected: dict[str, str]) -> bool:
+        now = time.monotonic()
+        if site.name not in connected:
+            site.sent = ""
+            if site.absent_since is None:
+                site.absent_since = now
+                self._trouble(site, "not connected")
+            if now - site.absent_since > self.retry.wait:
+                wrong = f"site {site.name!r} was not connected for {self.retry.wait:g} s"
+                raise NoReply(f"{wrong}. Ask it to start `compfed site run`. {RUN_AGAIN}")
+            return False
+        site.absent_since = None
+        again = site.signed_in != connected[site.name]
+        if site.sent and not again and now - site.at < self.retry.timeout:
+            return False
+        if site.sent:
+            self._trouble(site, "it signed in again" if again else "no reply in time")
+        if now >= site.pause_until and site.attempts >= self.retry.attempts:
+            message = f"message {self.remote.number} of run {self.remote.log.run}"
+            wrong = f"was sent to site {site.name!r} {site.attempts} times and is not answered: {site.trouble}"
+            raise NoReply(f"{message} {wrong}. No reply to it was used. {RUN_AGAIN}")
+        return now >= site.pause_until
+
+    def _message(self, site: _Awaited) -> bytes:
+        """A message to a site; to one that lost its state, with everything that it has to do again."""
+        remote, state = self.remote, self.remote._sites[site.place]
+        known, after, again = (set(), 0, tuple(state.rounds)) if site.lost else (state.known, state.after, ())
+        header = Header(remote.log.run, remote.number, after, site.place, remote.names, site.hash)
+        data, most = message_bytes(header, site.queries, again, known), LARGEST - FRAMING
+        if len(data) > most:
+            wrong = f"message {remote.number} has {len(data)} bytes; at most {most} can be sent"
+            raise InputError(f"{wrong}. Ask for less at once: fewer alphas or folds.")
+        return data
+
+    def _collect(self) -> None:
+        """Read the replies that have arrived; wait a moment if there are none."""
+        sites = {site.sent: site for site in self.awaited.values() if site.sent}
+        if not sites:
+            time.sleep(min(self.retry.pause, 0.5))
+            self.connected = None
+            return
+        for message, reply in self.remote.link.pull(list(sites)).items():
+            site = sites.get(message)
+            if site is None:
+                continue
+            site.sent = ""
+            if reply.data is None:
+                self._trouble(site, reply.problem)
+                self.connected = None
+            else:
+                self._read(site, reply.data)
+
+    def _read(self, site: _Awaited, data: bytes) -> None:
+        """Use a reply, if it is one to this message and can be used. Whatever is wrong with it is its site's fault."""
+        seconds = time.monotonic() - site.at
+        try:
+            fields = read_reply(data, self.remote.roster[site.name])
+            self._check(site, fields)
+        except TableChanged:
+            raise
+        except InputError as problem:
+            self._unusable(site, str(problem))
+            return
+        except Exception as problem:  # a reply that breaks the reader
+            self._unusable(site, f"its reply cannot be read ({type(problem).__name__})")
+            return
+        kind, reason = fields["kind"], printable(str(fields.get("reason", "")))
+        if kind == "refused":
+            raise InputError(f"site {site.name!r}: {reason}")
+        if kind == "failed":
+            self._trouble(site, reason, min(self.retry.pause * 2**site.attempts, LONGEST_PAUSE))
+        elif kind == "lost" and site.lost:
+            self._unusable(site, f"it lost its state again: {reason}")
+        elif kind == "lost":
+            site.lost = True
+            rounds = len(self.remote._sites[site.place].rounds)
+            again = f"{rounds} rounds are done again there" if rounds else "no method under way keeps state there"
+            self._trouble(site, f"{reason} Everything is sent to it again; {again}.")
+        else:
+            self.found[site.place] = tuple(_in_plain_words(site.name, reply) for reply in fields["replies"])
+            del self.awaited[site.place]
+            self.remote.run_log.reply(
+                site.name, queries=query_counts(site.queries), bytes_down=site.size, bytes_up=len(data),
+                seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
+            )  # fmt: skip
+
+    def _check(self, site: _Awaited, fields: dict[str, Any]) -> None:
+        """Raise an error unless this is a usable reply of this site to this message, from the same table."""
+        remote, kind = self.remote, fields["kind"]
+        if kind not in ("replies", "refused", "failed", "lost"):
+            raise InputError(f"its reply is of the kind {printable(kind, 40)!r}; it was not used")
+        expected = {"run": remote.log.run, "number": remote.number, "site": site.name}
+        if kind in ("refused", "failed") and not fields["run"]:  # the site could not read the header of the message
+            expected = {"site": site.name}
+        if kind in ("replies", "lost"):
+            expected["queries"] = site.hash
+        for key, value in expected.items():
+            if fields.get(key) != value:
+                got = printable(str(fields.get(key)), 80)
+                hint = ". Were the keys of two sites exchanged? Compare the fingerprints" if key == "site" else ""
+                raise InputError(f"its reply is for {key} {got!r}, not {value!r}; it was not used{hint}")
+        if kind == "replies":
+            if remote.log.tables.setdefault(site.name, fields["table"]) != fields["table"]:
+                wrong = f"the table of site {site.name!r} has changed since run {remote.log.run} began"
+                raise TableChanged(f"{wrong}. Restore it, or start a new run in another folder")
+            wrong = fault(site.queries, fields.get("replies"), width=remote._sites[site.place].width)
+            if wrong is not None:
+                raise InputError(f"its reply cannot be used: {wrong}")
+
+    def _unusable(self, site: _Awaited, reason: str) -> None:
+        site.unusable, reason = site.unusable + 1, printable(reason)
+        self._trouble(site, reason, self.retry.pause)
+        if site.unusable >= UNUSABLE:
+            wrong = (
+                f"site {site.name!r} sent {site.unusable} replies to message {self.remote.number} that cannot be used"
+            )
+            raise NoReply(f"{wrong}: {reason}. None of them was used. Once the site is mended: {RUN_AGAIN}")
+
+    def _trouble(self, site: _Awaited, what: str, pause: float = 0.0) -> None:
+        """Log what is wrong with a site, once, and leave it alone for some seconds."""
+        what = printable(what)
+        if what != site.trouble:
+            self.remote.run_log.problem(site.name, what)
+        site.trouble = what
+        if pause:
+            site.pause_until = time.monotonic() + pause
+
+
+def _in_plain_words(name: str, reply: object) -> object:
+    """A refusal without control characters, which names the site that it came from; other replies as they are."""
+    if not isinstance(reply, Refusal):
+        return reply
+    reason = printable(reply.reason, MAX_REASON)
+    return Refusal(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")

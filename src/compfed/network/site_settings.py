@@ -1,0 +1,283 @@
+"""site.toml: the name of a site, its rows and its disclosure policy. It is written, read and checked at the site only."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import numpy as np
+from cryptography import x509
+
+from compfed._utils.text import join_names
+from compfed._utils.validation import check_int, check_nonnegative
+from compfed.data.readers import TableError, read_site
+from compfed.errors import InputError
+from compfed.federation.limits import QueryLimits
+from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.site import Site
+from compfed.network import keys
+from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
+
+LEAVES = {  # every query, and what it makes leave
+    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
+    "Moments": "the mean and the mean square of every column, to about 32 digits",
+    "Lipschitz": "one number, a bound on the curvature of its loss, and the bin that it falls into",
+    "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
+    "HeldOut": "the loss of models on rows held out, summed",
+    "LocalUpdate": "the model after local steps, or its change",
+    "FinishRound": "nothing but that it arrived",
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a site on one message and on one run, beside `QueryLimits`.
+
+    Parameters
+    ----------
+    max_seconds : float, default=600
+        Time for the reply to one message.
+    max_state_bytes : int, default=2**30
+        Disk space for the state of all runs.
+    """
+
+    max_seconds: float = 600.0
+    max_state_bytes: int = 2**30
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """The settings of a site, from its site.toml.
+
+    Parameters
+    ----------
+    path : path
+        The file. Other paths are relative to its folder.
+    name : str
+        The name of the site, as agreed with the operator.
+    data : path
+        The table, CSV or Parquet.
+    label : str or list of str
+        The column of labels, or several for several outcomes.
+    state : path
+        The folder for the state of runs, and for log.jsonl.
+    superlink : str
+        The address of the SuperLink, HOST:PORT.
+    ca, key : path
+        The certificate of the operator's CA, and the identity key of the site.
+    features, drop : list of str, optional
+        The columns to use, in this order, or those to leave out.
+    accepts : list of str, optional
+        "module:object" of losses and methods that are not compfed's and may be imported here.
+    disclosure : DisclosurePolicy, optional
+        The queries that the site refuses.
+    limits : QueryLimits, optional
+        Limits on one message and on each query in it.
+    budget : Budget, optional
+        Limits on time and disk space.
+    """
+
+    path: Path
+    name: str
+    data: Path
+    label: str | list[str]
+    state: Path
+    superlink: str
+    ca: Path
+    key: Path
+    features: list[str] | None = None
+    drop: list[str] = field(default_factory=list)
+    accepts: list[str] = field(default_factory=list)
+    disclosure: DisclosurePolicy = field(default_factory=DisclosurePolicy)
+    limits: QueryLimits = field(default_factory=QueryLimits)
+    budget: Budget = field(default_factory=Budget)
+
+    @classmethod
+    def read(cls, path: str | Path) -> SiteSettings:
+        """Read the settings from a file."""
+        path = Path(path)
+        given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
+        known = ("name", "data", "label", "state", "features", "drop", "accepts", "network", "disclosure", "limits")
+        check_table(given, known, str(path))
+        network = check_table(given.get("network", {}), ("superlink", "ca", "key"), f"{path}, [network]")
+        required = {"": (given, ("name", "data", "label")), ", [network]": (network, ("superlink", "ca", "key"))}
+        for where, (table, names) in required.items():
+            for name in names:
+                if name not in table:
+                    raise InputError(f"{path}{where}: {name!r} is missing.")
+        parse_address(network["superlink"], f"{path}: superlink")
+        given, label = {"state": "state", "drop": [], "accepts": [], **given}, given["label"]
+        places = {name: (network if name in network else given)[name] for name in ("data", "state", "ca", "key")}
+        data, state, ca, key = (path.parent.absolute() / check_text(v, f"{path}: {name}") for name, v in places.items())
+        names = [f.name for kind in (QueryLimits, Budget) for f in fields(kind)]
+        limits = check_table(given.get("limits", {}), names, f"{path}, [limits]")
+        return cls(
+            path.absolute(), keys.check_site_name(given["name"], str(path)), data,
+            _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
+            state, str(network["superlink"]), ca, key,
+            _names(path, "features", given["features"]) if "features" in given else None,
+            _names(path, "drop", given["drop"]), _names(path, "accepts", given["accepts"]),
+            _disclosure(path, given.get("disclosure", {})), read_numbers(QueryLimits, limits, path),
+            read_numbers(Budget, limits, path),
+        )  # fmt: skip
+
+    def site(self) -> Site:
+        """The site with its rows."""
+        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
+        try:
+            return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.disclosure, limits=self.limits)
+        except InputError as problem:  # its text may hold a number of the rows
+            raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
+
+    def check_files(self) -> None:
+        """Raise an error that names the file which is missing: the certificate or the key."""
+        for name, way_out in (("ca", "The operator sends ca.crt."), ("key", "`compfed site init` makes it.")):
+            file: Path = getattr(self, name)
+            if not file.exists():
+                raise InputError(f"{self.path}: {name} = {file.name!r} is not there. {way_out}")
+
+
+def table_hash(site: Site, key: keys.PrivateKey) -> str:
+    """A hash of the table, keyed with a secret of the site: without it nobody can confirm a guess of the rows.
+
+    The secret is derived from the identity key: it survives the loss of the state.
+    """
+    A, y = site.features, site.labels
+    secret = hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), b"compfed/table/1", "sha256")
+    made = hmac.new(secret, repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(), hashlib.sha256)
+    made.update(np.ascontiguousarray(A).tobytes())
+    made.update(np.ascontiguousarray(y).tobytes())
+    return made.hexdigest()
+
+
+def _names(path: Path, what: str, given: object) -> list[str]:
+    given = [given] if isinstance(given, str) else given
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"{path}: {what} = {given!r} must be a list of names.")
+    if len(set(given)) < len(given):
+        raise InputError(f"{path}: {what} = {given!r} names a column twice.")
+    return given
+
+
+def _disclosure(path: Path, given: object) -> DisclosurePolicy:
+    where = f"{path}, [disclosure]"
+    table = check_table(given, [f.name for f in fields(DisclosurePolicy)], where)
+    names = _names(path, "queries", table.get("queries", []))
+    for name in names:
+        if name not in LEAVES:
+            raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(LEAVES)}.")
+    rows = check_int(table.get("min_rows", 1), f"{path}: min_rows", 0)
+    share = table.get("max_hessian_share")
+    share = np.inf if share is None else check_nonnegative(share, f"{path}: max_hessian_share")
+    return DisclosurePolicy(rows, share, names)
+
+
+# --- new sites ---
+
+
+def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]:
+    """Write an identity key and a site.toml; return the files, the public key and its fingerprint."""
+    keys.check_site_name(name, "--name")
+    parse_address(superlink, "--superlink")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    paths = [folder / "node.key", folder / "node.key.pub", folder / "site.toml"]
+    for path in paths:
+        if path.exists():
+            raise InputError(f"{path} is there already. Move it away, or give another folder (--folder).")
+    key = keys.new_identity()
+    line = keys.public_line(key.public_key())
+    keys.write_identity(paths[0], key)
+    keys.write_new(paths[1], f"{line} {name}\n".encode(), 0o644)
+    keys.write_new(paths[2], template("site").format(name=name, superlink=superlink).encode())
+    return paths, line, keys.fingerprint(key.public_key())
+
+
+# --- before a site takes part (`compfed site check`) ---
+
+
+def disclosure_text(settings: SiteSettings) -> str:
+    """A text that lists what can leave this site."""
+    lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. The operator can ask for:"]
+    for name, what in LEAVES.items():
+        refused = name in settings.disclosure.queries
+        lines.append(f"  never {name}: refused" if refused else f"  {name}: {what}")
+    lines.append(f"  With fewer than {settings.disclosure.min_rows} rows: nothing at all.")
+    if settings.disclosure.max_hessian_share < np.inf:
+        lines.append(f"  Hessians on at most {settings.disclosure.max_hessian_share:g} x rows coefficients.")
+    log = settings.state / "log.jsonl"
+    lines.append(f"Every reply is written down in {log} before it leaves. No code of others runs here.")
+    return "\n".join(lines)
+
+
+def check(path: Path, say: Callable[[str], object] = print) -> bool:
+    """Print what would happen if this site took part; return whether everything is in order."""
+    settings = SiteSettings.read(path)
+    problems: list[str] = []
+    say(f"{path}: the settings of site {settings.name!r} can be read.")
+    _check_state(settings, problems)
+    for step in (_check_table, _check_files):
+        try:
+            step(settings, say, problems)
+        except InputError as problem:
+            problems.append(str(problem))
+    say(disclosure_text(settings))
+    for problem in problems:
+        say(f"PROBLEM  {problem}")
+    if not problems:
+        next_step = f"Next: compfed site run --config {path} (restart it if it runs: settings are read once)"
+        say(f"Everything is in order. {next_step}")
+    return not problems
+
+
+def _check_state(settings: SiteSettings, problems: list[str]) -> None:
+    there = next((path for path in (settings.state, *settings.state.parents) if path.exists()), Path("/"))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK) or there.is_relative_to("/proc"):
+        problems.append(f"state = {str(settings.state)!r} cannot be written by this user.")
+
+
+def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
+    site = settings.site()
+    rows, least = len(site.labels), settings.disclosure.min_rows
+    say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
+    values, counts = np.unique(site.labels, return_counts=True)
+    if site.labels.ndim == 1 and len(values) <= 20:
+        listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
+        say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+    else:
+        say(f"Label {settings.label!r}: numbers, for a regression.")
+    if rows < least:
+        problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
+
+
+def _check_files(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
+    settings.check_files()
+    mine = keys.fingerprint(keys.read_identity(settings.key).public_key())
+    say(f"{settings.key}: the identity key, fingerprint {mine}. The operator must have the same.")
+    if settings.key.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        problems.append(f"others can read {settings.key}: chmod 600 {settings.key}")
+    try:
+        ca = x509.load_pem_x509_certificate(settings.ca.read_bytes())
+    except ValueError:
+        raise InputError(f"{settings.ca} is not a certificate. The operator sends ca.crt.") from None
+    begins, ends, now = ca.not_valid_before_utc, ca.not_valid_after_utc, datetime.datetime.now(datetime.UTC)
+    if not begins <= now <= ends:
+        problems.append(f"{settings.ca} is valid from {begins} to {ends}; today is {now:%Y-%m-%d}.")
+    address, (host, port) = settings.superlink, parse_address(settings.superlink, "superlink")
+    try:
+        context = ssl.create_default_context(cafile=str(settings.ca))
+        with socket.create_connection((host, port), 5) as plain, context.wrap_socket(plain, server_hostname=host):
+            say(f"{address}: the SuperLink can be reached, and its certificate is signed by {settings.ca.name}.")
+    except ssl.SSLError as problem:
+        way_out = "Ask the operator for their ca.crt."
+        problems.append(f"{address}: the certificate is not accepted ({problem.reason}). {way_out}")
+    except OSError as problem:
+        reason = problem.strerror or problem
+        say(f"NOTE     {address} cannot be reached now ({reason}); the operator may not have started it.")
