@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.records import describe
 from compfed._utils.text import versions
 from compfed.algorithms.base import Algorithm

@@ -13,8 +13,7 @@ from jax import Array
 from scipy.linalg import get_blas_funcs
 
 from compfed._utils.arrays import readonly
-from compfed._utils.compilation import jit
-from compfed._utils.precision import jax_settings, precision
+from compfed._utils.compilation import jax_settings, jit, precision
 from compfed._utils.records import describe
 from compfed._utils.validation import check_numbers
 from compfed.errors import InputError
@@ -79,11 +78,7 @@ class ProblemSpec:
 
     def describe(self) -> dict[str, object]:
         """The problem in a few plain values, for provenance."""
-        rows = {
-            "total": int(self.sizes.sum()),
-            "smallest": int(self.sizes.min()),
-            "largest": int(self.sizes.max()),
-        }
+        rows = {"total": int(self.sizes.sum()), "smallest": int(self.sizes.min()), "largest": int(self.sizes.max())}
         return {
             "loss": describe(self.loss),
             "regulariser": describe(self.regulariser),

@@ -19,8 +19,7 @@ from jax import Array
 from scipy.optimize import isotonic_regression
 
 from compfed._utils.array_namespace import Numbers, cast_like, is_jax, namespace
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed.errors import InputError
 
 

@@ -41,12 +41,8 @@ class Table:
 
     def federation(self) -> Sites:
         """Build the federation of its sites."""
-        name = self.description.partition(":")[0]
-        return replace(
-            from_table(self.X, self.y, self.sites),
-            columns=self.feature_names,
-            source={"name": "bundled", "table": name},
-        )
+        source = {"name": "bundled", "table": self.description.partition(":")[0]}
+        return replace(from_table(self.X, self.y, self.sites), columns=self.feature_names, source=source)
 
 
 def breast_cancer(sites: int = 4) -> Table:
@@ -145,6 +141,7 @@ def digits(sites: int = 10, alpha: float = 0.3, seed: int = 0) -> Table:
     return Table(loaded.data, loaded.target, where, tuple(loaded.feature_names), text)
 
 
+HEART_SOURCE = "https://doi.org/10.24432/C52P4X"
 # the first ten of 14 columns; then come slope, ca, thal and num
 HEART_COLUMNS = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"]
 # hospital: (file, complete rows it must give)
@@ -183,38 +180,30 @@ def heart(folder: str | Path) -> Table:
     >>> table.X.shape  # doctest: +SKIP
     (740, 13)
     """
-    X, y, where = [], [], []
+    tables, where = [], []
     for hospital, (name, complete) in HEART_FILES.items():
-        path = _present(folder, name, "the heart disease data of UCI, https://doi.org/10.24432/C52P4X")
+        path = _present(folder, name, f"the heart disease data of UCI, {HEART_SOURCE}")
         # a wrong number of columns is a ValueError, a hole ('?') a NaN
         try:
             rows = np.genfromtxt(path, delimiter=",")[:, [*range(10), 13]]
         except (ValueError, IndexError):
-            raise InputError(
-                f"{name} must have 14 columns separated by commas and no header; get UCI's file."
-            ) from None
+            raise InputError(f"{name} must have 14 columns with commas between and no header; get UCI's.") from None
         rows = rows[~np.isnan(rows).any(axis=1)]
         if len(rows) != complete:
-            raise InputError(
-                f"{name} has {len(rows)} complete rows where UCI's has {complete}: it is an altered copy (often '?' "
-                "turned into 0). Get UCI's file, https://doi.org/10.24432/C52P4X."
-            )
-        X.append(rows[:, :10])
-        y.append((rows[:, 10] > 0).astype(float))
+            found = f"{name} has {len(rows)} complete rows where UCI's has {complete}"
+            raise InputError(f"{found}: an altered copy, often with 0 for '?'. Get UCI's, {HEART_SOURCE}.")
+        tables.append(rows)
         where += [hospital] * complete
-    features, names = _one_hot(np.concatenate(X), HEART_COLUMNS, {"cp": (2, 3, 4), "restecg": (1, 2)})
+    *measured, num = np.concatenate(tables).T
+    levels = {"cp": (2, 3, 4), "restecg": (1, 2)}
+    columns: dict[str, np.ndarray] = {}
+    for name, column in zip(HEART_COLUMNS, measured, strict=True):
+        columns |= (
+            {f"{name}={k}": (column == k).astype(float) for k in levels[name]} if name in levels else {name: column}
+        )
     text = "heart: 740 patients, label 1 = disease; sites are four hospitals (recorded)"
-    return Table(features, np.concatenate(y), np.array(where), names, text)
-
-
-def _one_hot(X: np.ndarray, names: list[str], levels: dict[str, tuple[int, ...]]) -> tuple[np.ndarray, tuple[str, ...]]:
-    columns = {}
-    for name, column in zip(names, X.T, strict=True):
-        if name in levels:
-            columns |= {f"{name}={level}": (column == level).astype(float) for level in levels[name]}
-        else:
-            columns[name] = column
-    return np.column_stack(list(columns.values())), tuple(columns)
+    X = np.column_stack(list(columns.values()))
+    return Table(X, (num > 0).astype(float), np.array(where), tuple(columns), text)
 
 
 # one-hot groups of a9a in the order of its columns, with their sizes

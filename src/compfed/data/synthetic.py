@@ -108,11 +108,10 @@ def synthetic(
         X = [x / largest for x in X]
 
     source = {
-        "name": "synthetic", "alpha": alpha, "beta": beta, "clients": clients, "samples": sizes, "features": features,
-        "seed": seed, "label_rule": label_rule, "normalise": normalise, "ab_as_variance": ab_as_variance,
+        "name": "synthetic", "alpha": alpha, "beta": beta, "clients": clients, "features": features, "seed": seed,
+        "samples": sizes[0] if len(set(sizes)) == 1 else sizes,
+        "label_rule": label_rule, "normalise": normalise, "ab_as_variance": ab_as_variance,
     }  # fmt: skip
-    if len(set(sizes)) == 1:
-        source["samples"] = sizes[0]
     return from_arrays(X, Y, source=source)
 
 

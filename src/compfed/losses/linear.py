@@ -7,7 +7,6 @@ from scipy.special import xlogy
 
 from compfed._utils.array_namespace import Numbers, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
 from compfed.losses.base import (
     ManyOutputs,
@@ -16,7 +15,9 @@ from compfed.losses.base import (
     ignore_overflow,
     numbered_classes,
     several_columns,
+    symmetric_matrix,
     two_classes,
+    upper_triangle,
 )
 from compfed.losses.lipschitz import gram
 
@@ -53,9 +54,7 @@ class Squared(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * (z - y) ** 2
@@ -94,9 +93,7 @@ class Logistic(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 0.25
+    curvature = 0.25
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
@@ -116,8 +113,7 @@ class Logistic(OneOutput):
     def conjugate_margin(self, z: float) -> float:
         return float(sigmoid(-abs(z)))
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return two_classes(labels, self)
+    encode = two_classes
 
 
 @record
@@ -141,9 +137,7 @@ class SquaredHinge(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 2.0
+    curvature = 2.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z, y).maximum(0.0, 1.0 - y * z) ** 2
@@ -154,8 +148,7 @@ class SquaredHinge(OneOutput):
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return 2.0 * (y * z < 1.0).astype(z.dtype)  # y^2 = 1
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return two_classes(labels, self)
+    encode = two_classes
 
 
 @record
@@ -180,9 +173,7 @@ class Huber(OneOutput):
     delta: float = positive(default=1.35)
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         inner = self.derivative(z, y)
@@ -230,7 +221,7 @@ class SmoothedQuantile(OneOutput):
             raise InputError(f"SmoothedQuantile(quantile={self.quantile}): quantile must be between 0 and 1.")
 
     @property
-    def curvature(self) -> float:
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]  # a number of the record
         return 1.0 / self.smoothing
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
@@ -270,9 +261,7 @@ class Poisson(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> None:  # exp has no bound: steps come from the curvature at the current model
-        return None
+    curvature = None  # exp has no bound: steps come from the curvature at the current model
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
@@ -283,8 +272,7 @@ class Poisson(OneOutput):
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z)
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return counts(labels, self)
+    encode = counts
 
 
 @record
@@ -307,9 +295,7 @@ class Softmax(ManyOutputs):
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 0.5
+    curvature = 0.5
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
@@ -325,8 +311,7 @@ class Softmax(ManyOutputs):
     def _one_hot(self, z: Numbers, y: Numbers) -> Numbers:
         return (y[..., None] == namespace(z, y).arange(self.outputs)).astype(z.dtype)
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return numbered_classes(labels, self)
+    encode = numbered_classes
 
 
 @record
@@ -351,9 +336,7 @@ class MultiSquared(ManyOutputs):
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * ((z - y) ** 2).sum(axis=-1)
@@ -376,16 +359,15 @@ class MultiSquared(ManyOutputs):
 
     def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
         """The upper triangle for one output, on the features of W: all outputs have the same matrix."""
-        return upper(gram(A[:, np.unique(W // self.outputs)], q))
+        return upper_triangle(gram(A[:, np.unique(W // self.outputs)], q))
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         used, where = np.unique(W // self.outputs, return_inverse=True)
         k = W % self.outputs
-        return square(packed, len(used))[where[:, None], where] * (k[:, None] == k)
+        return symmetric_matrix(packed, len(used))[where[:, None], where] * (k[:, None] == k)
 
     def packed_size(self, w: int) -> int:
         features = -(-w // self.outputs)
         return features * (features + 1) // 2
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return several_columns(labels, self)
+    encode = several_columns

@@ -19,7 +19,7 @@ from scipy.sparse import issparse
 
 from compfed._utils.array_namespace import Numbers
 from compfed._utils.arrays import block_ranges, empty_aligned
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.text import shapes_shown
 from compfed._utils.validation import check_dense_size
 from compfed.data import LazySites, Sites

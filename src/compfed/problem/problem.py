@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from compfed._utils.array_namespace import Numbers
-from compfed._utils.precision import check_dtype, precision
+from compfed._utils.compilation import check_dtype, precision
 from compfed._utils.validation import check_numbers, check_positive
 from compfed.data import LazySites, Sites, lazy_sites
 from compfed.errors import InputError
@@ -20,13 +20,7 @@ from compfed.losses import Loss
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
 from compfed.problem.evaluation import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
-from compfed.problem_spec import (
-    ProblemSpec,
-    check_lipschitz,
-    check_loss,
-    check_regulariser,
-    check_site_weights,
-)
+from compfed.problem_spec import ProblemSpec, check_lipschitz, check_loss, check_regulariser, check_site_weights
 from compfed.regularisers import Regulariser, from_object
 
 BLOCK = 2**26  # bytes of rows of a LazyProblem that are read together in a pass over all clients

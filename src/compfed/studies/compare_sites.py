@@ -25,7 +25,6 @@ from compfed._utils.files import atomic_path, check_writable, write_text
 from compfed._utils.text import join_names, number_table, shorten
 from compfed._utils.validation import check_int
 from compfed.data import Sites
-from compfed.data.splits import names_rows
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.cv import CrossValidated
@@ -40,7 +39,7 @@ from compfed.losses import Poisson
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write
 from compfed.simulation.federation import Simulated
-from compfed.splits import Holdout
+from compfed.splits import Holdout, names_rows
 from compfed.studies.pooled_fit import fit_pooled
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from compfed._utils.double_double import Pair, add, multiply
-from compfed._utils.precision import precision
+from compfed._utils.arrays import Pair, add_pairs, multiply_pairs
+from compfed._utils.compilation import precision
 from compfed.algorithms.base import dense
 from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
@@ -153,7 +153,7 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
         result = np.zeros_like(high[0]), np.zeros_like(high[0])
         for weight, a, b in zip(w, high, low, strict=True):
             factor = np.full_like(a, weight)
-            result = add(result, multiply((factor, np.zeros_like(a)), (a, b)))
+            result = add_pairs(result, multiply_pairs((factor, np.zeros_like(a)), (a, b)))
         return result
 
     _, mean, mean_low, square, square_low = zip(*replies, strict=True)

@@ -30,7 +30,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils import files
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.text import printable
 from compfed.data.readers import TableError
 from compfed.errors import InputError
