@@ -48,7 +48,9 @@ class Loss(Protocol):
     """
 
     ridge: float
-    curvature: float | None  # a bound on the second derivative in the prediction, or its eigenvalues; None for no bound
+    curvature: float | None = (
+        None  # a bound on the second derivative in the prediction, or its eigenvalues; None for no bound
+    )
 
     def size(self, width: int) -> int:
         """d: the number of coefficients of a model of `width` features."""
@@ -83,18 +85,14 @@ class Loss(Protocol):
         """The number of these entries, for w coordinates."""
         return w * (w + 1) // 2
 
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """L with ||sum_l q_l d^2 loss(x; a_l, y_l) / dx^2|| <= L: for all x, or, without `curvature`, at x.
 
         Infinite where it overflows.
         """
         ...
 
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """A bound on `lipschitz` that needs one pass over the rows, if there is one; `row_norms` are ||a_l||."""
         return self.lipschitz(A, q, x, y)
 
@@ -117,9 +115,7 @@ class _LinearModel(Loss):
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
     @ignore_overflow
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""
         if self.curvature is not None:
             return float(self.curvature) * largest_eigenvalue([A], [q])
@@ -162,9 +158,7 @@ class OneOutput(_LinearModel):
         return LossEvaluation(q @ self.value(z, each), (A.T @ weighted).T, row_norms @ abs(weighted))
 
     @ignore_overflow
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """The trace in place of the largest eigenvalue: sum_l q_l curvature ||a_l||^2."""
         second = self.second_derivative(A @ x, y) if self.curvature is None else self.curvature
         return float((q * second) @ row_norms**2)
@@ -223,14 +217,12 @@ class ManyOutputs(_LinearModel):
         return q @ self.value(z, y), (A.T @ (derivative * q[:, None])).reshape(-1), terms
 
     @ignore_overflow
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """curvature * sum_l q_l ||a_l||^2, the trace in place of the largest eigenvalue."""
         return float(self.curvature) * float(q @ row_norms**2)
 
 
-# --- checks of labels: what a class takes as its method `encode` ---
+# --- checks of labels ---
 # A refusal may leave the site that has the labels. It states the requirement, and neither a label nor their number.
 
 
@@ -238,48 +230,10 @@ def one_column(self: Loss, labels: np.ndarray) -> np.ndarray:
     """One label per row, as they are."""
     if labels.ndim != 1:
         way_out = "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes one column of them."
-        raise InputError(f"{type(self).__name__} needs one label per row; got {_columns(labels)}. {way_out}")
+        raise InputError(f"{type(self).__name__} needs one label per row; got {column_shape(labels)}. {way_out}")
     return labels
 
 
-def two_classes(self: Loss, labels: np.ndarray) -> np.ndarray:
-    """Labels in {0, 1} or {-1, +1}, as {-1, +1}."""
-    found = np.unique(one_column(self, labels))
-    if np.isin(found, (-1, 1)).all():
-        return labels
-    if np.isin(found, (0, 1)).all():
-        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
-    way_out = "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
-    raise InputError(f"{type(self).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. {way_out}")
-
-
-def counts(self: Loss, labels: np.ndarray) -> np.ndarray:
-    """Labels >= 0, as they are."""
-    if one_column(self, labels).min() < 0:
-        way_out = "Correct those rows or leave them out, or use losses.Squared."
-        raise InputError(f"{type(self).__name__} needs labels >= 0 (counts or rates); some are below 0. {way_out}")
-    return labels
-
-
-def numbered_classes(self: ManyOutputs, labels: np.ndarray) -> np.ndarray:
-    """Labels in {0, ..., outputs - 1}, as they are."""
-    found = np.unique(one_column(self, labels))
-    if not np.isin(found, np.arange(self.outputs)).all():
-        need = f"{type(self).__name__}(outputs={self.outputs}) needs labels in 0..{self.outputs - 1}; there are others"
-        raise InputError(f"{need}. Number the classes from 0 (sklearn's LabelEncoder), or give more outputs.")
-    return labels
-
-
-def several_columns(self: ManyOutputs, labels: np.ndarray) -> np.ndarray:
-    """`outputs` labels per row, as they are; a column of numbers is one label per row."""
-    if labels.ndim == 1 and self.outputs == 1:
-        return labels[:, None]
-    if labels.ndim != 2 or labels.shape[1] != self.outputs:
-        need = f"{type(self).__name__}(outputs={self.outputs}) needs labels of shape (rows, {self.outputs})"
-        raise InputError(f"{need}; got {_columns(labels)}.")
-    return labels
-
-
-def _columns(labels: np.ndarray) -> str:
+def column_shape(labels: np.ndarray) -> str:
     """The shape of labels without the number of rows."""
     return f"labels of shape ({', '.join(['rows', *map(str, labels.shape[1:])])})"

@@ -65,7 +65,6 @@ class FromFunction(Loss):
     """loss(x; a, y) = function(params, a, y), with params the pytree that x unravels to. See `from_function`."""
 
     convex = False  # not known to be: a stationary point need not be a minimum
-    curvature = None
 
     model: Model = fixed()
     ridge: float = nonnegative(default=0.0)
@@ -112,9 +111,7 @@ class FromFunction(Loss):
         gradient = np.array([self.gradient(x, A, y, q) for x in X])
         return LossEvaluation(value, gradient, np.array([self._gradient_terms(x, A, y, q) for x in X]))
 
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """max |lambda| of sum_l q_l d^2 loss(x; a_l, y_l) / dx^2 at x, by power iteration."""
         if x is None or y is None:
             raise InputError("the curvature of a function has no bound: lipschitz needs a model x and the labels y.")

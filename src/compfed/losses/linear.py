@@ -11,12 +11,10 @@ from compfed.errors import InputError
 from compfed.losses.base import (
     ManyOutputs,
     OneOutput,
-    counts,
+    column_shape,
     ignore_overflow,
-    numbered_classes,
-    several_columns,
+    one_column,
     symmetric_matrix,
-    two_classes,
     upper_triangle,
 )
 from compfed.losses.lipschitz import gram
@@ -33,6 +31,17 @@ def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
     away = r != 0
     xp, inside = namespace(z, y), loss.second_derivative(z, y)
     return 0.9 * inside + 0.1 * xp.where(away, loss.derivative(z, y) / xp.where(away, r, 1.0), inside)
+
+
+def two_classes(self: OneOutput, labels: np.ndarray) -> np.ndarray:
+    """Labels in {0, 1} or {-1, +1}, as {-1, +1}: the `encode` of losses of two classes."""
+    found = np.unique(one_column(self, labels))
+    if np.isin(found, (-1, 1)).all():
+        return labels
+    if np.isin(found, (0, 1)).all():
+        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
+    way_out = "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
+    raise InputError(f"{type(self).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. {way_out}")
 
 
 @record
@@ -272,7 +281,12 @@ class Poisson(OneOutput):
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z)
 
-    encode = counts
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """Labels >= 0, as they are."""
+        if one_column(self, labels).min() < 0:
+            way_out = "Correct those rows or leave them out, or use losses.Squared."
+            raise InputError(f"Poisson needs labels >= 0 (counts or rates); some are below 0. {way_out}")
+        return labels
 
 
 @record
@@ -311,7 +325,12 @@ class Softmax(ManyOutputs):
     def _one_hot(self, z: Numbers, y: Numbers) -> Numbers:
         return (y[..., None] == namespace(z, y).arange(self.outputs)).astype(z.dtype)
 
-    encode = numbered_classes
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """Labels in {0, ..., outputs - 1}, as they are."""
+        if not np.isin(np.unique(one_column(self, labels)), np.arange(self.outputs)).all():
+            need = f"Softmax(outputs={self.outputs}) needs labels in 0..{self.outputs - 1}; there are others"
+            raise InputError(f"{need}. Number the classes from 0 (sklearn's LabelEncoder), or give more outputs.")
+        return labels
 
 
 @record
@@ -370,4 +389,11 @@ class MultiSquared(ManyOutputs):
         features = -(-w // self.outputs)
         return features * (features + 1) // 2
 
-    encode = several_columns
+    def encode(self, labels: np.ndarray) -> np.ndarray:
+        """`outputs` labels per row, as they are; a column of numbers is one label per row."""
+        if labels.ndim == 1 and self.outputs == 1:
+            return labels[:, None]
+        if labels.ndim != 2 or labels.shape[1] != self.outputs:
+            need = f"MultiSquared(outputs={self.outputs}) needs labels of shape (rows, {self.outputs})"
+            raise InputError(f"{need}; got {column_shape(labels)}.")
+        return labels
