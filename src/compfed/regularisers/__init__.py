@@ -15,26 +15,13 @@ The soft threshold and the other elementary proximal operators are in `compfed.p
 
 from compfed.regularisers.base import Regulariser, from_object, largest_step
 from compfed.regularisers.combinations import Blocks, OnBlock, Rescaled, Scaled, Shifted, SumOf
-from compfed.regularisers.penalties import (
-    L1,
-    MCP,
-    SCAD,
-    Box,
-    ElasticNet,
-    GroupL2,
-    L1Ball,
-    L2Ball,
-    LinfNorm,
-    NonNegative,
-    Nuclear,
-    NuclearBall,
-    Ridge,
-    Simplex,
-    SortedL1,
-    SparseGroup,
-    TotalVariation1D,
-    Zero,
-)
+from compfed.regularisers.penalties import L1, MCP, SCAD, ElasticNet, Ridge, Zero
+
+# isort: split
+from compfed.regularisers.penalties import GroupL2, LinfNorm, Nuclear, SortedL1, SparseGroup, TotalVariation1D
+
+# isort: split
+from compfed.regularisers.penalties import Box, L1Ball, L2Ball, NonNegative, NuclearBall, Simplex
 
 __all__ = [
     "L1", "MCP", "SCAD", "Blocks", "Box", "ElasticNet", "GroupL2", "L1Ball", "L2Ball", "LinfNorm", "NonNegative",

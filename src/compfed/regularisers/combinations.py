@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,23 +24,7 @@ from compfed.regularisers.base import (
     largest_step,
 )
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, separable_form, side_by_side
-from compfed.regularisers.penalties import (
-    L1,
-    MCP,
-    SCAD,
-    Box,
-    ElasticNet,
-    GroupL2,
-    L2Ball,
-    LinfNorm,
-    NonNegative,
-    Nuclear,
-    Ridge,
-    SortedL1,
-    SparseGroup,
-    TotalVariation1D,
-    Zero,
-)
+from compfed.regularisers.penalties import RULES, Ridge, WeaklyConvex
 
 
 def _adapt_all(parts: object) -> object:
@@ -70,6 +53,7 @@ class Scaled(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Scaled(L1(0.5), 2.0).prox(np.array([-2.0, 0.5]), 1.0)
     array([-1.,  0.])
     """
@@ -106,6 +90,7 @@ class Shifted(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Shifted(L1(1.0), 3.0).prox(np.array([5.0, 3.5]), 1.0)
     array([4., 3.])
     """
@@ -145,6 +130,7 @@ class Rescaled(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Rescaled(L1(1.0), 2.0).prox(np.array([-2.0, 0.5]), 1.0)
     array([-1.5,  0. ])
     """
@@ -188,6 +174,7 @@ class OnBlock(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> OnBlock(L1(1.0), 0, 2).prox(np.array([3.0, 0.5, 0.5]), 1.0)
     array([2. , 0. , 0.5])
     """
@@ -248,6 +235,7 @@ class Blocks(BaseRegulariser):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Blocks((L1(0.1), Zero()), sizes=(784, 1)).sizes
     (784, 1)
     """
@@ -311,43 +299,11 @@ def _value_near_boundary(g: Regulariser, u: Numbers, size: Numbers) -> Numbers:
 # --- sums: prox_{t (a + b)} as the prox of one after that of the other ---
 
 
-def _treats_all_alike(g: Regulariser) -> bool:
-    """Whether g has one number for all coefficients."""
-    return all(np.ndim(value) == 0 for value in vars(g).values())
-
-
-class Rule(NamedTuple):
-    """prox_{first + last} = prox_last o prox_first; `alike`: if `last` has one number for all coefficients."""
-
-    first: tuple[type, ...]
-    last: tuple[type, ...]
-    alike: bool = False
-
-    def __str__(self) -> str:
-        first, last = (" or ".join(cls.__name__ for cls in part) for part in (self.first, self.last))
-        return f"{first} + {last}" + " with one number for all coefficients" * self.alike
-
-
-# prox_{a + b} = prox_b o prox_a whenever the subgradient that prox_a chose is still one after prox_b, that is if the
-# subdifferential of a at p = prox_a(x) is contained in that at prox_b(p) (Yu 2013). These are the cases where it is.
-RULES = (
-    # A strictly convex function of one number, minimised over an interval: the free minimiser, clipped.
-    Rule((Zero, L1, ElasticNet, MCP, SCAD), (Box, NonNegative)),
-    # Subgradients of the total variation depend on the order of neighbours, and one nondecreasing function, applied
-    # to all coefficients, keeps the order. With weights that differ, L1(weights) is not such a function.
-    Rule((TotalVariation1D,), (L1, ElasticNet, Box, NonNegative), alike=True),
-    # Shrinking a group keeps its signs, or makes it zero, where every old subgradient is one.
-    Rule((L1, NonNegative), (GroupL2,)),
-    # The projection on the ball is a multiple of x, and the subgradients of a norm are those of a multiple.
-    Rule((Zero, L1, NonNegative, GroupL2, SparseGroup, Nuclear, SortedL1, LinfNorm, TotalVariation1D), (L2Ball,)),
-)
-
-
 @record
 class SumOf(BaseRegulariser):
     """a(x) + b(x), for the pairs whose prox is known in closed form; also written `a + b`.
 
-    Known, in either order and with any factors: any g + Ridge, and the pairs of `RULES`.
+    Known, in either order and with any factors: any g + Ridge, and the pairs of `penalties.RULES`.
 
     Parameters
     ----------
@@ -359,6 +315,7 @@ class SumOf(BaseRegulariser):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> (L1(0.5) + NonNegative()).prox(np.array([-2.0, 0.2, 2.0]), 1.0)
     array([0. , 0. , 1.5])
     """
@@ -400,8 +357,8 @@ class SumOf(BaseRegulariser):
         return 1.0 / rate if rate > 0 else np.inf
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
-        for g in jax.tree.leaves(self, is_leaf=lambda part: isinstance(part, (MCP, SCAD))):
-            if isinstance(g, (MCP, SCAD)):
+        for g in jax.tree.leaves(self, is_leaf=lambda part: isinstance(part, WeaklyConvex)):
+            if isinstance(g, WeaklyConvex):
                 raise InputError(f"a sum with {type(g).__name__} has no alpha_max: it is not convex.")
         return alpha_max_by_bisection(self, gradient)
 
@@ -417,9 +374,8 @@ class SumOf(BaseRegulariser):
         """(first, last) by the rule for this pair."""
         for first, last in ((self.a, self.b), (self.b, self.a)):
             f, l = without_factors(first), without_factors(last)
-            for rule in RULES:
-                if isinstance(f, rule.first) and isinstance(l, rule.last) and (_treats_all_alike(l) or not rule.alike):
-                    return first, last
+            if any(rule.holds(f, l) for rule in RULES):
+                return first, last
         unknown = f"{without_factors(self.a)!r} + {without_factors(self.b)!r} is not known in closed form"
         raise InputError(f"the prox of {unknown}. Known: any g + Ridge; {'; '.join(map(str, RULES))}.")
 

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from compfed import prox
 from compfed._utils.array_namespace import ArrayT, Numbers, cast_like, namespace
 from compfed._utils.records import count, labels, nonnegative, number, optional, positive, record
 from compfed.errors import InputError
-from compfed.prox import (
-    group_norms,
-    group_soft_threshold,
-    map_singular_values,
-    max_norm_prox,
-    project_l1_ball,
-    project_l2_ball,
-    project_simplex,
-    singular_values,
-    soft_threshold,
-    sorted_l1_prox,
-    total_variation_prox,
-)
 from compfed.regularisers.base import (
     BaseRegulariser,
     ConvexSet,
@@ -81,7 +70,7 @@ class L1(BaseRegulariser):
         return (cast_like(self.lam, x) * abs(x)).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return soft_threshold(x, t * self.lam)
+        return prox.soft_threshold(x, t * self.lam)
 
     def coordinate_form(self, d: int) -> CoordinateForm:
         return separable_form(d, l1=self.lam)
@@ -112,7 +101,7 @@ class ElasticNet(BaseRegulariser):
         return (cast_like(self.l1, x) * abs(x)).sum() + 0.5 * (cast_like(self.l2, x) * x * x).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return soft_threshold(x, t * self.l1) / (1.0 + cast_like(t * self.l2, x))
+        return prox.soft_threshold(x, t * self.l1) / (1.0 + cast_like(t * self.l2, x))
 
     def coordinate_form(self, d: int) -> CoordinateForm:
         return separable_form(d, l1=self.l1, l2=self.l2)
@@ -153,7 +142,7 @@ class Ridge(BaseRegulariser):
 # --- weakly convex penalties: sparse like L1, but large coefficients are not shrunk ---
 
 
-class _WeaklyConvex(BaseRegulariser):
+class WeaklyConvex(BaseRegulariser):
     """A penalty that is convex after adding a multiple of ||x||^2: its prox is unique for steps below `largest_step`."""
 
     lam: float | np.ndarray
@@ -179,7 +168,7 @@ class _WeaklyConvex(BaseRegulariser):
 
 
 @record
-class MCP(_WeaklyConvex):
+class MCP(WeaklyConvex):
     """g(x) = sum_j (lam |x_j| - x_j^2 / (2 gamma) if |x_j| <= gamma lam, else gamma lam^2 / 2).
 
     Parameters
@@ -217,12 +206,12 @@ class MCP(_WeaklyConvex):
         xp, lam, gamma = namespace(x, t, self.lam, self.gamma), cast_like(self.lam, x), cast_like(self.gamma, x)
         t = cast_like(t, x)
         # The inner `where` avoids NaN for a step that is found to be too long only later.
-        shrunk = soft_threshold(x, t * lam) / xp.where(t < gamma, 1.0 - t / gamma, 1.0)
+        shrunk = prox.soft_threshold(x, t * lam) / xp.where(t < gamma, 1.0 - t / gamma, 1.0)
         return xp.where(xp.abs(x) <= gamma * lam, shrunk, x)
 
 
 @record
-class SCAD(_WeaklyConvex):
+class SCAD(WeaklyConvex):
     """g(x) = sum_j of the even function whose derivative is lam on [0, lam] and falls linearly to 0 at gamma lam.
 
     That is lam |x_j| up to lam, (2 gamma lam |x_j| - x_j^2 - lam^2) / (2 (gamma - 1)) up to gamma lam, and
@@ -263,9 +252,9 @@ class SCAD(_WeaklyConvex):
         self._check_step(t)
         xp, lam, gamma = namespace(x, t, self.lam, self.gamma), cast_like(self.lam, x), cast_like(self.gamma, x)
         t, size = cast_like(t, x), xp.abs(x)
-        middle = soft_threshold(x, t * lam * gamma / (gamma - 1.0)) / (1.0 - t / (gamma - 1.0))
+        middle = prox.soft_threshold(x, t * lam * gamma / (gamma - 1.0)) / (1.0 - t / (gamma - 1.0))
         beyond = xp.where(size <= gamma * lam, middle, x)
-        return xp.where(size <= (1.0 + t) * lam, soft_threshold(x, t * lam), beyond)
+        return xp.where(size <= (1.0 + t) * lam, prox.soft_threshold(x, t * lam), beyond)
 
 
 # --- norms that couple coefficients ---
@@ -312,12 +301,12 @@ class _GroupPenalty(BaseRegulariser):
 
     def norms(self, x: Numbers) -> Numbers:
         """||x_(group k)|| of each group."""
-        return group_norms(x, self.group_of(x), len(_numbered(self.groups)[1]))
+        return prox.group_norms(x, self.group_of(x), len(_numbered(self.groups)[1]))
 
     def shrink(self, x: Numbers, t: Array | float) -> Numbers:
         """The prox of t lam sum_k w_k ||x_(group k)||."""
         thresholds = cast_like(t, x) * self.thresholds(x)
-        return group_soft_threshold(x, thresholds, self.group_of(x), len(_numbered(self.groups)[1]))
+        return prox.group_soft_threshold(x, thresholds, self.group_of(x), len(_numbered(self.groups)[1]))
 
     def form_with(self, l1: float | np.ndarray, d: int) -> CoordinateForm:
         weight, group = np.asarray(self.group_weights(), float) * self.lam, self.group_of(np.empty(d))
@@ -406,7 +395,7 @@ class SparseGroup(_GroupPenalty):
         return (cast_like(self.l1, x) * abs(x)).sum() + (self.thresholds(x) * self.norms(x)).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return self.shrink(soft_threshold(x, t * self.l1), t)
+        return self.shrink(prox.soft_threshold(x, t * self.l1), t)
 
     def coordinate_form(self, d: int) -> CoordinateForm:
         return self.form_with(self.l1, d)
@@ -438,7 +427,7 @@ class LinfNorm(BaseRegulariser):
         return cast_like(self.lam, x) * abs(x).max()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return max_norm_prox(x, cast_like(t * self.lam, x))
+        return prox.max_norm_prox(x, cast_like(t * self.lam, x))
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
         return ratio(abs(gradient).sum(), self.lam)
@@ -476,7 +465,7 @@ class SortedL1(BaseRegulariser):
         return (self._weights(x) * _falling(abs(x))).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return sorted_l1_prox(x, cast_like(t, x) * self._weights(x))
+        return prox.sorted_l1_prox(x, cast_like(t, x) * self._weights(x))
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
         xp = namespace(gradient, self.lam)
@@ -521,7 +510,7 @@ class TotalVariation1D(BaseRegulariser):
         return cast_like(self.lam, x) * abs(namespace(x).diff(x)).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return total_variation_prox(x, t * self.lam)
+        return prox.total_variation_prox(x, t * self.lam)
 
 
 # --- singular values of a model matrix X = x.reshape(-1, columns) ---
@@ -548,13 +537,13 @@ class Nuclear(BaseRegulariser):
     columns: int = count()
 
     def __call__(self, x: ArrayT) -> ArrayT:
-        return cast_like(self.lam, x) * singular_values(x, self.columns).sum()
+        return cast_like(self.lam, x) * prox.singular_values(x, self.columns).sum()
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return map_singular_values(x, self.columns, lambda s: soft_threshold(s, t * self.lam))
+        return prox.map_singular_values(x, self.columns, lambda s: prox.soft_threshold(s, t * self.lam))
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
-        return ratio(singular_values(gradient, self.columns).max(), self.lam)
+        return ratio(prox.singular_values(gradient, self.columns).max(), self.lam)
 
     def subspace(self, points: Numbers) -> Subspace | None:
         return column_space(self, points, self.columns)
@@ -655,7 +644,7 @@ class L2Ball(ConvexSet):
         return indicator(norm <= cast_like(self.radius, x) * boundary_tolerance(x), x)
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return project_l2_ball(x, cast_like(self.radius, x))
+        return prox.project_l2_ball(x, cast_like(self.radius, x))
 
 
 @record
@@ -679,7 +668,7 @@ class L1Ball(ConvexSet):
         return indicator(abs(x).sum() <= cast_like(self.radius, x) * boundary_tolerance(x), x)
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return project_l1_ball(x, cast_like(self.radius, x))
+        return prox.project_l1_ball(x, cast_like(self.radius, x))
 
 
 @record
@@ -705,7 +694,7 @@ class Simplex(ConvexSet):
         return indicator((x >= 0).all() & on_plane, x)
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return project_simplex(x, cast_like(self.radius, x))
+        return prox.project_simplex(x, cast_like(self.radius, x))
 
 
 @record
@@ -729,11 +718,46 @@ class NuclearBall(ConvexSet):
     columns: int = count()
 
     def __call__(self, x: ArrayT) -> ArrayT:
-        total = singular_values(x, self.columns).sum()
+        total = prox.singular_values(x, self.columns).sum()
         return indicator(total <= cast_like(self.radius, x) * boundary_tolerance(x), x)
 
     def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        return map_singular_values(x, self.columns, lambda s: project_l1_ball(s, cast_like(self.radius, s)))
+        return prox.map_singular_values(x, self.columns, lambda s: prox.project_l1_ball(s, cast_like(self.radius, s)))
 
     def subspace(self, points: Numbers) -> Subspace | None:
         return column_space(self, points, self.columns)
+
+
+# --- sums: prox_{t (a + b)} as the prox of one after that of the other ---
+
+
+class Rule(NamedTuple):
+    """prox_{first + last} = prox_last o prox_first; `alike`: if `last` has one number for all coefficients."""
+
+    first: tuple[type, ...]
+    last: tuple[type, ...]
+    alike: bool = False
+
+    def __str__(self) -> str:
+        first, last = (" or ".join(cls.__name__ for cls in part) for part in (self.first, self.last))
+        return f"{first} + {last}" + " with one number for all coefficients" * self.alike
+
+    def holds(self, first: Regulariser, last: Regulariser) -> bool:
+        """Whether this is the rule for these two, without their factors."""
+        alike = all(np.ndim(value) == 0 for value in vars(last).values())
+        return isinstance(first, self.first) and isinstance(last, self.last) and (alike or not self.alike)
+
+
+# prox_{a + b} = prox_b o prox_a whenever the subgradient that prox_a chose is still one after prox_b, that is if the
+# subdifferential of a at p = prox_a(x) is contained in that at prox_b(p) (Yu 2013). These are the cases where it is.
+RULES = (
+    # A strictly convex function of one number, minimised over an interval: the free minimiser, clipped.
+    Rule((Zero, L1, ElasticNet, MCP, SCAD), (Box, NonNegative)),
+    # Subgradients of the total variation depend on the order of neighbours, and one nondecreasing function, applied
+    # to all coefficients, keeps the order. With weights that differ, L1(weights) is not such a function.
+    Rule((TotalVariation1D,), (L1, ElasticNet, Box, NonNegative), alike=True),
+    # Shrinking a group keeps its signs, or makes it zero, where every old subgradient is one.
+    Rule((L1, NonNegative), (GroupL2,)),
+    # The projection on the ball is a multiple of x, and the subgradients of a norm are those of a multiple.
+    Rule((Zero, L1, NonNegative, GroupL2, SparseGroup, Nuclear, SortedL1, LinfNorm, TotalVariation1D), (L2Ball,)),
+)
