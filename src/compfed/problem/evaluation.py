@@ -160,8 +160,7 @@ def with_regulariser(
 def client_gradients(loss: Loss, s: PaddedDataset, x: Array) -> Array:
     """grad f_i(x) for every client, in the order of the dataset."""
     one = jax.vmap(lambda A, y, q: loss.gradient(x, A, y, q))
-    parts = [one(*block) for block in zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)]
-    return jnp.concatenate(parts) + loss.ridge * x
+    return jnp.concatenate([one(*block) for block in s.client_blocks()]) + loss.ridge * x
 
 
 @jit
@@ -172,5 +171,5 @@ def curvatures(loss: Loss, s: PaddedDataset, x: Array) -> tuple[Array, Array]:
         A, y, weight = client
         return largest_hessian_eigenvalue(lambda x: loss.gradient(x, A, y, weight) + loss.ridge * x, x)
 
-    blocks = zip(*(s.blocks(a) for a in (s.A, s.y, s.q)), strict=True)
-    return top((s.A, s.y, s.row_weight)), jnp.concatenate([jax.lax.map(top, block) for block in blocks])
+    of_clients = jnp.concatenate([jax.lax.map(top, block) for block in s.client_blocks()])
+    return top((s.A, s.y, s.row_weight)), of_clients
