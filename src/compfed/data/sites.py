@@ -194,15 +194,9 @@ def from_arrays(
     _check_numbers(names, X, Y)
     if columns is not None and len(columns) != X[0].shape[1]:
         raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
-    return Sites(
-        features=X,
-        labels=Y,
-        names=tuple(names),
-        ids=tuple(range(len(X))),
-        source=source or {"name": "from_arrays"},
-        row_weights=None if row_weights is None else _as_row_weights(list(row_weights), names, feature_list),
-        columns=None if columns is None else tuple(str(c) for c in columns),
-    )
+    weights = None if row_weights is None else _as_row_weights(list(row_weights), names, feature_list)
+    named = None if columns is None else tuple(str(c) for c in columns)
+    return Sites(X, Y, tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"}, weights, named)
 
 
 def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
@@ -335,14 +329,9 @@ def from_table(
     weights = None if row_weights is None else as_floats(row_weights, "row weights")
     if weights is not None and weights.shape != (len(where),):
         raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
-    return from_arrays(
-        [set_readonly(features[r]) for r in rows],
-        [set_readonly(labels[r]) for r in rows],
-        names=[str(name) for name in names],
-        source={"name": "from_table"},
-        row_weights=None if weights is None else [set_readonly(weights[r]) for r in rows],
-        columns=columns,
-    )
+    X, Y = ([set_readonly(a[r]) for r in rows] for a in (features, labels))
+    Q = None if weights is None else [set_readonly(weights[r]) for r in rows]
+    return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, row_weights=Q, columns=columns)
 
 
 def describe(sites: Sites) -> Summary:
