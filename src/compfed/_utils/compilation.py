@@ -196,17 +196,11 @@ def use_all_cores(count: int | None = None) -> int:
 @contextmanager
 def keep_cores_awake() -> Iterator[None]:
     """Ask Linux to let no core sleep inside this block, if this process may."""
-    try:
-        file = os.open(CPU_LATENCY_FILE, os.O_WRONLY)
-    except OSError:  # not Linux, or not allowed: rounds take longer, and nothing else changes
+    with ExitStack() as stack:
+        with suppress(OSError):  # not Linux, or not allowed: rounds take longer, and nothing else changes
+            file = stack.enter_context(open(CPU_LATENCY_FILE, "r+b", buffering=0))
+            file.write(bytes(4))  # 0 us, until the file is closed
         yield
-        return
-    try:
-        with suppress(OSError):
-            os.write(file, bytes(4))  # 0 us, until the file is closed
-        yield
-    finally:
-        os.close(file)
 
 
 def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
@@ -277,7 +271,5 @@ def jax_settings() -> Iterator[None]:
         for setting, value in SETTINGS:
             stack.enter_context(setting(value))  # pyright: ignore[reportArgumentType]  # each takes its own value
         _thread.inside = True
-        try:
-            yield
-        finally:
-            _thread.inside = False
+        stack.callback(setattr, _thread, "inside", False)
+        yield

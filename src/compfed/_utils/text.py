@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import platform
 import re
 import sys
@@ -55,16 +57,13 @@ def printable(text: str, most: int = 500) -> str:
     >>> printable("ok\\x1b[2J" + "a" * 20, most=16)
     'ok\\\\x1b[2Jaaaa...'
     """
-    shown = "".join(map(_escaped, text[: most + 1]))  # an escape is longer than its character, never shorter
-    if len(shown) <= most and len(text) <= most:
-        return shown
-    kept, room = [], most - 3
-    for piece in map(_escaped, text[:most]):  # no escape is cut in two
-        if len(piece) > room:
-            break
-        kept.append(piece)
-        room -= len(piece)
-    return "".join(kept) + "..."
+    pieces = [
+        _escaped(character) for character in text[: most + 1]
+    ]  # an escape is longer than its character, never shorter
+    ends = list(itertools.accumulate(map(len, pieces), initial=0))
+    if ends[-1] <= most:
+        return "".join(pieces)
+    return "".join(pieces[: bisect.bisect_right(ends, most - 3) - 1]) + "..."  # no escape is cut in two
 
 
 def is_printable(text: str) -> bool:
@@ -93,21 +92,17 @@ def _shape_shown(value: object) -> str:
     return repr(value)
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, a rule under the header."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
-
-
-def number_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with names in the first column, to the left, and numbers in the others, to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """Columns as wide as their widest cell, a rule under the header; all but the first to the right if they are numbers."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in [header, *rows]
+        "  ".join(
+            cell.rjust(w) if numbers and i else cell.ljust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in [header, ["-" * w for w in widths], *rows]
     ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

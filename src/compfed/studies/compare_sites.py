@@ -22,7 +22,7 @@ from sklearn.base import clone
 from sklearn.metrics import d2_tweedie_score, r2_score
 
 from compfed._utils.files import atomic_path, check_writable, write_text
-from compfed._utils.text import join_names, number_table, shorten
+from compfed._utils.text import join_names, shorten, text_table
 from compfed._utils.validation import check_int
 from compfed.data import Sites
 from compfed.errors import InputError, MissingExtra
@@ -586,7 +586,7 @@ def _summary(c: SiteComparison, measure: str, brief: bool = False) -> str:
             [f"local: median of {n}", *([] if brief else _about(*middle)), *_score_cells(np.array(scores), measure)]
         ]
     header = ["model", *([] if brief else ["features", "zeros", "distance"]), *columns, "all"]
-    return number_table(header, [*local, own, *rows[n:]])
+    return text_table(header, [*local, own, *rows[n:]], numbers=True)
 
 
 def _about(used: float, extra: float, missing: float, distance: float) -> list[str]:
@@ -623,7 +623,7 @@ def _coefficient_table(c: SiteComparison) -> str:
     ]
     titles = [*c.sites, *c.models[n:]]
     left = len(c.features) - len(rows)
-    table = number_table(["feature", *(shorten(titles[k], NAME) for k in columns)], cells)
+    table = text_table(["feature", *(shorten(titles[k], NAME) for k in columns)], cells, numbers=True)
     return table + (f"\n({left} more in .coefficients)" if left else "")
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps, number_table
+from compfed._utils.text import Steps, text_table
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.data import from_table
@@ -230,4 +230,4 @@ def table(methods: Mapping[str, MethodResult], unit: str) -> str:
     """Rounds or bytes to each accuracy."""
     levels = [f"{level:g}" for level in ACCURACIES]
     rows = [[name, *(cell(found, level, unit) for level in levels)] for name, found in methods.items()]
-    return number_table(["method", *(f"to {level}" for level in levels)], rows)
+    return text_table(["method", *(f"to {level}" for level in levels)], rows, numbers=True)
