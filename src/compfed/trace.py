@@ -178,16 +178,17 @@ class Trace:
         source = _npz(path)
         if not source.exists():
             raise InputError(f"there is no trace at {source}.")
+        has_head = True
         try:
             with source.open("rb") as file:
                 stored = np.load(file, allow_pickle=False)
                 arrays = {name: stored[name] for name in getattr(stored, "files", ())}  # a single array has no files
-            head = arrays.pop("head", None)
-            return _read(json.loads("" if head is None else str(head)), arrays)
+            has_head = "head" in arrays
+            return _read(json.loads(str(arrays.pop("head"))), arrays)
         except OSError as problem:
             raise InputError(f"{source} cannot be read: {problem.strerror or problem}.") from None
         except Exception as problem:  # damaged bytes may raise anything in the readers of NumPy, zip and JSON
-            if not zipfile.is_zipfile(source) or "head.npy" not in zipfile.ZipFile(source).namelist():
+            if not has_head or not zipfile.is_zipfile(source):
                 raise InputError(f"{source} is not a trace: not written by Trace.save, or not to its end.") from None
             missing = isinstance(problem, KeyError)
             what = f"{problem.args[0]!r} is missing" if missing else str(problem) or type(problem).__name__

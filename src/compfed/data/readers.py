@@ -106,8 +106,10 @@ def from_files(
     labels, dropped = _names(() if label is None else label), _names(drop)
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
-    if site == "" or not isinstance(site, str | None):
-        raise InputError(f"site={site!r} names no column; name the one with the site of every row, or leave it out.")
+    if not isinstance(site, str | None) or site == "":
+        raise InputError(
+            f"site={site!r} is not the name of a column; name the one with the site of every row, or leave it out."
+        )
     if format is not None:
         check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)

@@ -367,7 +367,7 @@ def describe(sites: Sites) -> Summary:
     """
     if not isinstance(sites, Sites):
         raise InputError(
-            f"describe takes a federation, such as data.from_table(X, y, sites); got {type(sites).__name__}."
+            f"describe takes a federation from compfed.data, as from_table makes; got {type(sites).__name__}."
         )
     facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
     return combine_summaries(sites.names, sites.columns, facts)

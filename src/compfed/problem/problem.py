@@ -84,7 +84,8 @@ class _WithRows(ProblemSpec):
         """x as a vector of this problem, checked and copied."""
         array = np.array(check_numbers(x, name, self.dtype))
         if array.shape != (self.d,):
-            raise InputError(f"{name} has shape {array.shape}; this problem has {self.d} coefficients: ({self.d},).")
+            need = f"this problem has {self.d} coefficients: shape ({self.d},)"
+            raise InputError(f"{name} has shape {array.shape}; {need}.")
         if not np.isfinite(array).all():
             raise InputError(f"{name} has NaN or infinite entries; it must be finite.")
         return array
