@@ -71,10 +71,8 @@ def first_state(run: RunOptions) -> tuple[Any, Any]:
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (run.problem.n, *leaf.shape)), client)
     if run.resume is None or run.resume.state is None:
         return server, clients
-    fresh, saved = (server, clients), (run.resume.state.server, run.resume.state.clients)
-    server, clients = (
-        jax.tree.unflatten(jax.tree.structure(a), leaves) for a, leaves in zip(fresh, saved, strict=True)
-    )
+    saved = (run.resume.state.server, run.resume.state.clients)
+    server, clients = map(jax.tree.unflatten, map(jax.tree.structure, (server, clients)), saved)
     return server, clients
 
 
@@ -173,9 +171,8 @@ class Monitor:
             if count < len(rounds):
                 self.diverged = int(rounds[count])
             if count:
-                self._append(
-                    rounds, models[:count], {name: values[:count] for name, values in columns.items()}, seconds
-                )
+                columns = {name: values[:count] for name, values in columns.items()}
+                self._append(rounds, models[:count], columns, seconds)
             self.seconds += seconds
         self.diverged = self.diverged or not_finite or None
 
@@ -200,9 +197,7 @@ class Monitor:
         for name, values in columns.items():
             before = self._blocks[0].get(name, values) if self._blocks else values
             if before.shape[1:] != values.shape[1:]:
-                shapes = (
-                    f"shape {values.shape[1:]} in a row and had {before.shape[1:]} in the run that this one continues"
-                )
+                shapes = f"shape {values.shape[1:]} in a row and had {before.shape[1:]} in the run that it continues"
                 raise InputError(f"measure: column {name!r} has {shapes}; give it another name.")
 
     def _not_diverged(self, models: np.ndarray, columns: Columns) -> np.ndarray:

@@ -303,6 +303,4 @@ def _check_row_numbers(chosen: np.ndarray, rows: int) -> None:
     found, counts = np.unique(np.where(numbers < 0, numbers + rows, numbers), return_counts=True)
     if (counts > 1).any():
         twice = f"row {int(found[counts.argmax()])} {int(counts.max())} times; a row may be in a part once"
-        raise InputError(
-            f"cv has a pair (train, test) with {twice}. Give np.unique(part), or weigh it by sample_weight."
-        )
+        raise InputError(f"cv has a pair (train, test) with {twice}. Give np.unique(part), or a sample_weight.")

@@ -57,9 +57,7 @@ def printable(text: str, most: int = 500) -> str:
     >>> printable("ok\\x1b[2J" + "a" * 20, most=16)
     'ok\\\\x1b[2Jaaaa...'
     """
-    pieces = [
-        _escaped(character) for character in text[: most + 1]
-    ]  # an escape is longer than its character, never shorter
+    pieces = list(map(_escaped, text[: most + 1]))  # an escape is longer than its character, never shorter
     ends = list(itertools.accumulate(map(len, pieces), initial=0))
     if ends[-1] <= most:
         return "".join(pieces)
@@ -95,14 +93,12 @@ def _shape_shown(value: object) -> str:
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
     """Columns as wide as their widest cell, a rule under the header; all but the first to the right if they are numbers."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.rjust(w) if numbers and i else cell.ljust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in [header, ["-" * w for w in widths], *rows]
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    lines = []
+    for row in [header, ["-" * w for w in widths], *rows]:
+        first, *others = zip(row, widths, strict=True)
+        cells = [str.ljust(*first), *(cell.rjust(w) if numbers else cell.ljust(w) for cell, w in others)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

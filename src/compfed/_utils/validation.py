@@ -79,7 +79,7 @@ def check_unmasked(values: object, name: str) -> None:
     hidden = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
     if hidden:
         raise InputError(
-            f"{name} has {hidden} masked value(s). Leave their rows out, or fill them in: values.filled(...)."
+            f"{name} has {hidden} masked value(s). Leave their rows out, or fill them: values.filled(...)."
         )
 
 
@@ -104,9 +104,7 @@ def check_distinct_names(need: str, names: np.ndarray) -> None:
     for name in names if names.dtype.kind == "U" else ():
         twin = bare.setdefault(str(name).strip(), str(name))
         if twin != name:
-            raise InputError(
-                f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them, or rename one."
-            )
+            raise InputError(f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them, or rename.")
 
 
 def check_magnitudes(values: Any, what: str, columns: Sequence[str] | None = None) -> None:
@@ -144,9 +142,8 @@ def check_dense_size(shape: tuple[int, int], what: str, way_out: str, bytes_per_
     size = columns * (8 * rows + bytes_per_column)
     if size > MAX_DENSE_BYTES:
         most = f"at most {MAX_DENSE_BYTES / 1e9:.3g} GB are allowed"
-        raise InputError(
-            f"{what}: {rows} x {columns} sparse rows take {size / 1e9:.3g} GB written out; {most}. {way_out}"
-        )
+        takes = f"{rows} x {columns} sparse rows take {size / 1e9:.3g} GB written out"
+        raise InputError(f"{what}: {takes}; {most}. {way_out}")
 
 
 # --- one label per row ---
@@ -196,19 +193,13 @@ def as_site_labels(need: str, column: Any) -> np.ndarray:
     """The site of every row; refuses fractions, which look like weights, and names that differ only in spaces."""
     where = as_row_labels(need, column)
     if where.dtype.kind == "f":
-        for odd, why in (
-            (
-                where != np.rint(where),
-                "This looks like a row weight: give sample_weight=... (row_weights=... in compfed.data)",
-            ),
-            (np.abs(where) >= 2.0**53, "A float of this size stands for several whole numbers: two sites may be one"),
-        ):
+        weight = "This looks like a row weight: give sample_weight=... (row_weights=... in compfed.data)"
+        large = "A float of this size stands for several whole numbers: two sites may be one"
+        for odd, why in ((where != np.rint(where), weight), (np.abs(where) >= 2.0**53, large)):
             if odd.any():
-                first = int(odd.argmax())
-                name_them = (
-                    "If it names a site, give all as text, [str(s) for s in sites], or as whole numbers (dtype int64)."
-                )
-                raise InputError(f"{need}; row {first} has {float(where[first])!r}. {why}. {name_them}")
+                found = f"row {odd.argmax()} has {float(where[odd.argmax()])!r}"
+                names = "For names, give all as text, [str(s) for s in sites], or as whole numbers (dtype int64)."
+                raise InputError(f"{need}; {found}. {why}. {names}")
     check_distinct_names(need, np.unique(where))
     return where
 

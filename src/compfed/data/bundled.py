@@ -201,9 +201,8 @@ def heart(folder: str | Path) -> Table:
     levels = {"cp": (2, 3, 4), "restecg": (1, 2)}
     columns: dict[str, np.ndarray] = {}
     for name, column in zip(HEART_COLUMNS, measured, strict=True):
-        columns |= (
-            {f"{name}={k}": (column == k).astype(float) for k in levels[name]} if name in levels else {name: column}
-        )
+        one_hot = {f"{name}={k}": (column == k).astype(float) for k in levels.get(name, ())}
+        columns |= one_hot or {name: column}
     text = "heart: 740 patients, label 1 = disease; sites are four hospitals (recorded)"
     X = np.column_stack(list(columns.values()))
     return Table(X, (num > 0).astype(float), np.array(where), tuple(columns), text)

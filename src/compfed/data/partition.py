@@ -274,7 +274,5 @@ def _classes(name: str, y: ColumnLike) -> np.ndarray:
     labels = as_row_labels(f"{name} needs one class label per row", y)
     if labels.dtype.kind == "f" and (odd := labels != np.rint(labels)).any():
         found = f"got {labels[odd][0]:g} in row {int(odd.argmax())}"
-        raise InputError(
-            f"{name} needs class labels; {found}. Make classes: {name}(partition.by_column(y, bins=5), ...)."
-        )
+        raise InputError(f"{name} needs class labels; {found}. Make some: {name}(partition.by_column(y, bins=5), ...).")
     return labels

@@ -34,6 +34,7 @@ Paths = str | Path | Sequence[str | Path]
 Options = Mapping[str, Any]  # of pandas.read_csv or read_parquet
 
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
+NEEDED = {"csv": ("CSV", "pandas", "pandas"), "parquet": ("Parquet", "pandas with pyarrow", "parquet")}
 TABLE_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
 BYTES_PER_COLUMN = 100  # its name, mean and spread
@@ -107,9 +108,7 @@ def from_files(
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
     if not isinstance(site, str | None) or site == "":
-        raise InputError(
-            f"site={site!r} is not the name of a column; name the one with the site of every row, or leave it out."
-        )
+        raise InputError(f"site={site!r} is not the name of a column; name the one with the site of a row, or none.")
     if format is not None:
         check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
@@ -286,9 +285,7 @@ def _public_reason(
     found = [f"{what} {join_names([repr(c) for c in names])}" for what, names in reasons.items() if names]
     if not found:
         return "its table cannot be used; `compfed site check` says why there."
-    way_out = (
-        "Encode words as numbers and drop or impute what is missing, or leave the column out: alike at every site."
-    )
+    way_out = "Encode words as numbers, drop or impute what is missing, or leave the column out: alike at every site."
     return f"{'; '.join(found)}. {way_out}"
 
 
@@ -375,10 +372,10 @@ def _feature_columns(
     left_out = {*reserved, *drop}
     columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
     if not columns or left_out.intersection(columns):
-        not_these = f"and none may be the label, the site or dropped ({_shown(sorted(left_out))})"
-        raise InputError(
-            f"features={_shown(columns) or 'none'}: {first.name} needs at least one feature column, {not_these}."
+        need = (
+            f"at least one feature column, and none may be the label, the site or dropped ({_shown(sorted(left_out))})"
         )
+        raise InputError(f"features={_shown(columns) or 'none'}: {first.name} needs {need}.")
     nameless = [c for c in columns if c.startswith("Unnamed: ")]
     if nameless and chosen is None:
         way_out = f"Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
@@ -424,9 +421,7 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable:
 
 def _read_dataframe(path: Path, format: Format, options: Options) -> pd.DataFrame:
     """The file as a DataFrame whose column names are words, each once."""
-    what, package, extra = (
-        ("CSV", "pandas", "pandas") if format == "csv" else ("Parquet", "pandas with pyarrow", "parquet")
-    )
+    what, package, extra = NEEDED[format]
     try:
         import pandas as pd
 

@@ -129,11 +129,9 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-
-        per_site: dict[str, Any] = {
-            name: getattr(self, name) for name in ("features", "labels", "names", "ids", "row_weights")
-        }
-        moved = {k: None if values is None else tuple(values[i] for i in order) for k, values in per_site.items()}
+        fields = ("features", "labels", "names", "ids", "row_weights")
+        given = {name: values for name in fields if (values := getattr(self, name)) is not None}
+        moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
         return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
@@ -271,7 +269,7 @@ def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any
         w = as_floats(raw, f"row weights of site {name!r}")
         if w.shape != (np.shape(x)[0],):
             raise InputError(
-                f"site {name!r} has {np.shape(x)[0]} rows and row weights of shape {w.shape}; one per row."
+                f"site {name!r} has {np.shape(x)[0]} rows and row weights of shape {w.shape}; give one each."
             )
         check_finite(w, f"row weights of site {name!r}")
         if (w < 0).any() or not w.any():
@@ -366,9 +364,7 @@ def describe(sites: Sites) -> Summary:
     constant everywhere: column(s) 1
     """
     if not isinstance(sites, Sites):
-        raise InputError(
-            f"describe takes a federation from compfed.data, as from_table makes; got {type(sites).__name__}."
-        )
+        raise InputError(f"describe takes a federation from compfed.data (from_table); got {type(sites).__name__}.")
     facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
     return combine_summaries(sites.names, sites.columns, facts)
 
@@ -552,7 +548,5 @@ def _check_client_sizes(sizes: npt.ArrayLike) -> np.ndarray:
     odd = (m != np.rint(m)) | (m < 1) | (m > MAX_COUNT)
     if odd.any() or len(m) > MAX_COUNT:
         i = int(odd.argmax())
-        raise InputError(
-            f"sizes: client {i} has {m[i]:g} rows; it needs a whole number >= 1, below 2**31 like the clients'."
-        )
+        raise InputError(f"sizes: client {i} has {m[i]:g} rows; rows are whole, >= 1 and, like clients, below 2**31.")
     return readonly(m.astype(np.int64))

@@ -48,9 +48,7 @@ class Loss(Protocol):
     """
 
     ridge: float
-    curvature: float | None = (
-        None  # a bound on the second derivative in the prediction, or its eigenvalues; None for no bound
-    )
+    curvature: float | None = None  # a bound on the second derivative in the prediction, or its eigenvalues
 
     def size(self, width: int) -> int:
         """d: the number of coefficients of a model of `width` features."""

@@ -124,12 +124,10 @@ class Problem(_WithRows):
     def _accept(self, sites: object) -> Sites:
         if isinstance(sites, LazySites):
             raise InputError(
-                "a Problem has all rows on the device; for LazySites use LazyProblem, or sites.loaded(clients)."
+                "a Problem has its rows on the device; for LazySites use LazyProblem, or sites.loaded(...)."
             )
         if not isinstance(sites, Sites):
-            raise InputError(
-                f"sites must come from compfed.data, as from_arrays(...) does; got {type(sites).__name__}."
-            )
+            raise InputError(f"sites must come from compfed.data (from_arrays, ...); got {type(sites).__name__}.")
         return sites
 
     def _load(self) -> tuple[Array, Array]:
@@ -199,9 +197,8 @@ class Problem(_WithRows):
         if "top" not in self.cache:
             weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
             self.cache["top"] = largest_eigenvalue(self.sites.features, weights)
-        return check_lipschitz(
-            float(self.cache["top"] * self.loss.curvature + float(self.loss.ridge)), self.regulariser
-        )
+        L = self.cache["top"] * self.loss.curvature + float(self.loss.ridge)
+        return check_lipschitz(float(L), self.regulariser)
 
     @property
     def client_lipschitz(self) -> np.ndarray:
@@ -281,12 +278,8 @@ class LazyProblem(_WithRows):
     def subset(self, clients: Sequence[int] | np.ndarray) -> Problem:
         """Some of the clients as a problem of their own, weights in proportion: on it a long run can be evaluated."""
         chosen = np.asarray(clients)
-        if (
-            chosen.ndim != 1
-            or chosen.dtype.kind not in "iu"
-            or not len(chosen)
-            or not 0 <= chosen.min() <= chosen.max() < self.n
-        ):
+        numbers = chosen.ndim == 1 and chosen.dtype.kind in "iu" and len(chosen) > 0
+        if not numbers or not 0 <= chosen.min() <= chosen.max() < self.n:
             raise InputError(f"subset(clients) needs numbers of clients, 0..{self.n - 1}; got {clients!r:.80}.")
         p = self.weights[chosen]
         if not p.sum() > 0:

@@ -251,9 +251,7 @@ def check_prox(g: Regulariser, d: int) -> None:
     with precision(np.dtype(float)):
         P, U, at_P, at_U = (np.asarray(part, float) for part in _prox_and_values(g, Z, T))
     if not np.isfinite(P).all() or not np.isfinite(at_P).any():
-        raise InputError(
-            f"{name}: g(g.prox(x, t)) is not finite at any of {PROX_TESTS} random x. Correct `prox` or the value."
-        )
+        raise InputError(f"{name}: g(g.prox(x, t)) is not finite at any of {PROX_TESTS} random x. Correct one of them.")
     for z, t, p, g_p, others, g_others in zip(Z, T, P, at_P, U, at_U, strict=True):
         for u, g_u in zip(others, g_others, strict=True):
             if not (np.isfinite(g_p) and np.isfinite(g_u)):  # a projection may round to just outside its set

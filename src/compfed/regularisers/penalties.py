@@ -157,10 +157,8 @@ class WeaklyConvex(BaseRegulariser):
         """While tracing neither number is known: the code that chooses the step has to compare it with `largest_step`."""
         limit = self.largest_step
         if not isinstance(t, Tracer) and not isinstance(limit, Tracer) and np.any(np.asarray(t) >= np.asarray(limit)):
-            raise InputError(
-                f"{type(self).__name__}(gamma={self.gamma}) has a prox for steps t < {limit}; got t = {t}. "
-                "Take a smaller step or a larger gamma."
-            )
+            steps = f"has a prox for steps t < {limit}; got t = {t}. Take a smaller step or a larger gamma."
+            raise InputError(f"{type(self).__name__}(gamma={self.gamma}) {steps}")
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
         """The least alpha such that x = 0 is stationary for <gradient, x> + alpha g(x), which is not convex."""
@@ -285,10 +283,8 @@ class _GroupPenalty(BaseRegulariser):
     def group_of(self, x: Numbers) -> np.ndarray:
         """The group of each coefficient, numbered 0, 1, ... in the order of the labels."""
         if x.shape != (len(self.groups),):
-            raise InputError(
-                f"{type(self).__name__} has {len(self.groups)} labels in groups; it does not fit a model of shape "
-                f"{x.shape}. Give one label per coefficient."
-            )
+            unfit = f"it does not fit a model of shape {x.shape}. Give one label per coefficient."
+            raise InputError(f"{type(self).__name__} has {len(self.groups)} labels in groups; {unfit}")
         return _numbered(self.groups)[0].copy()
 
     def group_weights(self) -> np.ndarray:
@@ -473,9 +469,7 @@ class SortedL1(BaseRegulariser):
 
     def _weights(self, x: Numbers) -> Numbers:
         if np.shape(self.lam) != x.shape:
-            raise InputError(
-                f"SortedL1 has {np.size(self.lam)} numbers in lam; it does not fit a model of shape {x.shape}."
-            )
+            raise InputError(f"SortedL1 has {np.size(self.lam)} numbers in lam; it does not fit a model of {x.shape}.")
         return cast_like(self.lam, x)
 
 
