@@ -151,7 +151,7 @@ def record(cls: type[T]) -> type[T]:
             raise InputError(
                 f"{cls.__name__}.{f.name} does not say what it accepts. Write {f.name}: ... = positive({default}), or another of "
                 "nonnegative, number, seed (numbers that may change without compiling anew), count, index, labels, choice, "
-                f"fixed (what shapes the program), part (another record); for a fact about the class: {f.name} = ..."
+                f"fixed (what shapes the program), part (a record); for a fact of the class, leave the annotation out: {f.name} = ..."
             )
     leaves = [f.name for f in fields if not f.metadata["static"]]
     static = [f.name for f in fields if f.metadata["static"]]

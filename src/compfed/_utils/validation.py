@@ -130,7 +130,7 @@ def check_row_weights(weights: np.ndarray, site: str) -> None:
     """Refuse row weights whose sum may overflow."""
     if np.max(weights) > 1e300:
         largest = f"site {site!r} has a row weight of {np.max(weights):.3g}"
-        raise InputError(f"{largest}; above 1e+300 their sum overflows. Only ratios count: divide them all by it.")
+        raise InputError(f"{largest}; at most 1e+300 is allowed, or their sum overflows. Divide all by it.")
 
 
 def check_dense_size(shape: tuple[int, int], what: str, way_out: str, bytes_per_column: int = 0) -> None:
@@ -142,7 +142,7 @@ def check_dense_size(shape: tuple[int, int], what: str, way_out: str, bytes_per_
     size = columns * (8 * rows + bytes_per_column)
     if size > MAX_DENSE_BYTES:
         most = f"at most {MAX_DENSE_BYTES / 1e9:.3g} GB are allowed"
-        takes = f"{rows} x {columns} sparse rows take {size / 1e9:.3g} GB written out"
+        takes = f"{rows} x {columns} sparse rows would take {size / 1e9:.3g} GB written out"
         raise InputError(f"{what}: {takes}; {most}. {way_out}")
 
 

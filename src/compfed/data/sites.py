@@ -269,7 +269,7 @@ def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any
         w = as_floats(raw, f"row weights of site {name!r}")
         if w.shape != (np.shape(x)[0],):
             raise InputError(
-                f"site {name!r} has {np.shape(x)[0]} rows and row weights of shape {w.shape}; give one each."
+                f"site {name!r} has {np.shape(x)[0]} rows and row weights of shape {w.shape}; one per row."
             )
         check_finite(w, f"row weights of site {name!r}")
         if (w < 0).any() or not w.any():
