@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import compfed as cf
-from compfed._utils.text import number_table
+from compfed._utils.text import text_table
 from compfed.data import held_out
 
 HIDDEN, CLASSES = 32, 10
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> list[Trained]:
     args = parser.parse_args(argv)
     trained = train(load(args.mnist, args.seed), rounds=150 if args.quick else 1000, seed=args.seed)
     header = ["method", "test accuracy", "zero weights", "pixels used", "rounds", "MB per client"]
-    print(number_table(header, [t.cells() for t in trained]))
+    print(text_table(header, [t.cells() for t in trained], numbers=True))
     print(f"\npixels that {trained[-1].method} uses:\n\n{picture(trained[-1].used)}")
     return trained
 

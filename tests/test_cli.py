@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed._utils.progress import Steps, progress_bar
+from compfed._utils.text import Steps, progress_bar
 from compfed.cli import main
 from compfed.report.figures import Line, Panel, draw
 from compfed.studies import compare_methods as compare
@@ -397,7 +397,7 @@ def test_a_figure_that_cannot_be_written_leaves_what_was_there(tmp_path, monkeyp
 
 def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch):
     clock = iter([0.0, 1.0, 11.0, 12.0, 40.0])
-    monkeypatch.setattr("compfed._utils.progress.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("compfed._utils.text.time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
     show = progress_bar("work", out)
     show(1, 4)

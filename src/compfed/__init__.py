@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compfed import simulation as simulation
     from compfed import testing as testing
     from compfed._utils.compilation import use_all_cores as use_all_cores
-    from compfed._utils.progress import progress_bar as progress_bar
+    from compfed._utils.text import progress_bar as progress_bar
     from compfed.algorithms import register as register
     from compfed.errors import Divergence as Divergence
     from compfed.errors import InputError as InputError
@@ -46,7 +46,7 @@ except PackageNotFoundError:  # the source folder on a path, not installed
 # seconds to import, and a user of one name needs few of them.
 _NAMES = {
     "_utils.compilation": "use_all_cores",
-    "_utils.progress": "progress_bar",
+    "_utils.text": "progress_bar",
     "algorithms": "register",
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
     "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.records import describe
 from compfed._utils.text import versions
 from compfed.algorithms.base import Algorithm
@@ -72,11 +72,9 @@ def first_state(run: RunOptions) -> tuple[Any, Any]:
     clients = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (run.problem.n, *leaf.shape)), client)
     if run.resume is None or run.resume.state is None:
         return server, clients
-    saved = run.resume.state
-    return (
-        jax.tree.unflatten(jax.tree.structure(server), saved.server),
-        jax.tree.unflatten(jax.tree.structure(clients), saved.clients),
-    )
+    saved = (run.resume.state.server, run.resume.state.clients)
+    server, clients = map(jax.tree.unflatten, map(jax.tree.structure, (server, clients)), saved)
+    return server, clients
 
 
 class Monitor:
@@ -108,10 +106,8 @@ class Monitor:
             rows=float(problem.sizes.sum()) / problem.n, batch_size=run.batch_size, start=run.start,
         )  # fmt: skip
         self.diverged: int | None = None
-        self.converged = False
         self.provenance: dict[str, Any] = {}
-        self.seconds = 0.0
-        self.x = run.x0
+        self.converged, self.seconds, self.x = False, 0.0, run.x0
         self._blocks: list[Columns] = []
         self._cost_before: dict[str, float] = {}  # of the run that this one resumes
         self._size = np.linalg.norm(run.x0) + (0.0 if run.x_star is None else np.linalg.norm(run.x_star)) + 1.0
@@ -163,29 +159,23 @@ class Monitor:
             The first round whose server state was not finite; 0 for none.
         """
         new = self.new_rounds(rounds, not_finite)
-        rounds, models = rounds[new], models[new]
-        columns = {name: values[new] for name, values in columns.items()}
-        if len(rounds):
+        if len(new):
+            rounds, models, columns = rounds[new], models[new], {name: values[new] for name, values in columns.items()}
             self._check_shapes(columns)
             good = self._not_diverged(models, columns)
             count = len(rounds) if good.all() else int(good.argmin())
             if count < len(rounds):
                 self.diverged = int(rounds[count])
-            self._append(rounds, models[:count], {name: values[:count] for name, values in columns.items()}, seconds)
+            if count:
+                columns = {name: values[:count] for name, values in columns.items()}
+                self._append(rounds, models[:count], columns, seconds)
             self.seconds += seconds
         self.diverged = self.diverged or not_finite or None
 
     def _append(self, rounds: np.ndarray, models: np.ndarray, columns: Columns, seconds: float) -> None:
-        count = len(models)
-        if not count:
-            return
-        before = max(self.last_round, 0)
+        count, before = len(models), max(self.last_round, 0)
         part_done = (rounds[:count] - before) / max(int(rounds[-1]) - before, 1)
-        block: dict[str, np.ndarray] = {
-            "round": rounds[:count],
-            "nonzeros": np.count_nonzero(models, axis=1),
-            **columns,
-        }
+        block = {"round": rounds[:count], "nonzeros": np.count_nonzero(models, axis=1), **columns}
         if self.run.x_star is not None:
             scale = np.linalg.norm(self.run.x_star)
             block["optimality"] = np.linalg.norm(models - self.run.x_star, axis=1) / (scale if scale > 0 else 1.0)
@@ -203,10 +193,8 @@ class Monitor:
         for name, values in columns.items():
             before = self._blocks[0].get(name, values) if self._blocks else values
             if before.shape[1:] != values.shape[1:]:
-                raise InputError(
-                    f"measure: column {name!r} has shape {values.shape[1:]} in a row and had {before.shape[1:]} in the run that "
-                    "this one goes on from; give it another name."
-                )
+                shapes = f"shape {values.shape[1:]} in a row and had {before.shape[1:]} in the run that it continues"
+                raise InputError(f"measure: column {name!r} has {shapes}; give it another name.")
 
     def _not_diverged(self, models: np.ndarray, columns: Columns) -> np.ndarray:
         """Which models have not diverged: those of a usual size, and larger ones with an objective below the first."""
@@ -251,12 +239,8 @@ class Monitor:
             "algorithm": describe(run.algorithm),
             "problem": run.problem.describe(),
             "rounds": self.last_round,
-            "batch_size": run.batch_size,
-            "participants": run.participants,
-            "sampling": run.sampling,
-            "record_every": run.record_every,
-            "seed": run.seed,
-            "x_star": None
+            **{name: getattr(run, name) for name in ("batch_size", "participants", "sampling", "record_every", "seed")},
+            "x_star": star
             if star is None
             else {"norm": float(np.linalg.norm(star)), "nonzeros": int((star != 0).sum())},
             "dtype": run.problem.dtype.name,
@@ -283,6 +267,5 @@ def likely_cause(run: RunOptions) -> str:
     safe = 1.0 / float(known.max())
     if eta > safe:
         return f"Likely cause: eta={eta:g} is {eta / safe:.3g} times 1/L_max={safe:.3g}; try eta <= {safe:.3g}."
-    return (
-        f"Likely cause: eta={eta:g} (1/L_max={safe:.3g}) together with eta_g and tau is too long a step; reduce them."
-    )
+    step = f"eta={eta:g} (1/L_max={safe:.3g}) together with eta_g and tau"
+    return f"Likely cause: {step} is too long a step; reduce them."

@@ -13,8 +13,7 @@ from jax import Array
 from scipy.linalg import get_blas_funcs
 
 from compfed._utils.arrays import readonly
-from compfed._utils.compilation import jit
-from compfed._utils.precision import jax_settings, precision
+from compfed._utils.compilation import jax_settings, jit, precision
 from compfed._utils.records import describe
 from compfed._utils.validation import check_numbers
 from compfed.errors import InputError
@@ -79,11 +78,7 @@ class ProblemSpec:
 
     def describe(self) -> dict[str, object]:
         """The problem in a few plain values, for provenance."""
-        rows = {
-            "total": int(self.sizes.sum()),
-            "smallest": int(self.sizes.min()),
-            "largest": int(self.sizes.max()),
-        }
+        rows = {"total": int(self.sizes.sum()), "smallest": int(self.sizes.min()), "largest": int(self.sizes.max())}
         return {
             "loss": describe(self.loss),
             "regulariser": describe(self.regulariser),
@@ -104,16 +99,12 @@ def check_loss(loss: Loss, regulariser: Regulariser) -> None:
         if isinstance(part, type):
             raise InputError(f"got the class {part.__name__}; give an instance, such as {part.__name__}(...).")
     if hasattr(loss, "prox") and hasattr(regulariser, "gradient"):
-        raise InputError(
-            f"got Problem({type(loss).__name__}, {type(regulariser).__name__}, sites); "
-            "the loss comes first, then the regulariser."
-        )
+        given = f"{type(loss).__name__}, {type(regulariser).__name__}"
+        raise InputError(f"got Problem({given}, sites); the loss comes first, then the regulariser.")
     lacks = [name for name in ("size", "values", "gradient", "evaluate") if not hasattr(loss, name)]
     if lacks:
-        raise InputError(
-            f"{type(loss).__name__} is not a loss: it has no {lacks[0]}. Take one of compfed.losses, or make one of a "
-            "function of a row and its label with losses.from_function."
-        )
+        way_out = "Take one of compfed.losses, or make one of a function with losses.from_function."
+        raise InputError(f"{type(loss).__name__} is not a loss: it has no {lacks[0]}. {way_out}")
 
 
 @jit  # traced once for all regularisers of a kind, such as those of a path
@@ -144,26 +135,20 @@ def check_site_weights(weights: npt.ArrayLike | None, n: int) -> np.ndarray:
     if not (np.isfinite(p).all() and (p >= 0).all()):
         raise InputError(f"weights must be finite and >= 0; the smallest is {p.min()!r}.")
     if abs(p.sum() - 1.0) > 1e-8:
-        raise InputError(
-            f"weights sum to {float(p.sum())!r}; they must sum to 1 within 1e-8, and are {p.sum() - 1.0:.2g} off. Divide them "
-            "by their sum."
-        )
+        off = f"{float(p.sum())!r}; they must sum to 1 within 1e-8, and are {p.sum() - 1.0:.2g} off"
+        raise InputError(f"weights sum to {off}. Divide them by their sum.")
     return p
 
 
 def check_lipschitz(L: float, g: Regulariser) -> float:
     """L, if steps of length 1/L can be taken: it is a positive number, and the prox of g allows that length."""
     if not 0 < L < np.inf:
-        raise InputError(
-            f"the gradient of this problem has Lipschitz constant {L}: its features are all zero, or so large that "
-            "their squares overflow. Rescale them."
-        )
+        why = "its features are all zero, or so large that their squares overflow"
+        raise InputError(f"the gradient of this problem has Lipschitz constant {L}: {why}. Rescale them.")
     limit = float(largest_step(g))
     if limit <= 1.0 / L:
-        raise InputError(
-            f"{type(g).__name__} is weakly convex: its prox needs steps below {limit:.3g}, and here 1/L = {1.0 / L:.3g}. "
-            "Enlarge its gamma, or scale the features up."
-        )
+        steps = f"its prox needs steps below {limit:.3g}, and here 1/L = {1.0 / L:.3g}"
+        raise InputError(f"{type(g).__name__} is weakly convex: {steps}. Enlarge its gamma, or scale the features up.")
     return float(L)
 
 

@@ -19,8 +19,7 @@ from jax import Array
 from scipy.optimize import isotonic_regression
 
 from compfed._utils.array_namespace import Numbers, cast_like, is_jax, namespace
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed.errors import InputError
 
 
@@ -121,9 +120,7 @@ def max_norm_prox(x: Numbers, t: Numbers) -> Numbers:
 def as_matrix(x: Numbers, columns: int) -> Numbers:
     """The model matrix X = x.reshape(-1, columns)."""
     if x.size % columns:
-        raise InputError(
-            f"a model of {x.size} coefficients is not a matrix with columns={columns}: give a divisor of {x.size}."
-        )
+        raise InputError(f"a model of {x.size} coefficients is not a matrix with columns={columns}: give a divisor.")
     return x.reshape(-1, columns)
 
 

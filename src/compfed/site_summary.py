@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from compfed._utils.text import join_names, number_table
+from compfed._utils.text import join_names, text_table
 
 MAX_COUNTED_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MAX_LINES = 40  # sites printed; `Summary.rows` has them all
@@ -40,16 +40,8 @@ def summarise_site(X: np.ndarray, y: np.ndarray) -> SiteFacts:
         classes, counts = np.empty(0), np.empty(0, int)
     labels = y.reshape(len(y), -1).astype(float) if numbers else np.zeros((len(y), 1))
     mean, label_mean = (a[0] + (a - a[0]).mean(axis=0) for a in (X, labels))  # a constant is its own mean, exactly
-    return SiteFacts(
-        rows=len(y),
-        mean=mean,
-        square=((X - mean) ** 2).mean(axis=0),
-        varies=np.ptp(X, axis=0) > 0,
-        classes=classes,
-        counts=counts,
-        label_mean=label_mean,
-        label_square=((labels - label_mean) ** 2).mean(axis=0),
-    )
+    square, label_square = (((a - a_mean) ** 2).mean(axis=0) for a, a_mean in ((X, mean), (labels, label_mean)))
+    return SiteFacts(len(y), mean, square, np.ptp(X, axis=0) > 0, classes, counts, label_mean, label_square)
 
 
 @dataclass(frozen=True)
@@ -87,24 +79,19 @@ class Summary:
     feature_shift_at: tuple[str, str]
 
     def __str__(self) -> str:
-        lines = [_cells(row) for row in (*self.rows[:MAX_LINES], self.pooled)]
-        by_class = "classes" in self.pooled
-        measured = "total variation of label shares" if by_class else "shift of the label mean in pooled sd"
-        site, column = self.feature_shift_at
-        everywhere = self.pooled["constant"]
-        return "\n".join(
-            [
-                f"{len(self.rows)} site(s), {self.pooled['rows']} rows, {self.features} features",
-                "",
-                number_table(_header(self.pooled), lines),
-                *([f"({len(self.rows) - MAX_LINES} more sites)"] if len(self.rows) > MAX_LINES else []),
-                "",
-                f"sizes: largest / smallest = {self.size_ratio:.3g}",
-                f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})",
-                f"features: shift of a column's mean in pooled sd: at most {self.feature_shift:.3g} "
-                f"(column {column}, site {site})",
-                *([f"constant everywhere: column(s) {join_names(everywhere, ' ')}"] if everywhere else []),
-            ]
+        classes, everywhere = self.pooled.get("classes"), self.pooled["constant"]
+        measured = "shift of the label mean in pooled sd" if classes is None else "total variation of label shares"
+        labels = ["mean y", "sd y"] if classes is None else [f"y={c}" for c in classes]
+        cells = [_cells(row) for row in (*self.rows[:MAX_LINES], self.pooled)]
+        table = text_table(["site", "rows", "share", *labels, "constant columns"], cells, numbers=True)
+        more = f"({len(self.rows) - MAX_LINES} more sites)\n" if len(self.rows) > MAX_LINES else ""
+        constant = f"\nconstant everywhere: column(s) {join_names(everywhere, ' ')}" if everywhere else ""
+        shift = f"{self.feature_shift:.3g} (column {self.feature_shift_at[1]}, site {self.feature_shift_at[0]})"
+        return (
+            f"{len(self.rows)} site(s), {self.pooled['rows']} rows, {self.features} features\n\n{table}\n{more}\n"
+            f"sizes: largest / smallest = {self.size_ratio:.3g}\n"
+            f"labels: {measured}, site against all: at most {self.label_distance:.3g} (site {self.label_site})\n"
+            f"features: shift of a column's mean in pooled sd: at most {shift}{constant}"
         )
 
 
@@ -113,21 +100,20 @@ def combine_summaries(names: Sequence[str], columns: Sequence[str] | None, facts
     columns = tuple(str(j) for j in range(facts[0].mean.size)) if columns is None else tuple(columns)
     m = np.array([f.rows for f in facts])
     mean, sd, varies = _pool_moments(m, [f.mean for f in facts], [f.square for f in facts])
-    counted = all(f.classes.size for f in facts)
-    classes = np.unique(np.concatenate([f.classes for f in facts])) if counted else np.empty(0)
-    counted = counted and len(classes) <= MAX_COUNTED_CLASSES
-    rows = [
-        _row(name, f, f.varies, columns, classes, counted, int(m.sum())) for name, f in zip(names, facts, strict=True)
-    ]
+    of_all, counts = (np.concatenate([getattr(f, name) for f in facts]) for name in ("classes", "counts"))
+    classes = np.unique(of_all)
+    counted = all(f.classes.size for f in facts) and len(classes) <= MAX_COUNTED_CLASSES
+
+    def row(name: str, f: SiteFacts) -> dict[str, Any]:
+        constant = [column for column, moves in zip(columns, f.varies, strict=True) if not moves]
+        found = {"site": name, "rows": f.rows, "share": f.rows / int(m.sum()), "constant": constant}
+        if counted:
+            return found | {"classes": {int(c): float(f.counts[f.classes == c].sum() / f.rows) for c in classes}}
+        return found | {"mean": f.label_mean.tolist(), "sd": np.sqrt(f.label_square).tolist()}
+
+    rows = [row(name, f) for name, f in zip(names, facts, strict=True)]
     label_mean, label_sd, _ = _pool_moments(m, [f.label_mean for f in facts], [f.label_square for f in facts])
-    pooled = facts[0]._replace(
-        rows=int(m.sum()),
-        label_mean=label_mean,
-        label_square=label_sd**2,
-        classes=np.concatenate([f.classes for f in facts]),
-        counts=np.concatenate([f.counts for f in facts]),
-    )
-    whole = _row("all", pooled, varies, columns, classes, counted, int(m.sum()))
+    whole = row("all", SiteFacts(int(m.sum()), mean, sd**2, varies, of_all, counts, label_mean, label_sd**2))
     off = np.abs(np.array([_label_profile(row) for row in rows]) - _label_profile(whole))
     label = off.sum(axis=1) / 2 if counted else (off / np.where(label_sd > 0, label_sd, 1.0)).max(axis=1)
     shift = np.abs(np.array([f.mean for f in facts]) - mean) / np.where(varies, sd, 1.0)
@@ -152,23 +138,8 @@ def _pool_moments(m: np.ndarray, means: Sequence[np.ndarray], squares: Sequence[
     return mean, np.sqrt(variance), (variance > 0)
 
 
-def _row(
-    name: str, f: SiteFacts, varies: np.ndarray, columns: Sequence[str], classes: np.ndarray, counted: bool, total: int
-) -> dict[str, Any]:
-    constant = [column for column, moves in zip(columns, varies, strict=True) if not moves]
-    row = {"site": name, "rows": f.rows, "share": f.rows / total, "constant": constant}
-    if counted:
-        return row | {"classes": {int(c): float(f.counts[f.classes == c].sum() / f.rows) for c in classes}}
-    return row | {"mean": f.label_mean.tolist(), "sd": np.sqrt(f.label_square).tolist()}
-
-
 def _label_profile(row: dict[str, Any]) -> list[float]:
     return list(row["classes"].values()) if "classes" in row else row["mean"]
-
-
-def _header(pooled: dict[str, Any]) -> list[str]:
-    labels = [f"y={c}" for c in pooled["classes"]] if "classes" in pooled else ["mean y", "sd y"]
-    return ["site", "rows", "share", *labels, "constant columns"]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from jax import Array
 
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.validation import check_callable, check_int, check_nonnegative
 from compfed.algorithms import Algorithm
 from compfed.errors import InputError

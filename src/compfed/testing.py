@@ -153,22 +153,20 @@ class _Case:
     def sampling(self) -> tuple[Verdict, str]:
         if self.cls.sampling != "no":
             return self.engines_agree(participants=2)
-        try:
-            self.run(simulate, "logistic", 1, participants=2)
-        except InputError:
-            return "holds", "refused, as sampling = 'no' says"
-        return "fails", "sampling = 'no' is claimed, but a run with 2 of 5 clients is not refused"
+        return self.refused("sampling = 'no'", self.problems["logistic"], participants=2)
 
     def regulariser(self) -> tuple[Verdict, str]:
         if self.cls.composite is not False:
             claim: Verdict = "not claimed" if self.cls.composite is None else "holds"
             return claim, "runs with an L1 norm; whether it minimises the sum is the limit below"
-        problem = self.problems["logistic"].replace(regulariser=L1(1e-3))
+        return self.refused("composite = False", self.problems["logistic"].replace(regulariser=L1(1e-3)))
+
+    def refused(self, claim: str, problem: Problem, **options: Any) -> tuple[Verdict, str]:
         try:
-            simulate(problem, self.algorithm(problem), 1)
+            simulate(problem, self.algorithm(problem), 1, **options)
         except InputError:
-            return "holds", "refused, as composite = False says"
-        return "fails", "composite = False is claimed, but a regulariser is not refused"
+            return "holds", f"refused, as {claim} says"
+        return "fails", f"{claim} is claimed, but such a run is not refused"
 
     def limit(self, which: str) -> tuple[Verdict, str]:
         errors = self.run(simulate, which, ROUNDS, x_star=solve_pooled(self.problems[which]))["optimality"]
@@ -176,9 +174,7 @@ class _Case:
         settled = abs(errors[-1] - errors[-4]) <= 1e-2 * errors[-1]
         halved = 0.35 < errors[-1] / errors[len(errors) // 2] < 0.65  # over the second half of the rounds
         if self.cls.slow and not reached:
-            found = (
-                f"error {last:.1e} after {ROUNDS} rounds, {'falling like 1/t' if halved else 'not falling like 1/t'}"
-            )
+            found = f"error {last:.1e} after {ROUNDS} rounds, {'' if halved else 'not '}falling like 1/t"
             return ("holds" if self.cls.exact and halved else "fails"), found
         if reached:
             found = f"exact: reaches {REACHED:.0e} ({last:.0e} after {ROUNDS} rounds)"

@@ -57,13 +57,8 @@ class Members:
 
     def __getitem__(self, order: list[int]) -> Members:
         """The sites in another order."""
-        names = tuple(self.names[i] for i in order)
-        return Members(
-            names,
-            self.rows[order],
-            self.weights[order],
-            None if self.fingerprints is None else self.fingerprints[order],
-        )
+        marks = None if self.fingerprints is None else self.fingerprints[order]
+        return Members(tuple(self.names[i] for i in order), self.rows[order], self.weights[order], marks)
 
 
 @dataclass(frozen=True)
@@ -158,8 +153,7 @@ class Trace:
 
     def save(self, path: str | Path) -> Path:
         """Write one .npz file (the suffix is added if missing); `Trace.load` reads it back exactly."""
-        target = Path(path)
-        target = target if target.suffix == ".npz" else target.with_name(target.name + ".npz")
+        target = _npz(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         arrays = {f"column/{name}": values for name, values in self.columns.items()} | {"x": self.x}
         head: dict[str, Any] = {"provenance": self.provenance, "columns": list(self.columns), "rounds": None}
@@ -181,40 +175,29 @@ class Trace:
     @staticmethod
     def load(path: str | Path) -> Trace:
         """Read a trace that `save` wrote."""
-        source = Path(path)
-        source = source if source.suffix == ".npz" else source.with_name(source.name + ".npz")
+        source = _npz(path)
         if not source.exists():
             raise InputError(f"there is no trace at {source}.")
+        has_head = True
         try:
             with source.open("rb") as file:
                 stored = np.load(file, allow_pickle=False)
-                if not isinstance(stored, np.lib.npyio.NpzFile) or "head" not in stored:
-                    raise _no_trace(source)
-                arrays = {name: stored[name] for name in stored.files}
+                arrays = {name: stored[name] for name in getattr(stored, "files", ())}  # a single array has no files
+            has_head = "head" in arrays
             return _read(json.loads(str(arrays.pop("head"))), arrays)
-        except InputError:
-            raise
         except OSError as problem:
             raise InputError(f"{source} cannot be read: {problem.strerror or problem}.") from None
-        except (ValueError, EOFError, zipfile.BadZipFile) as problem:
-            if not zipfile.is_zipfile(source):
-                raise _no_trace(source) from None
-            raise _damaged(source, problem) from None
         except Exception as problem:  # damaged bytes may raise anything in the readers of NumPy, zip and JSON
-            raise _damaged(source, problem) from None
+            if not has_head or not zipfile.is_zipfile(source):
+                raise InputError(f"{source} is not a trace: not written by Trace.save, or not to its end.") from None
+            missing = isinstance(problem, KeyError)
+            what = f"{problem.args[0]!r} is missing" if missing else str(problem) or type(problem).__name__
+            damage = f"{source} is a damaged trace ({shorten(what, 200)})"
+            raise InputError(f"{damage}. Write it again with Trace.save, or take another copy.") from None
 
 
-def _no_trace(source: Path) -> InputError:
-    return InputError(f"{source} is not a trace: it was not written by Trace.save, or not to its end.")
-
-
-def _damaged(source: Path, problem: Exception) -> InputError:
-    what = (
-        f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else str(problem) or type(problem).__name__
-    )
-    return InputError(
-        f"{source} is a damaged trace ({shorten(what, 200)}). Write it again with Trace.save, or take another copy."
-    )
+def _npz(path: str | Path) -> Path:
+    return Path(path) if Path(path).suffix == ".npz" else Path(f"{path}.npz")
 
 
 def _read(head: object, arrays: dict[str, np.ndarray]) -> Trace:

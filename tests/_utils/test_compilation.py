@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed._utils import compilation, precision
+from compfed._utils import compilation
 
 # --- programs in memory ---
 
@@ -34,7 +34,8 @@ def run(rows: int) -> None:
 
 @pytest.mark.thorough
 def test_a_loop_over_new_shapes_keeps_no_more_programs_than_the_bound(monkeypatch):
-    monkeypatch.setattr(precision, "limit_programs", lambda: compilation.limit_programs(3))
+    limit_programs = compilation.limit_programs
+    monkeypatch.setattr(compilation, "limit_programs", lambda: limit_programs(3))
     run(10)
     before = live_executables()
     for rows in (11, 12, 13, 14):
@@ -92,7 +93,7 @@ def test_the_next_process_finds_the_programs_and_damage_does_no_harm(tmp_path):
 def updates(monkeypatch) -> dict[str, object]:
     """The updates of JAX's configuration, recorded and not made: they would hold for the whole process."""
     updates: dict[str, object] = {}
-    monkeypatch.setattr(compilation, "_disk_cache_decided", False)
+    compilation.enable_disk_cache.cache_clear()
     monkeypatch.setattr(jax.config, "update", updates.__setitem__)
     monkeypatch.setattr(warnings, "filterwarnings", lambda *args, **kwargs: None)
     return updates

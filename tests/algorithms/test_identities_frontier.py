@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.compressed_decoupled_prox import CompressedDecoupledProx

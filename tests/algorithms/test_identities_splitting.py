@@ -18,7 +18,7 @@ import pytest
 from problems import quadratic_oracle, quadratics, soft
 
 import compfed as cf
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.algorithms import DecoupledProx, FedAvg
 from compfed.algorithms import mime as mime_file
 from compfed.algorithms.base import Algorithm

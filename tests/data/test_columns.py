@@ -14,10 +14,10 @@ from scipy.sparse import csr_matrix
 
 import compfed as cf
 from compfed.data import from_arrays, from_table, partition
-from compfed.data.splits import held_out
 from compfed.federation.site.site import Site
 from compfed.federation.spec import ObjectiveSpec
-from compfed.problem.local_loss import FullGradient
+from compfed.problem.evaluation import FullGradient
+from compfed.splits import held_out
 
 masked: Any = np.ma.masked_array
 X = np.arange(8.0).reshape(4, 2)
@@ -103,15 +103,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a name and a number": (lambda: from_table(pd.DataFrame(X, columns=[1, "1"]), Y, WHERE), r"columns 1 and '1', which read"),
     "sites but for a space": (
         lambda: from_table(X, Y, ["a", "b", " a", "b"]),
-        r"' a' and 'a' are one name but for spaces\. Strip them .* or rename",
+        r"' a' and 'a' are one name but for spaces\. Strip them, or rename",
     ),
     "weights for sites": (
         lambda: from_table(X, Y, [1.0, 0.5, 2.0, 1.0]),
-        r"row 1 has 0\.5\. These look like weights .* sample_weight=.*row_weights=.* give them as text",
+        r"row 1 has 0\.5\. This looks like a row weight.*sample_weight=.*row_weights=.* give all as text",
     ),
     "labels in another order": (
         lambda: from_table(FRAME, pd.Series(Y, index=[3, 2, 1, 0]), WHERE),
-        r"y has the index of X in another order: .* y\.loc\[X\.index\] .* y\.to_numpy\(\)",
+        r"y has the index of X in another order\. Give y\.loc\[X\.index\] .* y\.to_numpy\(\)",
     ),
     "sites in another order": (lambda: from_table(FRAME, Y, pd.Series(WHERE, index=[3, 2, 1, 0])), r"sites has the index of X"),
     "sites beyond a float": (
@@ -120,7 +120,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "sites as floats that are no whole number": (
         lambda: from_table(X, Y, np.array([2**53, 2**53 + 1, 2, 2], float)),
-        r"row 0 has 9007199254740992\.0, and from 2\*\*53 on .* Give them as whole numbers \(dtype int64\) or as text",
+        r"row 0 has 9007199254740992\.0\. A float of this size .* as text, .* or as whole numbers \(dtype int64\)",
     ),
     "sites in bytes and in text": (
         lambda: from_table(X, Y, ["a", b"a", "b", "b"]),

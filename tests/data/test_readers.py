@@ -177,14 +177,14 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "row numbers": (
         {"a": ",x,y\n0,1,0\n1,2,1\n"},
         {},
-        r"a\.csv has a column without a name, 'Unnamed: 0', .* drop='Unnamed: 0', .*index_col=0",
+        r"a\.csv has a column without a name, 'Unnamed: 0': .* drop='Unnamed: 0', .*index_col=0",
     ),
     "a column too few": ({"a": A, "b": "z,y\n1,1\n"}, {}, r"b\.csv has no column 'x'; it has z, y"),
     "a column too many": ({"a": A, "b": "x,y,z\n1,1,1\n"}, {}, r"b\.csv has a column 'z' that a\.csv has not.*drop='z'"),
     "label not there": ({"a": A}, {"label": "ill"}, r"a\.csv has no column 'ill'; it has x, y"),
     "site not there": ({"a": A}, {"site": "town"}, r"a\.csv has no column 'town'; it has x, y"),
     "feature not there": ({"a": A}, {"features": ["z"]}, r"a\.csv has no column 'z'; it has x, y"),
-    "the label as a feature": ({"a": A}, {"features": ["x", "y"]}, r"features=x, y: .* none of them may be the label"),
+    "the label as a feature": ({"a": A}, {"features": ["x", "y"]}, r"features=x, y: .* none may be the label"),
     "no feature": ({"a": "y\n1\n"}, {}, r"features=none: a\.csv needs at least one feature column"),
     "dropped what is not there": ({"a": A}, {"drop": "z"}, r"drop='z': no file has this column; a\.csv has x, y"),
     "words in a feature": (

@@ -44,7 +44,7 @@ def test_what_is_wrong_with_a_table_is_told_without_a_value(what, tmp_path):
     assert not any(value in found.value.public_reason for value in ("41", "57", "'F'", "yes"))
     assert isinstance(found.value, cf.InputError)
     if what in ("words", "holes"):
-        assert "or leave the column out, at every site" in found.value.public_reason
+        assert "or leave the column out: alike at every site" in found.value.public_reason
 
 
 def test_a_file_that_is_not_there(tmp_path):

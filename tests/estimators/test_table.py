@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, LogisticRegression
 
 import compfed as cf
-from compfed._utils.progress import progress_bar
+from compfed._utils.text import progress_bar
 from compfed.estimators.base import INSTEAD
 
 masked: Any = np.ma.masked_array
@@ -105,7 +105,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "folds by name": (
         lambda: fit(FRAME, model=cf.FederatedLassoCV([0.1], cv={row: row % 2 for row in range(12)})),
-        r"cv is a dict, whose entries are in no order of the rows\. Give a list .*\[cv\[row\] for row in X\.index\]",
+        r"cv is a dict, whose entries are in no order of the rows\. Give .*\[cv\[row\] for row in X\.index\]",
     ),
     "y to score with in another order": (
         lambda: fit(FRAME).score(FRAME, pd.Series(Y, index=range(11, -1, -1))),
@@ -139,7 +139,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: fit(NUMBERED[[2, 1, 0]], model=cf.FederatedGroupLasso(groups=pd.Series([0, 0, 1]))),
         r"groups names feature 0, which may be the column called 0",
     ),
-    "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. These look like weights of rows"),
+    "weights for sites": (lambda: fit(sites=np.abs(Y)), r"row 0 has 0\.\d+\. This looks like a row weight"),
     "sites but for a space": (lambda: fit(sites=["n", " n"] * 6), r"' n' and 'n' are one name but for spaces"),
     "a class but for a space": (
         lambda: fit(y=np.array(["ill", "ill ", "well"] * 4), model=cf.FederatedLogisticRegression()),
@@ -153,11 +153,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] must be a list"),
     "a row twice in a pair": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[([0, 1, 2, 3, 3, 3], [4, 5, 6])])),
-        r"row 3 3 times; every row may be in a part once\. Give np\.unique\(part\)",
+        r"row 3 3 times; a row may be in a part once\. Give np\.unique\(part\)",
     ),
     "a row twice, from either end": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[([0, 1, 2, 3], [11, -1])])),
-        r"row 11 2 times; every row may be in a part once",
+        r"row 11 2 times; a row may be in a part once",
     ),
     "a splitter that draws with replacement": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=wrong(SimpleNamespace(split=lambda X, y: [([5, 5, 6, 7], [8, 9])])))),
@@ -165,11 +165,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a mask of whole numbers": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[(SITES, 1 - SITES)])),
-        r"12 whole numbers 0 and 1 for 12 rows: they may be a mask or row numbers\. Give np\.asarray\(part, dtype=bool\)",
+        r"12 whole numbers 0 and 1 for 12 rows: a mask or row numbers\? Give np\.asarray\(part, dtype=bool\)",
     ),
     "a mask of bytes": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[(SITES == 0, (SITES == 1).astype(np.uint8))])),
-        r"they may be a mask or row numbers",
+        r"a mask or row numbers\?",
     ),
     # groups
     "groups by name": (
@@ -399,7 +399,7 @@ def test_verbose_prints_plain_lines_in_a_pipe(model, monkeypatch):
 
 
 def test_on_a_terminal_it_is_a_bar(monkeypatch):
-    monkeypatch.setattr("compfed._utils.progress.time", SimpleNamespace(monotonic=lambda: 7.0))  # no time passes
+    monkeypatch.setattr("compfed._utils.text.time", SimpleNamespace(monotonic=lambda: 7.0))  # no time passes
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

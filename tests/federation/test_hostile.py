@@ -104,7 +104,7 @@ JUNK: list[Any] = [
     {"record": "compfed.federation.queries:Refusal", "fields": {"reason": None}},
     {"record": "compfed.federation.queries:Moments", "fields": {"subset": None}},
     {"record": "compfed.losses.linear:Softmax", "fields": {"outputs": 10**9, "ridge": 0}},
-    {"record": "compfed.regularisers.separable:L1", "fields": {"lam": 1}},
+    {"record": "compfed.regularisers.penalties:L1", "fields": {"lam": 1}},
     {"record": "compfed.algorithms.decoupled_prox:DecoupledProx",
      "fields": {"eta": 1, "eta_g": 1, "tau": 2 * 10**9, "upload": "auto"}},
     {"model": "os:system", "params": {"dict": {}}}, {"tuple": [{"float": "0x0.0p+0"}] * 2_000},

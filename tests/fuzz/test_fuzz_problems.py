@@ -15,7 +15,7 @@ from strategies import EXPONENTS, SEEDS, mostly, odd, spoiled
 
 import compfed as cf
 from compfed import regularisers as reg
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.cli import main
 
 LONG: Any = np.longdouble

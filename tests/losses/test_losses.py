@@ -16,32 +16,22 @@ from sklearn.metrics import log_loss, mean_pinball_loss, mean_poisson_deviance, 
 from sklearn.svm import LinearSVC
 
 import compfed as cf
+from compfed import losses
 from compfed.errors import InputError
-from compfed.losses import (
-    Huber,
-    Logistic,
-    MultiSquared,
-    Poisson,
-    SmoothedQuantile,
-    Softmax,
-    Squared,
-    SquaredHinge,
-    from_function,
-)
 
 Z = np.linspace(-8, 8, 101)
 SIGNS = np.where(np.arange(101) % 3 == 0, 1.0, -1.0)
 COUNTS = np.arange(101.0) % 7
-QUANTILE = SmoothedQuantile(quantile=0.3, smoothing=0.8)
+QUANTILE = losses.SmoothedQuantile(quantile=0.3, smoothing=0.8)
 
 # Losses of one prediction, with labels they are made for.
 LOSSES: dict[str, tuple[Any, np.ndarray]] = {
-    "Logistic": (Logistic(), SIGNS),
-    "Squared": (Squared(), SIGNS + 0.3 * Z),
-    "SquaredHinge": (SquaredHinge(), SIGNS),
-    "Huber": (Huber(delta=1.35), SIGNS),
+    "Logistic": (losses.Logistic(), SIGNS),
+    "Squared": (losses.Squared(), SIGNS + 0.3 * Z),
+    "SquaredHinge": (losses.SquaredHinge(), SIGNS),
+    "Huber": (losses.Huber(delta=1.35), SIGNS),
     "SmoothedQuantile": (QUANTILE, SIGNS),
-    "Poisson": (Poisson(), COUNTS),
+    "Poisson": (losses.Poisson(), COUNTS),
 }
 each = pytest.mark.parametrize("name", LOSSES)
 
@@ -62,31 +52,31 @@ def slope(loss, z, y):
 
 
 def test_logistic_formulas():
-    np.testing.assert_allclose(value(Logistic(), Z, SIGNS), np.log(1 + np.exp(-SIGNS * Z)), rtol=1e-12)
-    np.testing.assert_allclose(value(Logistic(), Z, SIGNS), -log_expit(SIGNS * Z), rtol=1e-13)
-    np.testing.assert_allclose(slope(Logistic(), Z, SIGNS), -SIGNS * expit(-SIGNS * Z), rtol=1e-13)
-    np.testing.assert_allclose(np.mean(value(Logistic(), Z, SIGNS)), log_loss(SIGNS, expit(Z)), rtol=1e-12)
+    np.testing.assert_allclose(value(losses.Logistic(), Z, SIGNS), np.log(1 + np.exp(-SIGNS * Z)), rtol=1e-12)
+    np.testing.assert_allclose(value(losses.Logistic(), Z, SIGNS), -log_expit(SIGNS * Z), rtol=1e-13)
+    np.testing.assert_allclose(slope(losses.Logistic(), Z, SIGNS), -SIGNS * expit(-SIGNS * Z), rtol=1e-13)
+    np.testing.assert_allclose(np.mean(value(losses.Logistic(), Z, SIGNS)), log_loss(SIGNS, expit(Z)), rtol=1e-12)
 
 
 def test_squared_formulas():
     y = 0.3 * Z + SIGNS
-    np.testing.assert_allclose(value(Squared(), Z, y), (Z - y) ** 2 / 2, rtol=1e-14)
-    np.testing.assert_allclose(slope(Squared(), Z, y), Z - y, rtol=1e-14)
-    np.testing.assert_allclose(np.mean(value(Squared(), Z, y)), mean_squared_error(y, Z) / 2, rtol=1e-13)
+    np.testing.assert_allclose(value(losses.Squared(), Z, y), (Z - y) ** 2 / 2, rtol=1e-14)
+    np.testing.assert_allclose(slope(losses.Squared(), Z, y), Z - y, rtol=1e-14)
+    np.testing.assert_allclose(np.mean(value(losses.Squared(), Z, y)), mean_squared_error(y, Z) / 2, rtol=1e-13)
 
 
 def test_squared_hinge_formulas():
     hinge = np.maximum(0, 1 - SIGNS * Z)
-    np.testing.assert_allclose(value(SquaredHinge(), Z, SIGNS), hinge**2, rtol=1e-14)
-    np.testing.assert_allclose(slope(SquaredHinge(), Z, SIGNS), -2 * SIGNS * hinge, rtol=1e-14)
+    np.testing.assert_allclose(value(losses.SquaredHinge(), Z, SIGNS), hinge**2, rtol=1e-14)
+    np.testing.assert_allclose(slope(losses.SquaredHinge(), Z, SIGNS), -2 * SIGNS * hinge, rtol=1e-14)
     assert (hinge == 0).any(), "some rows are beyond the margin, where the loss is flat"
 
 
 @pytest.mark.parametrize("delta", [0.2, 1.35, 100.0])
 def test_huber_is_that_of_scipy(delta):
-    np.testing.assert_allclose(value(Huber(delta), Z, SIGNS), scipy.special.huber(delta, Z - SIGNS), rtol=1e-13)
+    np.testing.assert_allclose(value(losses.Huber(delta), Z, SIGNS), scipy.special.huber(delta, Z - SIGNS), rtol=1e-13)
     if delta == 100.0:  # beyond all residuals it is half the square
-        np.testing.assert_allclose(value(Huber(delta), Z, SIGNS), (Z - SIGNS) ** 2 / 2, rtol=1e-13)
+        np.testing.assert_allclose(value(losses.Huber(delta), Z, SIGNS), (Z - SIGNS) ** 2 / 2, rtol=1e-13)
 
 
 @pytest.mark.parametrize(("quantile", "smoothing"), [(0.3, 0.8), (0.5, 0.1), (0.95, 3.0)])
@@ -94,7 +84,7 @@ def test_smoothed_quantile_is_the_maximum_it_says(quantile, smoothing):
     r = SIGNS - Z
     u = np.linspace(quantile - 1, quantile, 100_001)  # steps of 1e-5: the parabola is off by less than smoothing 1e-10
     best = np.array([(u * r_l - smoothing * u**2 / 2).max() for r_l in r])
-    found = value(SmoothedQuantile(quantile, smoothing), Z, SIGNS)
+    found = value(losses.SmoothedQuantile(quantile, smoothing), Z, SIGNS)
     np.testing.assert_allclose(found, best, rtol=0, atol=1e-9)
 
 
@@ -103,15 +93,15 @@ def test_smoothed_quantile_tends_to_the_pinball_loss_of_scikit_learn(quantile):
     """The maximum over u of u r - s u^2 / 2 is below that of u r by at most s max(q, 1 - q)^2 / 2."""
     pinball = mean_pinball_loss(SIGNS, Z, alpha=quantile)
     for smoothing in (1.0, 1e-2, 1e-6):
-        below = pinball - np.mean(value(SmoothedQuantile(quantile, smoothing), Z, SIGNS))
+        below = pinball - np.mean(value(losses.SmoothedQuantile(quantile, smoothing), Z, SIGNS))
         assert 0 < below <= smoothing * max(quantile, 1 - quantile) ** 2 / 2
 
 
 def test_poisson_formulas():
-    np.testing.assert_allclose(value(Poisson(), Z, COUNTS), np.exp(Z) - COUNTS * Z, rtol=1e-13)
+    np.testing.assert_allclose(value(losses.Poisson(), Z, COUNTS), np.exp(Z) - COUNTS * Z, rtol=1e-13)
     # the deviance is twice the loss above its least value, which is at z = log y
     least = COUNTS - xlogy(COUNTS, COUNTS)
-    deviance = 2 * np.mean(value(Poisson(), Z, COUNTS) - least)
+    deviance = 2 * np.mean(value(losses.Poisson(), Z, COUNTS) - least)
     np.testing.assert_allclose(deviance, mean_poisson_deviance(COUNTS, np.exp(Z)), rtol=1e-12)
 
 
@@ -120,7 +110,7 @@ CLASSES = np.arange(30) % 4
 
 
 def test_softmax_formulas():
-    loss = Softmax(outputs=4)
+    loss = losses.Softmax(outputs=4)
     p = scipy.special.softmax(SCORES, axis=1)
     np.testing.assert_allclose(value(loss, SCORES, 1.0 * CLASSES), -np.log(p[np.arange(30), CLASSES]), rtol=1e-12)
     np.testing.assert_allclose(np.mean(value(loss, SCORES, 1.0 * CLASSES)), log_loss(CLASSES, p), rtol=1e-12)
@@ -130,14 +120,18 @@ def test_softmax_formulas():
 def test_softmax_with_two_classes_is_the_logistic_loss_of_their_difference():
     two, signs = SCORES[:, :2], np.where(CLASSES % 2 == 1, 1.0, -1.0)
     np.testing.assert_allclose(
-        value(Softmax(outputs=2), two, CLASSES % 2.0), value(Logistic(), two[:, 1] - two[:, 0], signs), rtol=1e-12
+        value(losses.Softmax(outputs=2), two, CLASSES % 2.0),
+        value(losses.Logistic(), two[:, 1] - two[:, 0], signs),
+        rtol=1e-12,
     )
 
 
 def test_multi_squared_is_the_sum_of_the_squared_losses():
     y = np.random.default_rng(1).standard_normal((30, 4))
-    each_output = [value(Squared(), SCORES[:, k], y[:, k]) for k in range(4)]
-    np.testing.assert_allclose(value(MultiSquared(outputs=4), SCORES, y), np.sum(each_output, axis=0), rtol=1e-13)
+    each_output = [value(losses.Squared(), SCORES[:, k], y[:, k]) for k in range(4)]
+    np.testing.assert_allclose(
+        value(losses.MultiSquared(outputs=4), SCORES, y), np.sum(each_output, axis=0), rtol=1e-13
+    )
 
 
 # --- derivatives ---
@@ -172,31 +166,33 @@ def test_softmax_curvature():
     """The second derivative is diag(p) - p p^T; its largest eigenvalue is 1/2, at two classes of equal probability."""
     tie = np.array([[40.0, 40.0, 0.0, -3.0]])
     z = np.concatenate([SCORES, tie])
-    H = np.asarray(second_derivative(Softmax(outputs=4), z, np.arange(31.0) % 4))
+    H = np.asarray(second_derivative(losses.Softmax(outputs=4), z, np.arange(31.0) % 4))
     p = scipy.special.softmax(z, axis=1)
     np.testing.assert_allclose(H, [np.diag(q) - np.outer(q, q) for q in p], atol=1e-14)
     eigenvalues = np.linalg.eigvalsh(H)
     assert eigenvalues.min() >= -1e-15  # convex
-    assert eigenvalues.max() <= Softmax(outputs=4).curvature * (1 + 1e-14)
-    np.testing.assert_allclose(eigenvalues[-1, -1], Softmax(outputs=4).curvature, rtol=1e-14)
+    assert eigenvalues.max() <= losses.Softmax(outputs=4).curvature * (1 + 1e-14)
+    np.testing.assert_allclose(eigenvalues[-1, -1], losses.Softmax(outputs=4).curvature, rtol=1e-14)
 
 
 def test_multi_squared_curvature():
-    H = second_derivative(MultiSquared(outputs=4), SCORES, SCORES + 1)
-    np.testing.assert_allclose(H, np.broadcast_to(MultiSquared(outputs=4).curvature * np.eye(4), H.shape), atol=1e-14)
+    H = second_derivative(losses.MultiSquared(outputs=4), SCORES, SCORES + 1)
+    np.testing.assert_allclose(
+        H, np.broadcast_to(losses.MultiSquared(outputs=4).curvature * np.eye(4), H.shape), atol=1e-14
+    )
 
 
 # --- the model: gradient(x, A, y, weight) = grad of weight @ values(x, A, y), for every loss ---
 
 ROWS, WIDTH = 7, 3
-NETWORK = from_function(
+NETWORK = losses.from_function(
     lambda w, a, y: (jnp.tanh(a @ w["in"] + w["bias"]) @ w["out"] - y) ** 2,
     {"in": np.ones((WIDTH, 2)), "bias": np.zeros(2), "out": np.array([0.5, -0.5])},
 )
 MODELS: dict[str, tuple[Any, np.ndarray, int]] = {
     **{name: (loss, y[:ROWS], WIDTH) for name, (loss, y) in LOSSES.items()},
-    "Softmax": (Softmax(outputs=4), np.arange(ROWS) % 4.0, 4 * WIDTH),
-    "MultiSquared": (MultiSquared(outputs=2), np.arange(2.0 * ROWS).reshape(ROWS, 2) / 5, 2 * WIDTH),
+    "Softmax": (losses.Softmax(outputs=4), np.arange(ROWS) % 4.0, 4 * WIDTH),
+    "MultiSquared": (losses.MultiSquared(outputs=2), np.arange(2.0 * ROWS).reshape(ROWS, 2) / 5, 2 * WIDTH),
     "from_function": (NETWORK, np.arange(ROWS) / 5.0, 2 * WIDTH + 4),
 }
 
@@ -240,7 +236,9 @@ def test_several_outputs_are_the_columns_of_a_matrix():
     A, X, y = (jnp.asarray(rng.standard_normal(shape)) for shape in ((ROWS, WIDTH), (WIDTH, 2), (ROWS, 2)))
     x = jnp.array([X[j, k] for j in range(WIDTH) for k in range(2)])
     z = np.stack([A @ X[:, 0], A @ X[:, 1]], axis=1)
-    np.testing.assert_allclose(MultiSquared(outputs=2).values(x, A, y), ((z - y) ** 2).sum(axis=1) / 2, rtol=1e-12)
+    np.testing.assert_allclose(
+        losses.MultiSquared(outputs=2).values(x, A, y), ((z - y) ** 2).sum(axis=1) / 2, rtol=1e-12
+    )
 
 
 # --- extreme arguments: exact where the exact value is a number of this precision, never NaN ---
@@ -251,7 +249,7 @@ def test_several_outputs_are_the_columns_of_a_matrix():
 def test_logistic_at_extreme_margins(margin, dtype):
     for y in (-1.0, 1.0):
         z = jnp.asarray(y * margin, dtype)
-        v, s = Logistic().value(z, jnp.asarray(y, dtype)), Logistic().derivative(z, jnp.asarray(y, dtype))
+        v, s = losses.Logistic().value(z, jnp.asarray(y, dtype)), losses.Logistic().derivative(z, jnp.asarray(y, dtype))
         assert v.dtype == s.dtype == dtype
         # log(1 + exp(-m)) is -m for a large negative margin and exp(-m) for a large positive one
         np.testing.assert_allclose(v, -margin if margin < 0 else np.exp(-margin).astype(dtype), rtol=1e-6, atol=1e-37)
@@ -260,15 +258,15 @@ def test_logistic_at_extreme_margins(margin, dtype):
 
 def test_logistic_keeps_its_digits_for_well_classified_rows():
     """log(1 + e^-30) written naively has three correct digits; here it must have them all."""
-    np.testing.assert_allclose(value(Logistic(), 30.0, 1.0), np.log1p(np.exp(-30.0)), rtol=1e-14)
+    np.testing.assert_allclose(value(losses.Logistic(), 30.0, 1.0), np.log1p(np.exp(-30.0)), rtol=1e-14)
 
 
 # (loss, y) -> value and slope at z, to leading order for |z| large
 FAR: dict[str, tuple[Any, float, Any, Any]] = {
-    "SquaredHinge": (SquaredHinge(), 1.0, lambda z: z**2 if z < 0 else 0, lambda z: 2 * z if z < 0 else 0),
-    "Huber": (Huber(delta=0.5), 3.0, lambda z: 0.5 * abs(z), lambda z: 0.5 * np.sign(z)),
+    "SquaredHinge": (losses.SquaredHinge(), 1.0, lambda z: z**2 if z < 0 else 0, lambda z: 2 * z if z < 0 else 0),
+    "Huber": (losses.Huber(delta=0.5), 3.0, lambda z: 0.5 * abs(z), lambda z: 0.5 * np.sign(z)),
     "SmoothedQuantile": (
-        SmoothedQuantile(quantile=0.3, smoothing=0.01),
+        losses.SmoothedQuantile(quantile=0.3, smoothing=0.01),
         3.0,
         lambda z: 0.7 * z if z > 0 else -0.3 * z,
         lambda z: 0.7 if z > 0 else -0.3,
@@ -291,17 +289,20 @@ def test_losses_far_from_the_label(name, dtype):
 @pytest.mark.parametrize(("dtype", "largest"), [(np.float32, 88.0), (np.float64, 709.0)])
 def test_poisson_at_extreme_predictions(dtype, largest):
     for z, y in [(largest, 3.0), (-largest, 3.0), (-1e30, 3.0), (-1e30, 0.0)]:
-        v, s = (f(jnp.asarray(z, dtype), jnp.asarray(y, dtype)) for f in (Poisson().value, Poisson().derivative))
+        v, s = (
+            f(jnp.asarray(z, dtype), jnp.asarray(y, dtype))
+            for f in (losses.Poisson().value, losses.Poisson().derivative)
+        )
         assert v.dtype == s.dtype == dtype
         np.testing.assert_allclose(v, np.exp(z) - y * z, rtol=2e-5)
         np.testing.assert_allclose(s, np.exp(z) - y, rtol=2e-5)
     beyond = jnp.asarray(2 * largest, dtype)
-    assert value(Poisson(), beyond, 3.0) == slope(Poisson(), beyond, 3.0) == np.inf  # and not inf - inf
+    assert value(losses.Poisson(), beyond, 3.0) == slope(losses.Poisson(), beyond, 3.0) == np.inf  # and not inf - inf
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_softmax_at_extreme_scores(dtype):
-    loss, top = Softmax(outputs=3), float(np.finfo(dtype).max) / 4
+    loss, top = losses.Softmax(outputs=3), float(np.finfo(dtype).max) / 4
     # (scores, label, value, slope)
     cases: list[tuple[Any, int, float, Any]] = [
         ((top, -top, 0.0), 0, 0.0, (0, 0, 0)),
@@ -322,7 +323,7 @@ def test_softmax_at_extreme_scores(dtype):
 
 # --- labels ---
 
-TWO_CLASSES = [Logistic(), SquaredHinge()]
+TWO_CLASSES = [losses.Logistic(), losses.SquaredHinge()]
 
 
 @pytest.mark.parametrize("loss", TWO_CLASSES)
@@ -351,7 +352,7 @@ def test_two_class_losses_refuse_other_labels(loss, labels):
         loss.encode(np.array(labels))
 
 
-@pytest.mark.parametrize("loss", [Squared(), Huber(), SmoothedQuantile(), NETWORK])
+@pytest.mark.parametrize("loss", [losses.Squared(), losses.Huber(), losses.SmoothedQuantile(), NETWORK])
 def test_numeric_labels_are_taken_as_they_are(loss):
     labels = np.array([0.0, 1.0, 7.5, -3.0])
     np.testing.assert_array_equal(loss.encode(labels), labels)
@@ -364,34 +365,34 @@ def test_labels_of_a_function_may_have_any_shape():
 
 def test_poisson_labels():
     labels = np.array([0.0, 2.0, 1.5])  # rates as well as counts
-    np.testing.assert_array_equal(Poisson().encode(labels), labels)
+    np.testing.assert_array_equal(losses.Poisson().encode(labels), labels)
     with pytest.raises(InputError, match=r"Poisson needs labels >= 0 \(counts or rates\); some are below 0\. Correct"):
-        Poisson().encode(np.array([1.0, -0.5, 3.0]))
+        losses.Poisson().encode(np.array([1.0, -0.5, 3.0]))
 
 
 def test_softmax_labels():
     labels = np.array([0.0, 2.0, 0.0])  # a class may be absent
-    np.testing.assert_array_equal(Softmax(outputs=3).encode(labels), labels)
+    np.testing.assert_array_equal(losses.Softmax(outputs=3).encode(labels), labels)
     message = (
         r"Softmax\(outputs=3\) needs labels in 0\.\.2; there are others\. Number the classes from 0 .* more outputs"
     )
     for wrong in ([1, 2, 3], [0, 1.5], [-1, 1], np.arange(40.0)):
         with pytest.raises(InputError, match=message):
-            Softmax(outputs=3).encode(np.array(wrong, float))
+            losses.Softmax(outputs=3).encode(np.array(wrong, float))
 
 
 def test_multi_squared_labels():
     labels = np.arange(6.0).reshape(3, 2)
-    np.testing.assert_array_equal(MultiSquared(outputs=2).encode(labels), labels)
+    np.testing.assert_array_equal(losses.MultiSquared(outputs=2).encode(labels), labels)
     for wrong in (labels[:, :1], labels[:, 0]):
         shape = r"labels of shape \(rows, 1\)" if wrong.ndim == 2 else r"labels of shape \(rows\)"
         with pytest.raises(
             InputError, match=rf"MultiSquared\(outputs=2\) needs labels of shape \(rows, 2\); got {shape}"
         ):
-            MultiSquared(outputs=2).encode(wrong)
+            losses.MultiSquared(outputs=2).encode(wrong)
 
 
-@pytest.mark.parametrize("loss", [*(loss for loss, _ in LOSSES.values()), Softmax(outputs=2)])
+@pytest.mark.parametrize("loss", [*(loss for loss, _ in LOSSES.values()), losses.Softmax(outputs=2)])
 def test_losses_of_one_outcome_refuse_several(loss):
     message = (
         rf"{type(loss).__name__} needs one label per row; got labels of shape \(rows, 2\)\. Use losses\.MultiSquared"
@@ -413,13 +414,13 @@ def test_numbers_are_leaves_and_outputs_are_not(name):
 
 def test_wrong_numbers_are_refused():
     for wrong, message in [
-        (lambda: Huber(delta=0.0), r"Huber\(delta=0\.0\): delta must be a finite number > 0"),
-        (lambda: SmoothedQuantile(quantile=1.0), r"quantile=1\.0\): quantile must be between 0 and 1"),
-        (lambda: SmoothedQuantile(quantile=0.0), r"quantile=0\.0\): quantile must be a finite number > 0"),
-        (lambda: SmoothedQuantile(smoothing=-1.0), r"smoothing=-1\.0\): smoothing must be a finite number > 0"),
-        (lambda: Softmax(outputs=0), r"Softmax\(outputs=0\): outputs must be a whole number >= 1"),
-        (lambda: MultiSquared(outputs=2.5), r"outputs=2\.5\): outputs must be a whole number >= 1"),  # pyright: ignore[reportArgumentType]  # the mistake
-        (lambda: Poisson(ridge=-1.0), r"Poisson\(ridge=-1\.0\): ridge must be finite and >= 0"),
+        (lambda: losses.Huber(delta=0.0), r"Huber\(delta=0\.0\): delta must be a finite number > 0"),
+        (lambda: losses.SmoothedQuantile(quantile=1.0), r"quantile=1\.0\): quantile must be between 0 and 1"),
+        (lambda: losses.SmoothedQuantile(quantile=0.0), r"quantile=0\.0\): quantile must be a finite number > 0"),
+        (lambda: losses.SmoothedQuantile(smoothing=-1.0), r"smoothing=-1\.0\): smoothing must be a finite number > 0"),
+        (lambda: losses.Softmax(outputs=0), r"Softmax\(outputs=0\): outputs must be a whole number >= 1"),
+        (lambda: losses.MultiSquared(outputs=2.5), r"outputs=2\.5\): outputs must be a whole number >= 1"),  # pyright: ignore[reportArgumentType]  # the mistake
+        (lambda: losses.Poisson(ridge=-1.0), r"Poisson\(ridge=-1\.0\): ridge must be finite and >= 0"),
     ]:
         with pytest.raises(InputError, match=message):
             wrong()
@@ -449,7 +450,7 @@ def test_squared_hinge_is_the_support_vector_machine(table):
     model = LinearSVC(C=1 / (60 * RIDGE), fit_intercept=False, dual="auto", tol=1e-10, max_iter=10_000)
     model.fit(A, scores[:, 0] > 0)
     np.testing.assert_allclose(
-        minimiser(SquaredHinge(RIDGE), A, scores[:, 0] > 0, where), model.coef_[0], rtol=1e-5, atol=1e-7
+        minimiser(losses.SquaredHinge(RIDGE), A, scores[:, 0] > 0, where), model.coef_[0], rtol=1e-5, atol=1e-7
     )
 
 
@@ -457,21 +458,21 @@ def test_softmax_is_multinomial_regression(table):
     A, scores, where = table
     y = scores.argmax(axis=1)
     model = LogisticRegression(C=1 / (60 * RIDGE), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(A, y)
-    X = minimiser(Softmax(outputs=3, ridge=RIDGE), A, y, where).reshape(4, 3)
+    X = minimiser(losses.Softmax(outputs=3, ridge=RIDGE), A, y, where).reshape(4, 3)
     np.testing.assert_allclose(X.T, model.coef_, rtol=1e-5, atol=1e-7)
 
 
 def test_multi_squared_is_ridge_regression_of_several_outcomes(table):
     A, scores, where = table
     model = Ridge(alpha=60 * RIDGE, fit_intercept=False).fit(A, scores)
-    X = minimiser(MultiSquared(outputs=3, ridge=RIDGE), A, scores, where).reshape(4, 3)
+    X = minimiser(losses.MultiSquared(outputs=3, ridge=RIDGE), A, scores, where).reshape(4, 3)
     np.testing.assert_allclose(X.T, model.coef_, rtol=1e-10)
 
 
 def test_quantile_of_a_constant_model(table):
     """The minimiser over constants of the pinball loss is the quantile; smoothing moves it by little."""
     y = table[1][:, 0]
-    found = minimiser(SmoothedQuantile(0.8, smoothing=0.01), np.ones((60, 1)), y, table[2])
+    found = minimiser(losses.SmoothedQuantile(0.8, smoothing=0.01), np.ones((60, 1)), y, table[2])
     assert np.quantile(y, 0.8, method="lower") - 0.01 <= found[0] <= np.quantile(y, 0.8, method="higher") + 0.01
 
 
@@ -482,7 +483,7 @@ def test_a_logistic_loss_by_hand_is_the_logistic_loss(table):
     """The same problem written twice: an intercept in a dict, and a column of ones in front."""
     A, scores, _ = table
     y, where = np.sign(scores[:, 0]), np.repeat([0, 1, 2], 20)
-    by_hand = from_function(
+    by_hand = losses.from_function(
         lambda w, a, y: jnp.log1p(jnp.exp(-y * (a @ w["slopes"] + w["intercept"]))),
         {"slopes": np.zeros(4), "intercept": 0.0},
         ridge=RIDGE,
@@ -490,7 +491,7 @@ def test_a_logistic_loss_by_hand_is_the_logistic_loss(table):
     g = cf.regularisers.L1(0.02)
     mine = cf.Problem(by_hand, g, cf.data.from_table(A, y, where))
     ones = np.column_stack([np.ones(60), A])  # keys of a dict are in alphabetical order: the intercept comes first
-    known = cf.Problem(Logistic(ridge=RIDGE), g, cf.data.from_table(ones, y, where))
+    known = cf.Problem(losses.Logistic(ridge=RIDGE), g, cf.data.from_table(ones, y, where))
     assert mine.d == known.d == 5
     for x in np.random.default_rng(0).standard_normal((3, 5)):
         np.testing.assert_allclose(mine.objective(x), known.objective(x), rtol=1e-13)
@@ -513,7 +514,7 @@ NESTED = {"layers": [{"W": np.arange(6.0).reshape(3, 2), "b": np.zeros(2)}, (np.
 
 
 def test_nested_parameters_come_back_as_they_were():
-    loss = from_function(nothing, NESTED)
+    loss = losses.from_function(nothing, NESTED)
     assert loss.size(width=99) == loss.start.size == 6 + 2 + 4 + 1 + 1, "the parameters decide, not the features"
     back = loss.unravel(loss.start)
     assert jax.tree.structure(back) == jax.tree.structure(NESTED)
@@ -528,7 +529,7 @@ def test_nested_parameters_come_back_as_they_were():
 @pytest.mark.parametrize("x64", [False, True])
 def test_parameters_keep_the_precision_of_the_model(x64):
     """A run gives NumPy's float64 even where JAX's own default is float32."""
-    loss = from_function(nothing, NESTED)
+    loss = losses.from_function(nothing, NESTED)
     x = np.random.default_rng(0).standard_normal(14)
     with jax.enable_x64(x64):
         for dtype in (np.float32, np.float64):
@@ -540,7 +541,7 @@ def test_parameters_keep_the_precision_of_the_model(x64):
 def test_a_run_starts_at_the_parameters(table):
     A, scores, where = table
     params = {"W": np.full((4, 3), 0.25), "b": np.arange(3.0)}
-    loss = from_function(lambda w, a, y: ((a @ w["W"] + w["b"] - y) ** 2).sum() / 2, params, ridge=RIDGE)
+    loss = losses.from_function(lambda w, a, y: ((a @ w["W"] + w["b"] - y) ** 2).sum() / 2, params, ridge=RIDGE)
     problem = cf.Problem(loss, cf.regularisers.Zero(), cf.data.from_table(A, scores, where))
     np.testing.assert_array_equal(problem.start, [0.25] * 12 + [0, 1, 2])
     trace = cf.simulate(problem, cf.algorithms.ProximalGradient(eta=0.1), 1)
@@ -556,13 +557,19 @@ def test_a_run_starts_at_the_parameters(table):
 def test_what_from_function_refuses():
     f = nothing
     for wrong, message in [
-        (lambda: from_function(3, np.zeros(2)), r"needs a function of \(params, row, label\); got int"),  # pyright: ignore[reportArgumentType]  # the mistake
-        (lambda: from_function(f, {"w": "zero"}), r"params must be a pytree of arrays of numbers: .*'zero'"),
-        (lambda: from_function(f, {}), r"params must be a pytree of arrays of numbers"),
-        (lambda: from_function(f, {"w": 1 + 2j}), r"params must be a pytree of arrays of numbers"),
-        (lambda: from_function(f, [np.zeros(2), np.nan]), r"params has NaN or infinite entries"),
-        (lambda: from_function(f, np.zeros(2), ridge=-1.0), r"FromFunction\(ridge=-1\.0\): ridge must be finite"),
-        (lambda: from_function(f, np.zeros(2)).unravel(np.zeros(3)), r"x has shape \(3,\); .* 2 numbers in a row"),
+        (lambda: losses.from_function(3, np.zeros(2)), r"needs a function of \(params, row, label\); got int"),  # pyright: ignore[reportArgumentType]  # the mistake
+        (lambda: losses.from_function(f, {"w": "zero"}), r"params must be a pytree of arrays of numbers: .*'zero'"),
+        (lambda: losses.from_function(f, {}), r"params must be a pytree of arrays of numbers"),
+        (lambda: losses.from_function(f, {"w": 1 + 2j}), r"params must be a pytree of arrays of numbers"),
+        (lambda: losses.from_function(f, [np.zeros(2), np.nan]), r"params has NaN or infinite entries"),
+        (
+            lambda: losses.from_function(f, np.zeros(2), ridge=-1.0),
+            r"FromFunction\(ridge=-1\.0\): ridge must be finite",
+        ),
+        (
+            lambda: losses.from_function(f, np.zeros(2)).unravel(np.zeros(3)),
+            r"x has shape \(3,\); .* 2 numbers in a row",
+        ),
     ]:
         with pytest.raises(InputError, match=message):
             wrong()

@@ -11,19 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from compfed import losses
 from compfed._utils import array_namespace as arrays
 from compfed.errors import InputError
-from compfed.losses import (
-    Huber,
-    Logistic,
-    MultiSquared,
-    Poisson,
-    SmoothedQuantile,
-    Softmax,
-    Squared,
-    SquaredHinge,
-    from_function,
-)
 from compfed.losses import lipschitz as curvature
 
 ROWS, WIDTH = 23, 5
@@ -34,16 +24,16 @@ SIGNS = np.where(RNG.random(ROWS) < 0.4, 1.0, -1.0)
 NUMBERS = RNG.standard_normal(ROWS)
 
 LINEAR: dict[str, tuple[Any, np.ndarray]] = {
-    "Squared": (Squared(), NUMBERS),
-    "Logistic": (Logistic(), SIGNS),
-    "SquaredHinge": (SquaredHinge(), SIGNS),
-    "Huber": (Huber(delta=0.8), NUMBERS),
-    "SmoothedQuantile": (SmoothedQuantile(quantile=0.3, smoothing=1.7), NUMBERS),
-    "Poisson": (Poisson(), np.arange(ROWS) % 4.0),
-    "Softmax": (Softmax(outputs=3), np.arange(ROWS) % 3.0),
-    "MultiSquared": (MultiSquared(outputs=2), RNG.standard_normal((ROWS, 2))),
+    "Squared": (losses.Squared(), NUMBERS),
+    "Logistic": (losses.Logistic(), SIGNS),
+    "SquaredHinge": (losses.SquaredHinge(), SIGNS),
+    "Huber": (losses.Huber(delta=0.8), NUMBERS),
+    "SmoothedQuantile": (losses.SmoothedQuantile(quantile=0.3, smoothing=1.7), NUMBERS),
+    "Poisson": (losses.Poisson(), np.arange(ROWS) % 4.0),
+    "Softmax": (losses.Softmax(outputs=3), np.arange(ROWS) % 3.0),
+    "MultiSquared": (losses.MultiSquared(outputs=2), RNG.standard_normal((ROWS, 2))),
 }
-NETWORK = from_function(
+NETWORK = losses.from_function(
     lambda w, a, y: (jnp.tanh(a @ w["in"] + w["bias"]) @ w["out"] - y) ** 2,
     {"in": RNG.standard_normal((WIDTH, 2)), "bias": np.zeros(2), "out": np.array([0.5, -0.5])},
 )
@@ -153,9 +143,11 @@ def test_one_array_of_jax_makes_the_result_one(name):
 
 def test_numbers_of_a_loss_may_be_traced_where_the_arrays_are_not():
     """A grid over delta is one vmap, whatever the predictions come as."""
-    z, y = predictions(Squared(), model(Squared())), NUMBERS
+    z, y = predictions(losses.Squared(), model(losses.Squared())), NUMBERS
     with jax.enable_x64(True):
-        found = jax.vmap(lambda delta: Huber.derivative(_with(Huber(), delta=delta), z, y))(jnp.array([0.3, 2.0]))
+        found = jax.vmap(lambda delta: losses.Huber.derivative(_with(losses.Huber(), delta=delta), z, y))(
+            jnp.array([0.3, 2.0])
+        )
     for delta, slope in zip([0.3, 2.0], found, strict=True):
         np.testing.assert_array_equal(slope, np.clip(z - y, -delta, delta))
 
@@ -223,7 +215,7 @@ def test_both_sides_of_a_kink_are_among_the_rows():
 def test_logistic_weight_keeps_its_digits():
     """p (1 - p) = exp(-|z|) / (1 + exp(-|z|))^2, for margins at which 1 - p is rounded to 0 or p to 1."""
     z = np.array([-700.0, -40.0, 40.0, 700.0])
-    np.testing.assert_allclose(Logistic().second_derivative(z, np.ones(4)), np.exp(-np.abs(z)), rtol=1e-14)
+    np.testing.assert_allclose(losses.Logistic().second_derivative(z, np.ones(4)), np.exp(-np.abs(z)), rtol=1e-14)
 
 
 # --- the terms of the gradient ---
@@ -270,11 +262,11 @@ def test_lipschitz_bounds_the_hessian(name):
 
 # where the second derivative of every row is its bound: at zero for two classes, else at the labels
 REACHED: dict[str, Any] = {
-    "Logistic": Logistic(),
-    "SquaredHinge": SquaredHinge(),
-    "Softmax": Softmax(outputs=2),
-    "Huber": Huber(),
-    "SmoothedQuantile": SmoothedQuantile(0.3, 1.7),
+    "Logistic": losses.Logistic(),
+    "SquaredHinge": losses.SquaredHinge(),
+    "Softmax": losses.Softmax(outputs=2),
+    "Huber": losses.Huber(),
+    "SmoothedQuantile": losses.SmoothedQuantile(0.3, 1.7),
 }
 
 
@@ -297,19 +289,19 @@ def test_lipschitz_that_overflows_is_infinite_and_that_of_nothing_is_zero():
     for loss, y in LINEAR.values():
         assert loss.lipschitz(1e200 * A, WEIGHT, model(loss), y) == np.inf
         assert loss.lipschitz(0 * A, WEIGHT, model(loss), y) == 0.0
-    assert Poisson().lipschitz(A, WEIGHT, 1e4 * model(Poisson())) == np.inf
+    assert losses.Poisson().lipschitz(A, WEIGHT, 1e4 * model(losses.Poisson())) == np.inf
     assert NETWORK.lipschitz(1e200 * A, WEIGHT, 1e200 * model(NETWORK), NUMBERS) == np.inf
 
 
 def test_lipschitz_of_single_precision_is_computed_in_double():
     large = (1e25 * A).astype(np.float32)  # whose squares overflow there
     expected = np.linalg.eigvalsh((large.T.astype(float) * WEIGHT) @ large.astype(float))[-1]
-    np.testing.assert_allclose(Squared().lipschitz(large, WEIGHT), expected, rtol=1e-12)
+    np.testing.assert_allclose(losses.Squared().lipschitz(large, WEIGHT), expected, rtol=1e-12)
 
 
 def test_lipschitz_asks_for_what_it_needs():
     with pytest.raises(InputError, match=r"the curvature of Poisson has no bound: lipschitz needs a model x"):
-        Poisson().lipschitz(A, WEIGHT)
+        losses.Poisson().lipschitz(A, WEIGHT)
     with pytest.raises(InputError, match=r"the curvature of a function has no bound: .* a model x and the labels y"):
         NETWORK.lipschitz(A, WEIGHT, model(NETWORK))
 
@@ -319,7 +311,7 @@ def test_a_wide_table_has_no_square_matrix(monkeypatch, gram_width):
     monkeypatch.setattr(curvature, "GRAM_WIDTH", gram_width)
     wide = np.random.default_rng(4).standard_normal((20, 4000))
     tracemalloc.start()
-    found = Squared().lipschitz(wide, np.ones(20))
+    found = losses.Squared().lipschitz(wide, np.ones(20))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4000 * 4000 * 8 / 10

@@ -12,7 +12,7 @@ import pytest
 import scipy.special
 
 import compfed as cf
-from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.evaluation import FullGradient, MiniBatch
 
 SIZES, D, RIDGE = [6, 40, 3, 17], 3, 0.3
 W = np.array([2, 0])

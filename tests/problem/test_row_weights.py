@@ -16,7 +16,7 @@ from sklearn.linear_model import LogisticRegression
 
 import compfed as cf
 from compfed.losses import lipschitz as curvature
-from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.sampling import sample_rows
 
 D, RIDGE, LAM = 3, 0.1, 0.02

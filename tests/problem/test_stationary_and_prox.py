@@ -109,7 +109,7 @@ def test_a_right_prox_is_taken(g, dtype):
 
 
 def test_a_prox_that_leaves_the_set_is_refused():
-    with pytest.raises(cf.InputError, match=r"is not finite at any of 12 random points"):
+    with pytest.raises(cf.InputError, match=r"is not finite at any of 12 random x"):
         problem(Outside())
 
 

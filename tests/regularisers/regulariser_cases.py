@@ -12,33 +12,7 @@ import numpy as np
 from problems import soft
 from scipy.optimize import lsq_linear
 
-from compfed.regularisers import (
-    L1,
-    MCP,
-    SCAD,
-    Blocks,
-    Box,
-    ElasticNet,
-    GroupL2,
-    L1Ball,
-    L2Ball,
-    LinfNorm,
-    NonNegative,
-    Nuclear,
-    NuclearBall,
-    OnBlock,
-    Rescaled,
-    Ridge,
-    Scaled,
-    Shifted,
-    Simplex,
-    SortedL1,
-    SparseGroup,
-    SumOf,
-    TotalVariation1D,
-    Zero,
-    from_object,
-)
+from compfed import regularisers as reg
 
 Vector = np.ndarray
 D = 6
@@ -179,163 +153,165 @@ def l1(x: Vector) -> float:
 
 
 CASES = {
-    "Zero": Case(Zero(), lambda x: 0.0, lambda x, t: x),
-    "L1": Case(L1(0.8), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
+    "Zero": Case(reg.Zero(), lambda x: 0.0, lambda x, t: x),
+    "L1": Case(reg.L1(0.8), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
     "L1-weighted": Case(
-        L1(WEIGHTS),
+        reg.L1(WEIGHTS),
         lambda x: WEIGHTS @ np.abs(x),
         lambda x, t: np.where(np.abs(x) > t * WEIGHTS, x - t * WEIGHTS * np.sign(x), 0.0),
     ),
     "ElasticNet": Case(
-        ElasticNet(l1=0.5, l2=2.0),
+        reg.ElasticNet(l1=0.5, l2=2.0),
         lambda x: 0.5 * l1(x) + 1.0 * (x @ x),
         lambda x, t: soft(x, 0.5 * t) / (1 + 2.0 * t),
     ),
     "ElasticNet-weighted": Case(
-        ElasticNet(l1=WEIGHTS, l2=2.0 * WEIGHTS),
+        reg.ElasticNet(l1=WEIGHTS, l2=2.0 * WEIGHTS),
         lambda x: WEIGHTS @ np.abs(x) + WEIGHTS @ (x * x),
         lambda x, t: np.where(np.abs(x) > t * WEIGHTS, x - t * WEIGHTS * np.sign(x), 0.0) / (1 + 2 * t * WEIGHTS),
     ),
-    "Ridge": Case(Ridge(0.6), lambda x: 0.3 * (x @ x), lambda x, t: x / (1 + 0.6 * t)),
+    "Ridge": Case(reg.Ridge(0.6), lambda x: 0.3 * (x @ x), lambda x, t: x / (1 + 0.6 * t)),
     "Box": Case(
-        Box(-0.4, 0.9),
+        reg.Box(-0.4, 0.9),
         lambda x: 0.0,
         lambda x, t: np.minimum(np.maximum(x, -0.4), 0.9),
         lambda u: np.clip(u, -0.4, 0.9),
     ),
     "Box-of-arrays": Case(
-        Box(LOWER, UPPER),
+        reg.Box(LOWER, UPPER),
         lambda x: 0.0,
         lambda x, t: np.minimum(np.maximum(x, LOWER), UPPER),
         lambda u: np.clip(u, LOWER, UPPER),
     ),
-    "NonNegative": Case(NonNegative(), lambda x: 0.0, lambda x, t: np.where(x > 0, x, 0.0), np.abs),
-    "L2Ball": Case(L2Ball(1.5), lambda x: 0.0, lambda x, t: shrunk(x, 1.5), lambda u: shrunk(u, 1.5)),
-    "L1Ball": Case(L1Ball(1.5), lambda x: 0.0, lambda x, t: onto_l1_ball(x, 1.5), small),
+    "NonNegative": Case(reg.NonNegative(), lambda x: 0.0, lambda x, t: np.where(x > 0, x, 0.0), np.abs),
+    "L2Ball": Case(reg.L2Ball(1.5), lambda x: 0.0, lambda x, t: shrunk(x, 1.5), lambda u: shrunk(u, 1.5)),
+    "L1Ball": Case(reg.L1Ball(1.5), lambda x: 0.0, lambda x, t: onto_l1_ball(x, 1.5), small),
     "Simplex": Case(
-        Simplex(2.0),
+        reg.Simplex(2.0),
         lambda x: 0.0,
         lambda x, t: onto_simplex(x, 2.0),
         lambda u: 2.0 * np.exp(u - u.max()) / np.exp(u - u.max()).sum(),
     ),
     "GroupL2": Case(
-        GroupL2(0.8, GROUPS),
+        reg.GroupL2(0.8, GROUPS),
         lambda x: 0.8 * group_norm(x, ROOTS, MEMBERS),
         lambda x, t: group_prox(x, 0.8 * t, ROOTS, MEMBERS),
     ),
     "GroupL2-weighted": Case(
-        GroupL2(0.8, np.array(GROUPS), np.array(list(GROUP_WEIGHTS.values()))),  # pyright: ignore[reportArgumentType]  # an array of labels will do
+        reg.GroupL2(0.8, np.array(GROUPS), np.array(list(GROUP_WEIGHTS.values()))),  # pyright: ignore[reportArgumentType]  # an array of labels will do
         lambda x: 0.8 * group_norm(x, GROUP_WEIGHTS, MEMBERS),
         lambda x, t: group_prox(x, 0.8 * t, GROUP_WEIGHTS, MEMBERS),
     ),
     "GroupL2-rows": Case(
-        GroupL2.of_rows(0.8, rows=3, columns=2),
+        reg.GroupL2.of_rows(0.8, rows=3, columns=2),
         lambda x: 0.8 * np.linalg.norm(x.reshape(3, 2), axis=1).sum(),
         lambda x, t: group_prox(x, 0.8 * t, dict.fromkeys(ROWS, 1.0), ROWS),
     ),
     "SparseGroup": Case(
-        SparseGroup(0.3, 0.8, GROUPS),
+        reg.SparseGroup(0.3, 0.8, GROUPS),
         lambda x: 0.3 * l1(x) + 0.8 * group_norm(x, ROOTS, MEMBERS),
         lambda x, t: group_prox(soft(x, 0.3 * t), 0.8 * t, ROOTS, MEMBERS),
     ),
     "Nuclear": Case(
-        Nuclear(0.8, columns=2),
+        reg.Nuclear(0.8, columns=2),
         lambda x: 0.8 * nuclear_norm(x),
         lambda x, t: x - through_svd(x, lambda s: np.minimum(s, 0.8 * t)),  # Moreau: the spectral ball
     ),
     "NuclearBall": Case(
-        NuclearBall(1.5, columns=2),
+        reg.NuclearBall(1.5, columns=2),
         lambda x: 0.0,
         lambda x, t: through_svd(x, lambda s: onto_l1_ball(s, 1.5)),
         lambda u: u * min(1.0, 1.5 / max(nuclear_norm(u), 1e-300)) * (1 - 1e-12),
     ),
     "LinfNorm": Case(
-        LinfNorm(0.8),
+        reg.LinfNorm(0.8),
         lambda x: 0.8 * np.abs(x).max(),
         lambda x, t: x - (onto_l1_ball(x, 0.8 * t) if t > 0 else 0.0),  # Moreau
     ),
-    "SortedL1": Case(SortedL1(FALLING), lambda x: FALLING @ np.sort(np.abs(x))[::-1], sorted_l1_prox),
+    "SortedL1": Case(reg.SortedL1(FALLING), lambda x: FALLING @ np.sort(np.abs(x))[::-1], sorted_l1_prox),
     "TotalVariation1D": Case(
-        TotalVariation1D(0.8),
+        reg.TotalVariation1D(0.8),
         lambda x: 0.8 * sum(abs(b - a) for a, b in itertools.pairwise(x)),
         lambda x, t: tv_prox(x, 0.8 * t),
     ),
     "MCP": Case(
-        MCP(0.6, gamma=2.5),
+        reg.MCP(0.6, gamma=2.5),
         lambda x: mcp(x).sum(),
         lambda x, t: by_pieces(x, t, mcp, [(0.6, -1 / 2.5), (0.0, 0.0)]),
         convex=False,
     ),
     "SCAD": Case(
-        SCAD(0.6),
+        reg.SCAD(0.6),
         lambda x: scad(x).sum(),
         lambda x, t: by_pieces(x, t, scad, [(0.6, 0.0), (3.7 * 0.6 / 2.7, -1 / 2.7), (0.0, 0.0)]),
         convex=False,
     ),
     "Scaled": Case(
-        2.5 * GroupL2(0.8, GROUPS),
+        2.5 * reg.GroupL2(0.8, GROUPS),
         lambda x: 2.0 * group_norm(x, ROOTS, MEMBERS),
         lambda x, t: group_prox(x, 2.0 * t, ROOTS, MEMBERS),
     ),
     "Scaled-MCP": Case(
-        Scaled(MCP(0.6, gamma=2.5), 0.5),
+        reg.Scaled(reg.MCP(0.6, gamma=2.5), 0.5),
         lambda x: 0.5 * mcp(x).sum(),
         lambda x, t: by_pieces(x, 0.5 * t, mcp, [(0.6, -1 / 2.5), (0.0, 0.0)]),
         convex=False,
     ),
     "Shifted": Case(
-        Shifted(L1(0.8), OFFSET), lambda x: 0.8 * l1(x - OFFSET), lambda x, t: OFFSET + soft(x - OFFSET, 0.8 * t)
+        reg.Shifted(reg.L1(0.8), OFFSET),
+        lambda x: 0.8 * l1(x - OFFSET),
+        lambda x, t: OFFSET + soft(x - OFFSET, 0.8 * t),
     ),
     "Shifted-box": Case(
-        Shifted(Box(-0.4, 0.9), 0.3),
+        reg.Shifted(reg.Box(-0.4, 0.9), 0.3),
         lambda x: 0.0,
         lambda x, t: np.clip(x, -0.4 + 0.3, 0.9 + 0.3),
         lambda u: np.clip(u, -0.4 + 0.3, 0.9 + 0.3),
     ),
     "Rescaled": Case(  # |x / 3| has slope 1 / 3, (x / 3)^2 has curvature 2 / 9
-        Rescaled(ElasticNet(l1=0.6, l2=1.8), 3.0),
+        reg.Rescaled(reg.ElasticNet(l1=0.6, l2=1.8), 3.0),
         lambda x: 0.2 * l1(x) + 0.1 * (x @ x),
         lambda x, t: soft(x, 0.2 * t) / (1 + 0.2 * t),
     ),
-    "Rescaled-ball": Case(Rescaled(L1Ball(0.5), 3.0), lambda x: 0.0, lambda x, t: onto_l1_ball(x, 1.5), small),
+    "Rescaled-ball": Case(reg.Rescaled(reg.L1Ball(0.5), 3.0), lambda x: 0.0, lambda x, t: onto_l1_ball(x, 1.5), small),
     "OnBlock": Case(
-        OnBlock(L1(0.8), 1, 4),
+        reg.OnBlock(reg.L1(0.8), 1, 4),
         lambda x: 0.8 * l1(x[1:4]),
         lambda x, t: np.r_[x[0], soft(x[1:4], 0.8 * t), x[4:]],
     ),
     "Blocks": Case(
-        Blocks((L1(0.8), Zero(), NonNegative()), (2, 1, 3)),
+        reg.Blocks((reg.L1(0.8), reg.Zero(), reg.NonNegative()), (2, 1, 3)),
         lambda x: 0.8 * l1(x[:2]),
         lambda x, t: np.r_[soft(x[:2], 0.8 * t), x[2], np.maximum(x[3:], 0)],
         lambda u: np.r_[u[:3], np.abs(u[3:])],
     ),
     "SumOf-positive-lasso": Case(
-        L1(0.8) + NonNegative(), lambda x: 0.8 * x.sum(), lambda x, t: np.maximum(x - 0.8 * t, 0), np.abs
+        reg.L1(0.8) + reg.NonNegative(), lambda x: 0.8 * x.sum(), lambda x, t: np.maximum(x - 0.8 * t, 0), np.abs
     ),
     "SumOf-fused-lasso": Case(
-        0.5 * L1(0.8) + TotalVariation1D(0.7),
+        0.5 * reg.L1(0.8) + reg.TotalVariation1D(0.7),
         lambda x: 0.4 * l1(x) + 0.7 * l1(np.diff(x)),
         lambda x, t: soft(tv_prox(x, 0.7 * t), 0.4 * t),
     ),
     "SumOf-ridge": Case(
-        SortedL1(FALLING) + Ridge(0.5),
+        reg.SortedL1(FALLING) + reg.Ridge(0.5),
         lambda x: FALLING @ np.sort(np.abs(x))[::-1] + 0.25 * (x @ x),
         lambda x, t: sorted_l1_prox(x / (1 + 0.5 * t), t / (1 + 0.5 * t)),
     ),
     "SumOf-ball": Case(
-        L2Ball(1.5) + L1(WEIGHTS),
+        reg.L2Ball(1.5) + reg.L1(WEIGHTS),
         lambda x: WEIGHTS @ np.abs(x),
         lambda x, t: shrunk(np.where(np.abs(x) > t * WEIGHTS, x - t * WEIGHTS * np.sign(x), 0.0), 1.5),
         lambda u: shrunk(u, 1.5),
     ),
     "SumOf-positive-groups": Case(
-        SumOf(GroupL2(0.8, GROUPS), NonNegative()),
+        reg.SumOf(reg.GroupL2(0.8, GROUPS), reg.NonNegative()),
         lambda x: 0.8 * group_norm(x, ROOTS, MEMBERS),
         lambda x, t: group_prox(np.maximum(x, 0), 0.8 * t, ROOTS, MEMBERS),
         np.abs,
     ),
-    "Adapted-NumPy": Case(from_object(Plain()), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
-    "Adapted-JAX": Case(from_object(Traced()), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
+    "Adapted-NumPy": Case(reg.from_object(Plain()), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
+    "Adapted-JAX": Case(reg.from_object(Traced()), lambda x: 0.8 * l1(x), lambda x, t: soft(x, 0.8 * t)),
 }
 CONVEX = [name for name, case in CASES.items() if case.convex]
 SETS = [

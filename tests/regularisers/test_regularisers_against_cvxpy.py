@@ -30,26 +30,9 @@ from regulariser_cases import (
 )
 from scipy.optimize import brentq
 
-from compfed.regularisers import (
-    L1,
-    MCP,
-    SCAD,
-    Box,
-    ElasticNet,
-    GroupL2,
-    L2Ball,
-    LinfNorm,
-    NonNegative,
-    Nuclear,
-    Ridge,
-    Simplex,
-    SortedL1,
-    SparseGroup,
-    SumOf,
-    TotalVariation1D,
-    Zero,
-)
-from compfed.regularisers.combinations import RULES, without_factors
+from compfed import regularisers as reg
+from compfed.regularisers.combinations import without_factors
+from compfed.regularisers.penalties import RULES
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -140,41 +123,44 @@ FORMULAS: dict[str, Convex] = {
 
 # Every other pair of the rules in sums.py.
 SUMS: dict[str, tuple[Any, Convex]] = {
-    "Zero+Box": (Zero() + Box(-0.4, 0.9), Convex(lambda u: 0.0, box)),
-    "L1+Box": (L1(WEIGHTS) + Box(LOWER, UPPER), Convex(lambda u: WEIGHTS @ cp.abs(u), bounded)),
+    "Zero+Box": (reg.Zero() + reg.Box(-0.4, 0.9), Convex(lambda u: 0.0, box)),
+    "L1+Box": (reg.L1(WEIGHTS) + reg.Box(LOWER, UPPER), Convex(lambda u: WEIGHTS @ cp.abs(u), bounded)),
     "ElasticNet+Box": (
-        Box(LOWER, UPPER) + ElasticNet(WEIGHTS, WEIGHTS),
+        reg.Box(LOWER, UPPER) + reg.ElasticNet(WEIGHTS, WEIGHTS),
         Convex(lambda u: WEIGHTS @ cp.abs(u) + 0.5 * WEIGHTS @ cp.square(u), bounded),
     ),
-    "Zero+NonNegative": (NonNegative() + Zero(), Convex(lambda u: 0.0, positive)),
+    "Zero+NonNegative": (reg.NonNegative() + reg.Zero(), Convex(lambda u: 0.0, positive)),
     "ElasticNet+NonNegative": (
-        ElasticNet(WEIGHTS, WEIGHTS) + NonNegative(),
+        reg.ElasticNet(WEIGHTS, WEIGHTS) + reg.NonNegative(),
         Convex(lambda u: WEIGHTS @ cp.abs(u) + 0.5 * WEIGHTS @ cp.square(u), positive),
     ),
     "TV+ElasticNet": (
-        TotalVariation1D(0.7) + ElasticNet(0.4, 0.6),
+        reg.TotalVariation1D(0.7) + reg.ElasticNet(0.4, 0.6),
         Convex(lambda u: 0.7 * tv(u) + 0.4 * cp.norm1(u) + 0.3 * cp.sum_squares(u)),
     ),
-    "TV+Box": (TotalVariation1D(0.7) + Box(-0.4, 0.9), Convex(lambda u: 0.7 * tv(u), box)),
-    "TV+NonNegative": (NonNegative() + TotalVariation1D(0.7), Convex(lambda u: 0.7 * tv(u), positive)),
-    "L1+GroupL2": (GroupL2(0.8, GROUPS) + L1(WEIGHTS), Convex(lambda u: 0.8 * groups(u) + WEIGHTS @ cp.abs(u))),
-    "Zero+L2Ball": (Zero() + L2Ball(1.5), Convex(lambda u: 0.0, radius=1.5)),
-    "NonNegative+L2Ball": (NonNegative() + L2Ball(1.5), Convex(lambda u: 0.0, positive, radius=1.5)),
-    "GroupL2+L2Ball": (GroupL2(0.8, GROUPS) + L2Ball(1.5), Convex(lambda u: 0.8 * groups(u), radius=1.5)),
+    "TV+Box": (reg.TotalVariation1D(0.7) + reg.Box(-0.4, 0.9), Convex(lambda u: 0.7 * tv(u), box)),
+    "TV+NonNegative": (reg.NonNegative() + reg.TotalVariation1D(0.7), Convex(lambda u: 0.7 * tv(u), positive)),
+    "L1+GroupL2": (reg.GroupL2(0.8, GROUPS) + reg.L1(WEIGHTS), Convex(lambda u: 0.8 * groups(u) + WEIGHTS @ cp.abs(u))),
+    "Zero+L2Ball": (reg.Zero() + reg.L2Ball(1.5), Convex(lambda u: 0.0, radius=1.5)),
+    "NonNegative+L2Ball": (reg.NonNegative() + reg.L2Ball(1.5), Convex(lambda u: 0.0, positive, radius=1.5)),
+    "GroupL2+L2Ball": (reg.GroupL2(0.8, GROUPS) + reg.L2Ball(1.5), Convex(lambda u: 0.8 * groups(u), radius=1.5)),
     "SparseGroup+L2Ball": (
-        SparseGroup(0.3, 0.8, GROUPS) + L2Ball(1.5),
+        reg.SparseGroup(0.3, 0.8, GROUPS) + reg.L2Ball(1.5),
         Convex(lambda u: 0.3 * cp.norm1(u) + 0.8 * groups(u), radius=1.5),
     ),
-    "Nuclear+L2Ball": (Nuclear(0.8, 2) + L2Ball(1.5), Convex(lambda u: 0.8 * cp.normNuc(matrix(u)), radius=1.5)),
-    "SortedL1+L2Ball": (SortedL1(FALLING) + L2Ball(1.5), Convex(sorted_l1, radius=1.5)),
-    "LinfNorm+L2Ball": (LinfNorm(0.8) + L2Ball(1.5), Convex(lambda u: 0.8 * cp.norm_inf(u), radius=1.5)),
-    "TV+L2Ball": (TotalVariation1D(0.8) + L2Ball(1.5), Convex(lambda u: 0.8 * tv(u), radius=1.5)),
+    "Nuclear+L2Ball": (
+        reg.Nuclear(0.8, 2) + reg.L2Ball(1.5),
+        Convex(lambda u: 0.8 * cp.normNuc(matrix(u)), radius=1.5),
+    ),
+    "SortedL1+L2Ball": (reg.SortedL1(FALLING) + reg.L2Ball(1.5), Convex(sorted_l1, radius=1.5)),
+    "LinfNorm+L2Ball": (reg.LinfNorm(0.8) + reg.L2Ball(1.5), Convex(lambda u: 0.8 * cp.norm_inf(u), radius=1.5)),
+    "TV+L2Ball": (reg.TotalVariation1D(0.8) + reg.L2Ball(1.5), Convex(lambda u: 0.8 * tv(u), radius=1.5)),
     "Simplex+Ridge": (
-        Simplex(2.0) + 3.0 * Ridge(0.4),
+        reg.Simplex(2.0) + 3.0 * reg.Ridge(0.4),
         Convex(lambda u: 0.6 * cp.sum_squares(u), lambda u: [u >= 0, cp.sum(u) == 2.0]),
     ),
     "L1+GroupL2+Ridge": (
-        L1(0.3) + GroupL2(0.8, GROUPS) + Ridge(0.5),
+        reg.L1(0.3) + reg.GroupL2(0.8, GROUPS) + reg.Ridge(0.5),
         Convex(lambda u: 0.3 * cp.norm1(u) + 0.8 * groups(u) + 0.25 * cp.sum_squares(u)),
     ),
 }
@@ -258,10 +244,10 @@ def test_every_known_sum_is_checked():
     checked = {
         frozenset((type(without_factors(g.a)), type(without_factors(g.b))))
         for g, _ in ALL.values()
-        if isinstance(g, SumOf)
+        if isinstance(g, reg.SumOf)
     }
     known = {frozenset(pair) for rule in RULES for pair in itertools.product(rule.first, rule.last)}
-    assert {pair for pair in known - checked if not pair & {MCP, SCAD}} == set()
+    assert {pair for pair in known - checked if not pair & {reg.MCP, reg.SCAD}} == set()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compfed._utils.compilation import numpy_callback
-from compfed._utils.triangle import square, upper
+from compfed.losses.base import symmetric_matrix, upper_triangle
 from compfed.regularisers import (
     L1,
     Box,
@@ -494,11 +494,11 @@ def test_a_matrix_of_zeros_moves_nothing():
 def test_a_triangle_there_and_back(w):
     A = np.random.default_rng(w).standard_normal((w, w))
     matrix = A + A.T
-    triangle = upper(matrix)
+    triangle = upper_triangle(matrix)
     assert triangle.shape == (w * (w + 1) // 2,)
     np.testing.assert_array_equal(triangle, [matrix[i, j] for i in range(w) for j in range(i, w)])
-    np.testing.assert_array_equal(square(triangle, w), matrix)
-    inside = jax.jit(lambda t: upper(square(t, w)))(jnp.asarray(triangle))
+    np.testing.assert_array_equal(symmetric_matrix(triangle, w), matrix)
+    inside = jax.jit(lambda t: upper_triangle(symmetric_matrix(t, w)))(jnp.asarray(triangle))
     np.testing.assert_array_equal(inside, triangle)
 
 

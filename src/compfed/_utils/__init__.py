@@ -1,1 +1,1 @@
-"""What everybody uses and what knows nothing of federations: records, checks, precision, randomness, progress, text."""
+"""What everybody uses and what knows nothing of federations: records, checks, arrays, compiled programs, files, text."""

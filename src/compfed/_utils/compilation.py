@@ -1,4 +1,4 @@
-"""Compiled programs: their number in memory, their cache on disk, the CPU devices they run on, calls back to NumPy.
+"""Compiled programs: their number in memory, their cache on disk, their precision and settings, the CPU devices they run on.
 
 JAX keeps every program that it compiles. `jit` counts those of this library, and `limit_programs` drops them when there
 are many.
@@ -17,9 +17,10 @@ import os
 import platform
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,6 @@ def limit_programs(most: int = MAX_PROGRAMS) -> None:
 
 # --- programs on disk ---
 
-_disk_cache_decided = False
-
 
 def disk_cache_folder() -> Path | None:
     """The folder of the disk cache, one for each kind of processor; None if there is none."""
@@ -80,12 +79,9 @@ def disk_cache_folder() -> Path | None:
         return None
 
 
+@functools.cache
 def enable_disk_cache() -> None:
     """Turn the disk cache on, once in a process; where that is impossible, do without it silently."""
-    global _disk_cache_decided
-    if _disk_cache_decided:
-        return
-    _disk_cache_decided = True
     folder, config = disk_cache_folder(), jax.config
     if folder is None or config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
         return
@@ -189,12 +185,10 @@ def use_all_cores(count: int | None = None) -> int:
     try:
         jax.config.update("jax_num_cpu_devices", wanted)
     except RuntimeError as error:
-        there = jax.local_device_count("cpu")
-        if there != wanted:
+        if (there := jax.local_device_count("cpu")) != wanted:
             raise InputError(
-                f"use_all_cores: JAX has started in this process already, with {there} CPU device{'s' * (there > 1)} where "
-                f"{wanted} are asked for. Call it before anything else that uses JAX, or set JAX_NUM_CPU_DEVICES={wanted} in "
-                "the environment."
+                f"use_all_cores({wanted}): JAX has started in this process already, with {there} CPU device(s). Call it before "
+                f"anything else that uses JAX, or set JAX_NUM_CPU_DEVICES={wanted} in the environment."
             ) from error
     return wanted
 
@@ -202,17 +196,11 @@ def use_all_cores(count: int | None = None) -> int:
 @contextmanager
 def keep_cores_awake() -> Iterator[None]:
     """Ask Linux to let no core sleep inside this block, if this process may."""
-    try:
-        file = os.open(CPU_LATENCY_FILE, os.O_WRONLY)
-    except OSError:  # not Linux, or not allowed: rounds take longer, and nothing else changes
+    with ExitStack() as stack:
+        with suppress(OSError):  # not Linux, or not allowed: rounds take longer, and nothing else changes
+            file = stack.enter_context(open(CPU_LATENCY_FILE, "r+b", buffering=0))
+            file.write(bytes(4))  # 0 us, until the file is closed
         yield
-        return
-    try:
-        with suppress(OSError):
-            os.write(file, bytes(4))  # 0 us, until the file is closed
-        yield
-    finally:
-        os.close(file)
 
 
 def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...], x: Array, t: Array | float) -> Array:
@@ -231,3 +219,57 @@ def numpy_callback(f: Callable[[np.ndarray, float], Any], shape: tuple[int, ...]
 
     result = jax.ShapeDtypeStruct(shape + words.shape[1:], np.uint32)
     return jax.lax.bitcast_convert_type(jax.pure_callback(call, result, words, vmap_method="sequential"), dtype)
+
+
+# --- our settings of JAX, without changing the caller's ---
+
+DTYPES = ("float64", "float32")
+# A caller's own settings would crash our programs (strict promotion, transfer guards), stop them at values that they
+# handle (debug_nans), or change the random draws.
+SETTINGS = (
+    (jax.default_prng_impl, "threefry2x32"),
+    (jax.threefry_partitionable, True),
+    (jax.numpy_dtype_promotion, "standard"),
+    (jax.numpy_rank_promotion, "allow"),
+    (jax.default_matmul_precision, None),
+    (jax.transfer_guard, "allow"),
+    (jax.debug_nans, False),
+    (jax.debug_infs, False),
+    (jax.no_tracing, False),
+)
+_thread = threading.local()  # JAX's settings belong to a thread
+
+
+def check_dtype(dtype: object) -> np.dtype:
+    """The NumPy dtype named by `dtype`, if compfed computes in it."""
+    try:
+        found = np.dtype(dtype)  # pyright: ignore[reportArgumentType, reportCallIssue]  # any object; judged below
+    except TypeError:
+        found = None
+    if found is None or found.name not in DTYPES:
+        raise InputError(f"dtype={dtype!r} is not a dtype compfed computes in. Use one of {', '.join(DTYPES)}.")
+    return found
+
+
+@contextmanager
+def precision(dtype: np.dtype) -> Iterator[None]:
+    """A block in which JAX computes in `dtype` and has our settings."""
+    check_not_forked()
+    with jax_settings(), jax.enable_x64(dtype == np.float64):
+        yield
+
+
+@contextmanager
+def jax_settings() -> Iterator[None]:
+    """A block in which JAX has our settings, in the caller's precision. The outermost one limits the programs first."""
+    if getattr(_thread, "inside", False):
+        yield
+        return
+    enable_disk_cache()
+    limit_programs()
+    with ExitStack() as stack:
+        for setting, value in SETTINGS:
+            stack.enter_context(setting(value))  # pyright: ignore[reportArgumentType]  # each takes its own value
+        _thread.inside = True
+        stack.callback(setattr, _thread, "inside", False)
+        yield

@@ -123,9 +123,9 @@ def choice(*options: str, default: Any = _REQUIRED) -> Any:
     return _static(default, requirement, lambda v: isinstance(v, str) and v in options, str)
 
 
-def part(default: Any = _REQUIRED) -> Any:
-    """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records."""
-    return _field(default, lambda value: (value, None), static=False)
+def part(default: Any = _REQUIRED, convert: Callable[[Any], object] | None = None) -> Any:
+    """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records; `convert` may refuse others."""
+    return _field(default, lambda value: (value if convert is None else convert(value), None), static=False)
 
 
 def fixed(default: Any = _REQUIRED) -> Any:
@@ -147,21 +147,24 @@ def record(cls: type[T]) -> type[T]:
     fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType]  # a dataclass since the line above
     for f in fields:
         if "check" not in f.metadata:
-            raise InputError(_without_check(cls.__name__, f))
+            default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
+            raise InputError(
+                f"{cls.__name__}.{f.name} does not say what it accepts. Write {f.name}: ... = positive({default}), or another of "
+                "nonnegative, number, seed (numbers that may change without compiling anew), count, index, labels, choice, "
+                f"fixed (what shapes the program), part (a record); for a fact of the class, leave the annotation out: {f.name} = ..."
+            )
     leaves = [f.name for f in fields if not f.metadata["static"]]
     static = [f.name for f in fields if f.metadata["static"]]
-
-    def flatten(self: object) -> tuple[list[tuple[object, object]], tuple[object, ...]]:
-        return [(GetAttrKey(name), getattr(self, name)) for name in leaves], tuple(
-            getattr(self, name) for name in static
-        )
 
     def unflatten(static_values: tuple[object, ...], values: Iterable[object]) -> object:
         # JAX rebuilds trees with placeholders in the leaves (axes of vmap, None, ...): these must not be checked
         new = object.__new__(frozen)
-        for name, value in zip([*leaves, *static], [*values, *static_values], strict=True):
-            object.__setattr__(new, name, value)
+        vars(new).update(zip([*leaves, *static], [*values, *static_values], strict=True))
         return new
+
+    def flatten(self: object) -> tuple[list[tuple[object, object]], tuple[object, ...]]:
+        keyed = [(GetAttrKey(name), getattr(self, name)) for name in leaves]
+        return keyed, tuple(getattr(self, name) for name in static)
 
     jax.tree_util.register_pytree_with_keys(frozen, flatten, unflatten)
     return frozen
@@ -169,22 +172,16 @@ def record(cls: type[T]) -> type[T]:
 
 def _check_fields(self: Any) -> None:
     for f in dataclasses.fields(self):
-        value, requirement = f.metadata["check"](getattr(self, f.name))
+        given = getattr(self, f.name)
+        try:
+            value, requirement = f.metadata["check"](given)
+        except InputError as error:
+            raise InputError(f"{type(self).__name__}({f.name}={given!r}): {error}") from None
         if requirement is not None:
             raise InputError(f"{type(self).__name__}({f.name}={value!r}): {f.name} must be {requirement}.")
         object.__setattr__(self, f.name, value)
     if hasattr(self, "check"):  # a condition between fields
         self.check()
-
-
-def _without_check(cls: str, f: dataclasses.Field) -> str:
-    default = "" if f.default is dataclasses.MISSING else f"default={f.default!r}"
-    return (
-        f"{cls}.{f.name} does not say what it accepts: a field of a record is made with one of positive(), nonnegative(), "
-        f"number() (numbers that may change without compiling anew), count(), index(), labels(), choice(), fixed() (what "
-        f"shapes the program), part() (another record). Write {f.name}: ... = positive({default}), or another of these; "
-        f"for a fact about the class, leave the annotation out: {f.name} = ..."
-    )
 
 
 def is_record(cls: object) -> bool:

@@ -1,13 +1,17 @@
-"""Plain-text tables, short numbers, text from outside made safe to print, and the versions in use."""
+"""Text for people: short numbers, tables, text from outside made safe to print, versions, progress."""
 
 from __future__ import annotations
 
+import bisect
 import functools
+import itertools
 import platform
 import re
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TextIO
 
 from compfed import __version__
 
@@ -53,16 +57,11 @@ def printable(text: str, most: int = 500) -> str:
     >>> printable("ok\\x1b[2J" + "a" * 20, most=16)
     'ok\\\\x1b[2Jaaaa...'
     """
-    shown = "".join(map(_escaped, text[: most + 1]))  # an escape is longer than its character, never shorter
-    if len(shown) <= most and len(text) <= most:
-        return shown
-    kept, room = [], most - 3
-    for piece in map(_escaped, text[:most]):  # no escape is cut in two
-        if len(piece) > room:
-            break
-        kept.append(piece)
-        room -= len(piece)
-    return "".join(kept) + "..."
+    pieces = list(map(_escaped, text[: most + 1]))  # an escape is longer than its character, never shorter
+    ends = list(itertools.accumulate(map(len, pieces), initial=0))
+    if ends[-1] <= most:
+        return "".join(pieces)
+    return "".join(pieces[: bisect.bisect_right(ends, most - 3) - 1]) + "..."  # no escape is cut in two
 
 
 def is_printable(text: str) -> bool:
@@ -91,21 +90,15 @@ def _shape_shown(value: object) -> str:
     return repr(value)
 
 
-def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, a rule under the header."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [header, *rows]]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
-
-
-def number_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with names in the first column, to the left, and numbers in the others, to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in [header, *rows]
-    ]
-    return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = False) -> str:
+    """Columns as wide as their widest cell, a rule under the header; all but the first to the right if they are numbers."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in [header, ["-" * w for w in widths], *rows]:
+        first, *others = zip(row, widths, strict=True)
+        cells = [str.ljust(*first), *(cell.rjust(w) if numbers else cell.ljust(w) for cell, w in others)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -119,3 +112,103 @@ def versions() -> dict[str, str]:
     """The versions of compfed, Python and the packages that compute."""
     found = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
     return {"compfed": __version__} | found | {"python": platform.python_version()}
+
+
+# --- progress on the error stream: a bar on a terminal, plain lines elsewhere ---
+
+QUIET_SECONDS = 2.0  # shorter work has no bar
+LINE_SECONDS = 10.0  # without a terminal, at most one line in this time
+BAR_WIDTH = 30
+
+
+def progress_bar(
+    label: str = "", stream: TextIO | None = None, *, quiet: float = QUIET_SECONDS
+) -> Callable[[int, int], None]:
+    """Make a function of (done, total) that shows progress; pass it as ``progress=``.
+
+    It draws a bar on a terminal and writes plain lines into a pipe or a file.
+
+    Parameters
+    ----------
+    label : str, default=""
+        Text in front of the bar.
+    stream : text file, optional
+        Where to write; the error stream by default.
+    quiet : float, default=2.0
+        Seconds in which nothing is shown.
+
+    Returns
+    -------
+    callable
+        Takes the number of steps done and their total.
+
+    Examples
+    --------
+    >>> import io
+    >>> out = io.StringIO()
+    >>> show = progress_bar("rounds", out, quiet=0)
+    >>> show(5, 5)
+    >>> out.getvalue()
+    'rounds: 5/5, 0 s\\n'
+    """
+    out = sys.stderr if stream is None else stream
+    began = last_line = time.monotonic()
+    terminal = out.isatty()
+    shown = False
+
+    def show(done: int, total: int) -> None:
+        nonlocal last_line, shown
+        now = time.monotonic()
+        finished = done >= total
+        if now - began < quiet:
+            return
+        left = (now - began) * (total - done) / max(done, 1)
+        early = now - began < QUIET_SECONDS  # too early for an estimate
+        when = f"{now - began:.0f} s" if finished or early else f"about {left:.0f} s left"
+        if terminal:
+            out.write(f"\r{label:<28.28} {_bar(done, total)} {done}/{total}, {when}   ")
+            out.write("\n" if finished else "")
+            out.flush()
+        elif (finished and shown) or now - last_line >= LINE_SECONDS or (quiet == 0 and not shown):
+            last_line, shown = now, True
+            out.write(f"{label}: {done}/{total}, {when}\n")
+            out.flush()
+
+    return show
+
+
+def _bar(done: int, total: int) -> str:
+    full = BAR_WIDTH * done // max(total, 1)
+    return f"[{'#' * full}{'.' * (BAR_WIDTH - full)}]"
+
+
+class Steps:
+    """A sequence of named steps, each with its own progress: "[ 3/12] name"."""
+
+    def __init__(self, total: int, stream: TextIO | None = None):
+        self.total, self.done = total, 0
+        self.out = sys.stderr if stream is None else stream
+        self.began = time.monotonic()
+
+    def start(self, name: str) -> Callable[[int, int], None]:
+        """Begin the next step; returns its progress function."""
+        self.done += 1
+        head = f"[{self.done:>2}/{self.total}] {name}"
+        terminal = self.out.isatty()
+        elapsed = time.monotonic() - self.began
+        self._write(f"\r\033[K{head} " if terminal else f"{head} (after {elapsed:.0f} s)\n")
+
+        def show(done: int, total: int) -> None:
+            if terminal:
+                self._write(f"\r\033[K{head:<48} {_bar(done, total)}")
+
+        return show
+
+    def finish(self) -> None:
+        """Clear the line and write the time that all steps took."""
+        clear = "\r\033[K" if self.out.isatty() else ""
+        self._write(f"{clear}{self.done} steps in {time.monotonic() - self.began:.0f} s\n")
+
+    def _write(self, text: str) -> None:
+        self.out.write(text)
+        self.out.flush()

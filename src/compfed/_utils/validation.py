@@ -14,10 +14,8 @@ from compfed._utils.text import shorten
 from compfed.errors import InputError
 
 T = TypeVar("T")
-MIN_MAGNITUDE, MAX_MAGNITUDE = (
-    1e-70,
-    1e70,
-)  # a product of four does not overflow, nor underflow with twelve digits to spare
+# A product of four such numbers does not overflow, nor underflow, with twelve digits to spare.
+MIN_MAGNITUDE, MAX_MAGNITUDE = 1e-70, 1e70
 MAX_DENSE_BYTES = 2**31  # of sparse rows written out without being asked
 
 
@@ -81,8 +79,7 @@ def check_unmasked(values: object, name: str) -> None:
     hidden = sum(int(np.ma.count_masked(part)) for part in parts if isinstance(part, np.ma.MaskedArray))
     if hidden:
         raise InputError(
-            f"{name} has {hidden} masked value(s), which cannot be used. Leave their rows out, or fill them in first: "
-            "values.filled(...)."
+            f"{name} has {hidden} masked value(s). Leave their rows out, or fill them: values.filled(...)."
         )
 
 
@@ -107,10 +104,7 @@ def check_distinct_names(need: str, names: np.ndarray) -> None:
     for name in names if names.dtype.kind == "U" else ():
         twin = bare.setdefault(str(name).strip(), str(name))
         if twin != name:
-            raise InputError(
-                f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them if they are one, or rename "
-                "one of them."
-            )
+            raise InputError(f"{need}; {twin!r} and {str(name)!r} are one name but for spaces. Strip them, or rename.")
 
 
 def check_magnitudes(values: Any, what: str, columns: Sequence[str] | None = None) -> None:
@@ -128,18 +122,15 @@ def check_magnitudes(values: Any, what: str, columns: Sequence[str] | None = Non
         size = float(np.atleast_1d(top)[j])
         raise InputError(
             f"{what}{where}: the largest number is {size:.3g} in size; it must be 0 or between {MIN_MAGNITUDE:g} and "
-            f"{MAX_MAGNITUDE:g}, or its square overflows or underflows. Give it in other units: divide by "
-            f"{10.0 ** np.floor(np.log10(size)):.0e}, say."
+            f"{MAX_MAGNITUDE:g}, or its square overflows or underflows. Divide by {10.0 ** np.floor(np.log10(size)):.0e}, say."
         )
 
 
 def check_row_weights(weights: np.ndarray, site: str) -> None:
     """Refuse row weights whose sum may overflow."""
     if np.max(weights) > 1e300:
-        raise InputError(
-            f"site {site!r} has a row weight of {np.max(weights):.3g}; at most 1e+300 is allowed, or their sum overflows. "
-            "Only their ratios count: divide them all by it."
-        )
+        largest = f"site {site!r} has a row weight of {np.max(weights):.3g}"
+        raise InputError(f"{largest}; at most 1e+300 is allowed, or their sum overflows. Divide all by it.")
 
 
 def check_dense_size(shape: tuple[int, int], what: str, way_out: str, bytes_per_column: int = 0) -> None:
@@ -150,7 +141,88 @@ def check_dense_size(shape: tuple[int, int], what: str, way_out: str, bytes_per_
     rows, columns = shape
     size = columns * (8 * rows + bytes_per_column)
     if size > MAX_DENSE_BYTES:
-        raise InputError(
-            f"{what}: {rows} x {columns} sparse rows would take {size / 1e9:.3g} GB written out, which this needs; at "
-            f"most {MAX_DENSE_BYTES / 1e9:.3g} GB are. {way_out}"
-        )
+        most = f"at most {MAX_DENSE_BYTES / 1e9:.3g} GB are allowed"
+        takes = f"{rows} x {columns} sparse rows would take {size / 1e9:.3g} GB written out"
+        raise InputError(f"{what}: {takes}; {most}. {way_out}")
+
+
+# --- one label per row ---
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, NaN, NaT, pandas.NA or NumPy's `masked`."""
+    try:
+        return value is None or value is np.ma.masked or bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA has no truth value; nor has an array
+        return not hasattr(value, "__len__")
+
+
+def as_row_labels(need: str, column: Any) -> np.ndarray:
+    """A column of words or numbers without missing values, as an array of one dtype in which different values differ."""
+    # In a list of words NumPy turns a missing value into the word "nan": hence objects first.
+    values = np.asarray(column, dtype=object) if isinstance(column, (list, tuple)) else np.asarray(column)
+    if values.ndim != 1 or not len(values):
+        raise InputError(f"{need}; got shape {values.shape}.")
+    objects = values.dtype == object
+    # in an array of another dtype only NaN and NaT are missing, and these are not equal to themselves
+    missing = np.array([is_missing(value) for value in values.tolist()]) if objects else values != values
+    if isinstance(column, np.ma.MaskedArray):
+        missing |= np.ma.getmaskarray(column)
+    if missing.any():
+        found = f"{int(missing.sum())} row(s) have none, the first is row {int(missing.argmax())}"
+        raise InputError(f"{need}; {found}. Drop them or give them a value of their own.")
+    return _as_one_dtype(need, values.tolist()) if objects else values
+
+
+def _as_one_dtype(need: str, given: list[Any]) -> np.ndarray:
+    """Values as an array of one dtype; refuses different values that become equal there, as 1 and "1" do as words."""
+    found = np.asarray(given)
+    if found.ndim != 1:
+        return found
+    seen: dict[Any, Any] = {}
+    for value, read in zip(given, found.tolist(), strict=True):
+        value = value.item() if isinstance(value, np.generic) else value  # Python compares integers and floats exactly
+        twin = seen.setdefault(read, value)
+        if twin is not value and twin != value:
+            same = f"{twin!r} and {value!r} are different values and would both be read as {read!r}"
+            raise InputError(f"{need}; {same}. Give all as text or all as whole numbers, with a name for each value.")
+    return found
+
+
+def as_site_labels(need: str, column: Any) -> np.ndarray:
+    """The site of every row; refuses fractions, which look like weights, and names that differ only in spaces."""
+    where = as_row_labels(need, column)
+    if where.dtype.kind == "f":
+        weight = "This looks like a row weight: give sample_weight=... (row_weights=... in compfed.data)"
+        large = "A float of this size stands for several whole numbers: two sites may be one"
+        for odd, why in ((where != np.rint(where), weight), (np.abs(where) >= 2.0**53, large)):
+            if odd.any():
+                found = f"row {odd.argmax()} has {float(where[odd.argmax()])!r}"
+                names = "For names, give all as text, [str(s) for s in sites], or as whole numbers (dtype int64)."
+                raise InputError(f"{need}; {found}. {why}. {names}")
+    check_distinct_names(need, np.unique(where))
+    return where
+
+
+# --- rows are matched by their place ---
+
+
+def row_index(table: object) -> Any:
+    """The index of a DataFrame or Series of pandas; None for anything else."""
+    index = getattr(table, "index", None)
+    return index if hasattr(index, "equals") else None
+
+
+def check_same_index(X: object, other: object, name: str, what: str = "X") -> None:
+    """Refuse a Series or DataFrame whose index is not that of X, label by label."""
+    mine, theirs = row_index(X), row_index(other)
+    if mine is None or theirs is None or not len(mine) or len(mine) != len(theirs) or mine.equals(theirs):
+        return
+    by_place = f"{name}.to_numpy() to match by place"
+    if mine.is_unique and theirs.is_unique and set(mine.tolist()) == set(theirs.tolist()):
+        by_index = f"{name}.loc[{what}.index] to match by index"
+        raise InputError(f"{name} has the index of {what} in another order. Give {by_index}, or {by_place}.")
+    labels = enumerate(zip(mine.tolist(), theirs.tolist(), strict=True))
+    row, (a, b) = next((entry for entry in labels if entry[1][0] != entry[1][1]), (0, (mine[0], theirs[0])))
+    differ = f"row {row} is {a!r} in {what} and {b!r} in {name}"
+    raise InputError(f"{name} has another index than {what}: {differ}. Give {by_place}, or both with the same index.")

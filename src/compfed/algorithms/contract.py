@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.algorithms.base import Algorithm, dense
 from compfed.algorithms.round import ZeroLoss, round_of_one_client
 from compfed.errors import InputError

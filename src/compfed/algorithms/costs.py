@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.round import ZeroLoss, array_bytes, round_of_one_client
 

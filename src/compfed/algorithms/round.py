@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.regularisers import Regulariser
 

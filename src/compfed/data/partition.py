@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compfed._utils.validation import check_int, check_nonnegative, check_positive, is_int
-from compfed.data.columns import as_row_labels
+from compfed._utils.validation import as_row_labels, check_int, check_nonnegative, check_positive, is_int
 from compfed.errors import InputError
 from compfed.splits import apportion
 
@@ -167,10 +166,8 @@ def shards(y: ColumnLike, sites: int, shards_per_site: int = 2, seed: int = 0) -
     classes, counts = np.unique(labels, return_counts=True)
     total = sites * shards_per_site
     if not len(classes) <= total <= len(labels):
-        raise InputError(
-            f"{sites} sites of {shards_per_site} shard(s) make {total} shards for {len(classes)} classes and "
-            f"{len(labels)} rows; every shard needs a row and every class a shard. Change sites or shards_per_site."
-        )
+        given = f"{sites} sites of {shards_per_site} shard(s), {len(classes)} classes and {len(labels)} rows"
+        raise InputError(f"{given}: every shard needs a row and every class a shard. Change sites or shards_per_site.")
     pieces = np.ones(len(classes), int)
     for _ in range(total - len(classes)):
         pieces[np.argmax(counts / pieces)] += 1  # the class whose shards are the largest
@@ -217,29 +214,23 @@ def by_column(column: ColumnLike, bins: int | None = None, min_rows: int = 1, re
         names, counts = np.unique(where, return_counts=True)
     if (counts < min_rows).any():
         small = ", ".join(f"{name} ({m})" for name, m in zip(names, counts, strict=True) if m < min_rows)
-        raise InputError(
-            f"site(s) with fewer rows than min_rows={min_rows}: {small}. Lower min_rows, "
-            + ("or drop these rows." if rest else "or give these rows to one site with rest='other'.")
-        )
+        way_out = "or drop these rows" if rest else "or give these rows to one site with rest='other'"
+        raise InputError(f"site(s) with fewer rows than min_rows={min_rows}: {small}. Lower min_rows, {way_out}.")
     return where
 
 
 def _quantile_bins(values: np.ndarray, bins: int) -> np.ndarray:
     check_int(bins, "bins", 1)
-    number = values.dtype.kind in "biuf"
-    odd = ~np.isfinite(values) if number else np.ones(len(values), bool)
+    odd = ~np.isfinite(values) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if odd.any():
-        raise InputError(
-            f"bins={bins} needs finite numbers; row {int(odd.argmax())} has {values[odd][0]}. Leave bins out."
-        )
+        first = int(odd.argmax())
+        raise InputError(f"bins={bins} needs finite numbers; row {first} has {values[first]}. Leave bins out.")
     edges = np.quantile(values.astype(float), np.arange(1, bins) / bins)
     where = np.searchsorted(edges, values, side="left")  # a value equal to an edge goes to the bin below it
     filled = len(np.unique(where))
     if filled < bins:
-        raise InputError(
-            f"bins={bins} leaves {bins - filled} bin(s) empty: the column has {len(np.unique(values))} distinct values, "
-            "and equal values stay together. Use fewer bins, or none to make every value a site."
-        )
+        empty = f"bins={bins} leaves {bins - filled} bin(s) empty: equal values stay together, and the column has"
+        raise InputError(f"{empty} {len(np.unique(values))} distinct ones. Use fewer bins, or none: a site for each.")
     return where
 
 
@@ -275,19 +266,13 @@ def _check_sites(rows: int, sites: int, min_rows: int) -> None:
     check_int(sites, "sites", 1)
     check_int(min_rows, "min_rows", 1)
     if sites * min_rows > rows:
-        raise InputError(
-            f"sites={sites} with at least {min_rows} row(s) each need {sites * min_rows} rows; there are {rows}. "
-            "Use fewer sites" + (" or a smaller min_rows." if min_rows > 1 else ".")
-        )
+        need = f"sites={sites} with at least {min_rows} row(s) each need {sites * min_rows} rows; there are {rows}"
+        raise InputError(f"{need}. Use fewer sites{' or a smaller min_rows' if min_rows > 1 else ''}.")
 
 
 def _classes(name: str, y: ColumnLike) -> np.ndarray:
     labels = as_row_labels(f"{name} needs one class label per row", y)
-    if labels.dtype.kind == "f":
-        odd = labels != np.rint(labels)
-        if odd.any():
-            raise InputError(
-                f"{name} needs class labels; got {labels[odd][0]:g} in row {int(odd.argmax())}. "
-                f"For numbers, first make classes: {name}(partition.by_column(y, bins=5), ...)."
-            )
+    if labels.dtype.kind == "f" and (odd := labels != np.rint(labels)).any():
+        found = f"got {labels[odd][0]:g} in row {int(odd.argmax())}"
+        raise InputError(f"{name} needs class labels; {found}. Make some: {name}(partition.by_column(y, bins=5), ...).")
     return labels

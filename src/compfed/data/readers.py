@@ -13,13 +13,13 @@ import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from compfed._utils.text import join_names
-from compfed._utils.validation import check_choice, check_dense_size, check_distinct_names, check_int
-from compfed.data.columns import as_row_labels, check_column_names, column_as_floats, is_numeric, parse_float
+from compfed._utils.validation import as_row_labels, check_choice, check_dense_size, check_distinct_names, check_int
+from compfed.data.columns import check_column_names, column_as_floats, is_numeric, parse_float
 from compfed.data.sites import Sites, from_arrays, from_table
 from compfed.errors import InputError, MissingExtra
 
@@ -34,6 +34,7 @@ Paths = str | Path | Sequence[str | Path]
 Options = Mapping[str, Any]  # of pandas.read_csv or read_parquet
 
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
+NEEDED = {"csv": ("CSV", "pandas", "pandas"), "parquet": ("Parquet", "pandas with pyarrow", "parquet")}
 TABLE_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
 BYTES_PER_COLUMN = 100  # its name, mean and spread
@@ -45,10 +46,6 @@ FIELD_OPTIONS = (
     "quotechar", "quoting", "sep", "skip_blank_lines", "skipinitialspace", "skiprows",
 )  # fmt: skip
 UNCHECKED_OPTIONS = {"comment", "on_bad_lines", "skipfooter", "nrows", "dialect", "lineterminator"}
-PUBLIC_WAY_OUT = (
-    "Encode words as numbers and drop or impute what is missing, in the same way at every site; or leave the column out, "
-    "at every site."
-)
 
 
 # --- federations ---
@@ -110,12 +107,8 @@ def from_files(
     labels, dropped = _names(() if label is None else label), _names(drop)
     if not any(labels):
         raise InputError(f"label={label!r}: name the column of labels, or several.")
-    if site is not None and not isinstance(site, str):
-        raise InputError(
-            f"site={site!r} is not the name of a column; name the one that says at which site a row lives."
-        )
-    if site == "":
-        raise InputError("site='' names no column; name the one that says at which site a row lives, or leave it out.")
+    if not isinstance(site, str | None) or site == "":
+        raise InputError(f"site={site!r} is not the name of a column; name the one with the site of a row, or none.")
     if format is not None:
         check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
@@ -128,9 +121,8 @@ def from_files(
     if site is None:
         return from_arrays(X, Y, _site_names(files, TABLE_ENDINGS), source, columns=columns)
     parts = [_column(frame, site) for frame in frames.values()]
-    if not all(map(is_numeric, parts)):
-        parts = [part.map(str, na_action="ignore") for part in parts]  # "7" in one file may be 7 in another
-    where = np.concatenate([part.to_numpy(object) for part in parts])
+    as_text = not all(map(is_numeric, parts))  # "7" in one file may be 7 in another
+    where = np.concatenate([(p.map(str, na_action="ignore") if as_text else p).to_numpy(object) for p in parts])
     return replace(from_table(np.concatenate(X), np.concatenate(Y), where), source=source, columns=tuple(columns))
 
 
@@ -210,9 +202,13 @@ def from_svmlight(paths: Paths, sites: ColumnLike | None = None, features: int |
     files = _expand(paths, SVMLIGHT_ENDINGS)
     try:
         loaded = load_svmlight_files([str(path) for path in files], n_features=features)
-    except UNREADABLE as problem:
-        _name_unreadable_svmlight(files, features)
-        raise InputError(f"{', '.join(path.name for path in files)}: {_first_line(problem)}") from None
+    except UNREADABLE:
+        for path in files:  # the loader of many files does not name the one that it cannot read
+            try:
+                load_svmlight_files([str(path)], n_features=features)
+            except UNREADABLE as problem:
+                raise InputError(f"{path.name} cannot be read as svmlight: {_first_line(problem)}") from None
+        raise
     _check_svmlight_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
     source = {"name": "from_svmlight", "files": [path.name for path in files]}
@@ -224,27 +220,13 @@ def from_svmlight(paths: Paths, sites: ColumnLike | None = None, features: int |
 def _check_svmlight_size(files: Sequence[Path], loaded: Sequence[Any], features: int | None) -> None:
     """Refuse a table too large to write out before it is: one large index makes it as wide as that."""
     rows, width = sum(x.shape[0] for x in loaded), loaded[0].shape[1]
-    if features is not None:
-        what, way_out = f"features={features}", "Give fewer features, or fewer rows."
-    else:
+    what, way_out = f"features={features}", "Give fewer features, or fewer rows."
+    if features is None:
         widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
         what = f"{files[widest].name} has the largest feature index, so there are {width} columns"
-        way_out = (
-            "If that index is a mistake, mend the file; if not, sklearn.datasets.load_svmlight_files reads the rows without "
-            "their zeros, and an estimator's fit(X, y, sites=...) takes them as they are."
-        )
+        sparse = "read the rows with sklearn.datasets.load_svmlight_files for an estimator's fit(X, y, sites=...)"
+        way_out = f"If that index is a mistake, mend the file; if not, {sparse}."
     check_dense_size((rows, width), what, way_out, BYTES_PER_COLUMN)
-
-
-def _name_unreadable_svmlight(files: Sequence[Path], features: int | None) -> None:
-    """Refuse the first file that cannot be read alone: the loader of many files does not name it."""
-    from sklearn.datasets import load_svmlight_file
-
-    for path in files:
-        try:
-            load_svmlight_file(str(path), n_features=features)
-        except UNREADABLE as problem:
-            raise InputError(f"{path.name} cannot be read as svmlight: {_first_line(problem)}") from None
 
 
 # --- the table of one site ---
@@ -292,7 +274,7 @@ def _public_reason(
     """The reason why a table cannot be used, column by column, without a value of it."""
     if frame is None:
         return "its table cannot be read; `compfed site check` says why there."
-    others = [c for c in frame.columns if c not in drop and c not in labels] if features is None else [*features]
+    others = [c for c in frame.columns if c not in (*drop, *labels)] if features is None else features
     wanted = [*others, *labels]
     present = [c for c in wanted if c in frame.columns]
     reasons = {
@@ -301,11 +283,10 @@ def _public_reason(
         "values missing in column": [c for c in present if _column(frame, c).isna().any()],
     }
     found = [f"{what} {join_names([repr(c) for c in names])}" for what, names in reasons.items() if names]
-    return (
-        f"{'; '.join(found)}. {PUBLIC_WAY_OUT}"
-        if found
-        else "its table cannot be used; `compfed site check` says why there."
-    )
+    if not found:
+        return "its table cannot be used; `compfed site check` says why there."
+    way_out = "Encode words as numbers, drop or impute what is missing, or leave the column out: alike at every site."
+    return f"{'; '.join(found)}. {way_out}"
 
 
 # --- files and names ---
@@ -314,11 +295,10 @@ def _public_reason(
 def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
     """The files named, folders replaced by the files in them."""
     files = []
-    given = _as_list(paths)
-    for path in given:
-        if not isinstance(path, (str, Path)):
-            raise InputError(f"{path!r} is not a path; give the name of a file or of a folder, or a list of names.")
-    for path in map(Path, given):
+    for given in _as_list(paths):
+        if not isinstance(given, (str, Path)):
+            raise InputError(f"{given!r} is not a path; give the name of a file or of a folder, or a list of names.")
+        path = Path(given)
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if _ending(p, endings))
             if not inside:
@@ -345,10 +325,9 @@ def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
 
 
 def _format(path: Path) -> Format:
-    if _ending(path, ENDINGS["csv"]):
-        return "csv"
-    if _ending(path, ENDINGS["parquet"]):
-        return "parquet"
+    for format in get_args(Format):
+        if _ending(path, ENDINGS[format]):
+            return format
     raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
 
 
@@ -365,9 +344,7 @@ def _names(names: Names) -> list[str]:
     found = _as_list(names)
     for name in found:
         if not isinstance(name, str):
-            raise InputError(
-                f"{name!r} is not the name of a column; give its name as in the header, or a list of names."
-            )
+            raise InputError(f"{name!r} is not the name of a column; give names as they are in the header.")
     return found
 
 
@@ -395,29 +372,24 @@ def _feature_columns(
     left_out = {*reserved, *drop}
     columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
     if not columns or left_out.intersection(columns):
-        raise InputError(
-            f"features={_shown(columns) or 'none'}: {first.name} needs at least one feature column, and none of them "
-            f"may be the label, the site or dropped ({_shown(sorted(left_out))})."
+        need = (
+            f"at least one feature column, and none may be the label, the site or dropped ({_shown(sorted(left_out))})"
         )
+        raise InputError(f"features={_shown(columns) or 'none'}: {first.name} needs {need}.")
     nameless = [c for c in columns if c.startswith("Unnamed: ")]
     if nameless and chosen is None:
-        raise InputError(
-            f"{first.name} has a column without a name, {nameless[0]!r}, as a table has that was written with its row "
-            f"numbers. Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
-        )
+        way_out = f"Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
+        raise InputError(f"{first.name} has a column without a name, {nameless[0]!r}: row numbers? {way_out}")
     for path, other in frames.items():
         missing = [c for c in [*reserved, *columns] if c not in other.columns]
         if missing:
-            spaced = [c for c in other.columns if c.strip() == missing[0].strip()]
-            way_out = "Read with skipinitialspace=True, or give the name as it is."
-            hint = f" Or is {spaced[0]!r} meant? {way_out}" if spaced else ""
+            spaced = next((c for c in other.columns if c.strip() == missing[0].strip()), None)
+            hint = f" Or is {spaced!r} meant? Read with skipinitialspace=True, or give that name." if spaced else ""
             raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_shown(other.columns)}.{hint}")
         extra = [c for c in other.columns if c not in left_out and c not in columns]
         if extra and chosen is None:
-            raise InputError(
-                f"{path.name} has a column {extra[0]!r} that {first.name} has not; all files need the same columns. "
-                f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
-            )
+            way_out = f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
+            raise InputError(f"{path.name} has a column {extra[0]!r} that {first.name} has not. {way_out}")
     return columns
 
 
@@ -436,15 +408,11 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable:
     found = np.empty((len(frame), len(columns)))
     for j, name in enumerate(columns):
         drop = f", or leave the column out with drop={name!r}." if droppable else "."
-        found[:, j] = column_as_floats(
-            _column(frame, name), path.name, f"Encode it as numbers{drop}", " (the first is 0)"
-        )
-        bad = ~np.isfinite(found[:, j])
-        if bad.any():
-            raise InputError(
-                f"{path.name}: column {name!r} has {bad.sum()} missing or infinite value(s), the first in row "
-                f"{bad.argmax()} (the first is 0). Drop these rows, impute them{drop}"
-            )
+        way_out, column = f"Encode it as numbers{drop}", _column(frame, name)
+        found[:, j] = column_as_floats(column, path.name, way_out, " (the first is 0)")
+        if (bad := ~np.isfinite(found[:, j])).any():
+            rows = f"{bad.sum()} missing or infinite value(s), the first in row {bad.argmax()} (the first is 0)"
+            raise InputError(f"{path.name}: column {name!r} has {rows}. Drop these rows, impute them{drop}")
     return found
 
 
@@ -453,13 +421,13 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable:
 
 def _read_dataframe(path: Path, format: Format, options: Options) -> pd.DataFrame:
     """The file as a DataFrame whose column names are words, each once."""
-    what, package = ("CSV", "pandas") if format == "csv" else ("Parquet", "pandas with pyarrow")
+    what, package, extra = NEEDED[format]
     try:
         import pandas as pd
 
         frame = pd.read_parquet(path, **options) if format == "parquet" else _read_csv(path, options)
     except ImportError:
-        raise MissingExtra(package, "pandas" if format == "csv" else "parquet", f"Reading {what}") from None
+        raise MissingExtra(package, extra, f"Reading {what}") from None
     except InputError:
         raise
     except UNREADABLE as problem:
@@ -527,10 +495,10 @@ def _check_fields_per_line(path: Path, options: Options) -> None:
                 width += 1  # the column of row names has no name itself
             extra = fields[width:]
             if len(fields) < width or any(f.strip() for f in extra):  # a delimiter at the end of a line is harmless
+                top = f"{'the header' if header else 'the first line'} {len(first)} ({join_names(first, most=8)})"
                 raise InputError(
-                    f"{path.name}: line {number} has {len(fields)} field(s), {'the header' if header else 'the first line'} "
-                    f"{len(first)} ({', '.join(first[:8])}{', ...' if len(first) > 8 else ''}): which column each value belongs "
-                    f"to is not clear. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
+                    f"{path.name}: line {number} has {len(fields)} field(s), {top}: which column each value belongs to is not "
+                    f"clear. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
                 )
     except (csv.Error, UnicodeError, OSError):  # pandas reads more than this does, and reports its own errors
         return

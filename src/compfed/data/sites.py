@@ -1,30 +1,38 @@
-"""Sites with their rows in memory: one feature matrix and one label vector per site."""
+"""Sites: their rows in memory (`Sites`), or fetched when a client takes part (`LazySites`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+from scipy.sparse import issparse
 
 from compfed._utils.arrays import block_ranges, concatenate_rows, group_rows, readonly, set_readonly
 from compfed._utils.text import join_names
-from compfed._utils.validation import MAX_MAGNITUDE, MIN_MAGNITUDE, check_magnitudes, check_row_weights
-from compfed.data.columns import (
-    as_floats,
+from compfed._utils.validation import (
+    MAX_MAGNITUDE,
+    MIN_MAGNITUDE,
     as_site_labels,
-    check_column_names,
-    check_finite,
+    check_callable,
+    check_magnitudes,
+    check_numbers,
+    check_row_weights,
     check_same_index,
-    is_dataframe,
+    check_unmasked,
 )
+from compfed.data.columns import as_floats, check_column_names, check_finite, is_dataframe
 from compfed.errors import InputError
 from compfed.site_summary import Summary, combine_summaries, summarise_site
 
 if TYPE_CHECKING:
     from compfed.data.columns import ColumnLike, TableLike
+
+
+SHAPES = "features must have shape (rows, columns) and labels (rows,) or (rows, outputs)"
 
 
 def fingerprint_weights(width: int, outputs: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -121,19 +129,10 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-
-        def reorder(values: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(values[i] for i in order)
-
-        return replace(
-            self,
-            features=reorder(self.features),
-            labels=reorder(self.labels),
-            names=reorder(self.names),
-            ids=reorder(self.ids),
-            source={**self.source, "order": [int(i) for i in order]},
-            row_weights=None if self.row_weights is None else reorder(self.row_weights),
-        )
+        fields = ("features", "labels", "names", "ids", "row_weights")
+        given = {name: values for name in fields if (values := getattr(self, name)) is not None}
+        moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
+        return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})
 
     def pooled(self) -> tuple[np.ndarray, np.ndarray]:
         """All features and all labels in one table: only a simulation can do this."""
@@ -183,31 +182,19 @@ def from_arrays(
     """
     feature_list, label_list = list(features), list(labels)
     if len(feature_list) != len(label_list):
-        raise InputError(
-            f"got {len(feature_list)} feature matrices and {len(label_list)} label vectors; one of each per site."
-        )
+        found = f"{len(feature_list)} feature matrices and {len(label_list)} label vectors"
+        raise InputError(f"got {found}; give one of each per site.")
     if not feature_list:
         raise InputError("a federation needs at least one site; got none.")
     names = _check_site_names(names, len(feature_list))
-    row_weights = None if row_weights is None else list(row_weights)
-    for i, name in enumerate(names):
-        weights = None if row_weights is None or i >= len(row_weights) else row_weights[i]
-        _check_index(name, feature_list[i], labels=label_list[i], row_weights=weights)
-    checked = [_as_site(*site) for site in zip(names, feature_list, label_list, strict=True)]
-    X, Y = zip(*checked, strict=True)
+    X, Y = zip(*map(_as_site, names, feature_list, label_list), strict=True)
     _check_alike(names, X, Y)
     _check_numbers(names, X, Y)
     if columns is not None and len(columns) != X[0].shape[1]:
         raise InputError(f"got {len(columns)} names for {X[0].shape[1]} columns; give one name per column.")
-    return Sites(
-        features=X,
-        labels=Y,
-        names=tuple(names),
-        ids=tuple(range(len(X))),
-        source=source or {"name": "from_arrays"},
-        row_weights=None if row_weights is None else _as_row_weights(row_weights, names, Y),
-        columns=None if columns is None else tuple(str(c) for c in columns),
-    )
+    weights = None if row_weights is None else _as_row_weights(list(row_weights), names, feature_list)
+    named = None if columns is None else tuple(str(c) for c in columns)
+    return Sites(X, Y, tuple(names), tuple(range(len(X))), source or {"name": "from_arrays"}, weights, named)
 
 
 def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
@@ -220,23 +207,20 @@ def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
     return names
 
 
-def _check_index(name: str, features: object, **given: object) -> None:
+def _check_index(name: str, features: object, other: object, what: str) -> None:
     """Refuse labels or weights of a site with another index than its features, if both have one."""
-    for what, values in given.items():
-        try:
-            check_same_index(features, values, what, "features")
-        except InputError as error:
-            raise InputError(f"site {name!r}: {error}") from None
+    try:
+        check_same_index(features, other, what, "features")
+    except InputError as error:
+        raise InputError(f"site {name!r}: {error}") from None
 
 
 def _as_site(name: str, features: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """The features and labels of one site as floats, checked without the other sites."""
+    _check_index(name, features, labels, "labels")
     x, y = as_floats(features, f"features of site {name!r}"), as_floats(labels, f"labels of site {name!r}")
     if x.ndim != 2 or y.ndim not in (1, 2):
-        raise InputError(
-            f"site {name!r}: features must have shape (rows, columns) and labels (rows,) or (rows, outputs); "
-            f"got {x.shape} and {y.shape}."
-        )
+        raise InputError(f"site {name!r}: {SHAPES}; got {x.shape} and {y.shape}.")
     if len(x) == 0:
         raise InputError(f"site {name!r} is empty; every site needs at least one row. Leave it out.")
     if len(x) != len(y):
@@ -254,10 +238,9 @@ def _check_numbers(names: Sequence[str], features: Sequence[np.ndarray], labels:
         if b - a > 1 and all(_usable(concatenate_rows(part[a:b]), starts) for part in (features, labels)):
             continue
         for name, x, y in zip(names[a:b], features[a:b], labels[a:b], strict=True):
-            for what, values in (("features", x), ("labels", y)):
-                check_finite(values, f"{what} of site {name!r}")
-            for what, values in (("features", x), ("labels", y)):
-                check_magnitudes(values, f"{what} of site {name!r}")
+            for check in (check_finite, check_magnitudes):
+                check(x, f"features of site {name!r}")
+                check(y, f"labels of site {name!r}")
 
 
 def _usable(values: np.ndarray, starts: np.ndarray) -> bool:
@@ -270,31 +253,28 @@ def _check_alike(names: Sequence[str], features: Sequence[np.ndarray], labels: S
     """Refuse a site with other columns or outputs than the first one."""
     for name, x, y in zip(names, features, labels, strict=True):
         if y.shape[1:] != labels[0].shape[1:]:
-            raise InputError(
-                f"site {name!r} has labels of shape {y.shape}, site {names[0]!r} {labels[0].shape}; "
-                "all sites need the same outputs."
-            )
+            shapes = f"labels of shape {y.shape}, site {names[0]!r} {labels[0].shape}"
+            raise InputError(f"site {name!r} has {shapes}; all sites need the same outputs.")
         if x.shape[1] != features[0].shape[1]:
-            raise InputError(
-                f"site {name!r} has {x.shape[1]} columns, site {names[0]!r} has {features[0].shape[1]}; "
-                "all sites need the same columns in the same order."
-            )
+            widths = f"{x.shape[1]} columns, site {names[0]!r} has {features[0].shape[1]}"
+            raise InputError(f"site {name!r} has {widths}; all sites need the same columns in the same order.")
 
 
-def _as_row_weights(weights: list[Any], names: list[str], labels: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any]) -> tuple[np.ndarray, ...]:
     if len(weights) != len(names):
         raise InputError(f"got row weights for {len(weights)} sites; there are {len(names)}.")
     checked = []
-    for name, raw, y in zip(names, weights, labels, strict=True):
+    for name, raw, x in zip(names, weights, features, strict=True):
+        _check_index(name, x, raw, "row_weights")
         w = as_floats(raw, f"row weights of site {name!r}")
-        if w.shape != (len(y),):
-            raise InputError(f"site {name!r} has {len(y)} rows and row weights of shape {w.shape}; one weight per row.")
+        if w.shape != (np.shape(x)[0],):
+            raise InputError(
+                f"site {name!r} has {np.shape(x)[0]} rows and row weights of shape {w.shape}; one per row."
+            )
         check_finite(w, f"row weights of site {name!r}")
         if (w < 0).any() or not w.any():
-            raise InputError(
-                f"site {name!r}: row weights must be >= 0 and not all zero; the smallest is {w.min():g}, "
-                f"the largest {w.max():g}. Leave out a site that should not count."
-            )
+            found = f"the smallest is {w.min():g}, the largest {w.max():g}. Leave out a site that should not count."
+            raise InputError(f"site {name!r}: row weights must be >= 0 and not all zero; {found}")
         check_row_weights(w, name)
         checked.append(w)
     return tuple(checked)
@@ -341,22 +321,15 @@ def from_table(
     features, labels = as_floats(X, "features"), as_floats(y, "labels")
     where = as_site_labels("sites: the site of every row is needed", sites)
     if labels.ndim not in (1, 2) or features.ndim != 2 or not len(features) == len(labels) == len(where):
-        raise InputError(
-            "features must have shape (rows, columns), labels and sites one entry per row; "
-            f"got shapes {features.shape}, {labels.shape} and {where.shape}."
-        )
+        found = f"got shapes {features.shape}, {labels.shape} and {where.shape}"
+        raise InputError(f"features must have shape (rows, columns), labels and sites one entry per row; {found}.")
     names, rows = group_rows(where)
     weights = None if row_weights is None else as_floats(row_weights, "row weights")
     if weights is not None and weights.shape != (len(where),):
         raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
-    return from_arrays(
-        [set_readonly(features[r]) for r in rows],
-        [set_readonly(labels[r]) for r in rows],
-        names=[str(name) for name in names],
-        source={"name": "from_table"},
-        row_weights=None if weights is None else [set_readonly(weights[r]) for r in rows],
-        columns=columns,
-    )
+    X, Y = ([set_readonly(a[r]) for r in rows] for a in (features, labels))
+    Q = None if weights is None else [set_readonly(weights[r]) for r in rows]
+    return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, row_weights=Q, columns=columns)
 
 
 def describe(sites: Sites) -> Summary:
@@ -391,8 +364,189 @@ def describe(sites: Sites) -> Summary:
     constant everywhere: column(s) 1
     """
     if not isinstance(sites, Sites):
-        raise InputError(
-            f"describe takes a federation from compfed.data, such as from_table(X, y, sites); got {type(sites).__name__}."
-        )
+        raise InputError(f"describe takes a federation from compfed.data (from_table); got {type(sites).__name__}.")
     facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
     return combine_summaries(sites.names, sites.columns, facts)
+
+
+# --- rows that are fetched when a client takes part: from a function, or from arrays on disk ---
+
+RowsOf = Callable[[int], tuple[npt.ArrayLike, npt.ArrayLike]]
+MAX_COUNT = 2**31 - 1  # of clients, and of rows of one: both are 32-bit integers
+MARKED_CLIENTS = 8  # clients whose rows identify a federation
+
+
+@dataclass(frozen=True, repr=False)
+class LazySites:
+    """n clients whose rows are fetched when needed; build one with `lazy_sites` or `mapped_sites`.
+
+    Clients are numbered 0..n-1: the number is the name of a client, and its random draws follow from it.
+
+    Attributes
+    ----------
+    rows_of : callable
+        Returns the features and labels of a client.
+    sizes : ndarray of shape (n,)
+        Rows of each client.
+    width : int
+        The number of features.
+    outputs : tuple of int
+        The shape of a label.
+    source : dict
+        How the data were made, for provenance.
+    """
+
+    rows_of: RowsOf
+    sizes: np.ndarray
+    width: int
+    outputs: tuple[int, ...]
+    source: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __repr__(self) -> str:
+        return f"LazySites({len(self)} clients, {self.sizes.sum()} rows, {self.width} columns, fetched when needed)"
+
+    @cached_property
+    def largest(self) -> int:
+        """Rows of the largest client."""
+        return int(self.sizes.max())
+
+    @property
+    def names(self) -> range:
+        """The numbers of the clients."""
+        return range(len(self))
+
+    @property
+    def shares(self) -> np.ndarray:
+        """m_i / sum_j m_j: with these p_i the loss is that of the pooled table."""
+        return self.sizes / self.sizes.sum()
+
+    @cached_property
+    def fingerprints(self) -> np.ndarray:
+        """One sum over the rows of each of a few clients, to recognise them (as `Sites.fingerprints`); NaN for the others."""
+        found = np.full(len(self), np.nan)
+        w, v = fingerprint_weights(self.width, self.outputs)
+        for i in np.unique(np.linspace(0, len(self) - 1, MARKED_CLIENTS).astype(int)).tolist():
+            A, y = self.rows(i)
+            with np.errstate(over="ignore", invalid="ignore"):  # checked when a client participates
+                found[i] = (A @ w + y.reshape(len(y), -1) @ v).mean()
+        return found
+
+    def rows(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """Features and labels of one client; their shapes are checked, their values are not."""
+        A, y = _fetch(self.rows_of, client)
+        m = int(self.sizes[client])
+        if A.shape != (m, self.width) or y.shape != (m, *self.outputs):
+            raise InputError(
+                f"client {client} has features of shape {A.shape} and labels of shape {y.shape}; its size is {m}, so they must be "
+                f"{(m, self.width)} and {(m, *self.outputs)}. Give its true size, and all clients the same columns."
+            )
+        return A, y
+
+    def loaded(self, clients: Sequence[int] | np.ndarray) -> Sites:
+        """Some of the clients with their rows in memory, named by their numbers."""
+        features, labels = zip(*(self.rows(int(i)) for i in clients), strict=True)
+        return from_arrays(features, labels, names=[str(int(i)) for i in clients], source=self.source)
+
+
+def _fetch(rows_of: RowsOf, client: int) -> tuple[np.ndarray, np.ndarray]:
+    found = rows_of(client)
+    if not isinstance(found, tuple) or len(found) != 2:
+        size = f" of {len(found)}" if isinstance(found, tuple) else ""
+        raise InputError(f"rows_of({client}) must return (features, labels); got {type(found).__name__}{size}.")
+    for what, part in zip(("features", "labels"), found, strict=True):
+        check_unmasked(part, f"client {client}: its array of {what}")
+        if issparse(part):
+            raise InputError(f"client {client}: its {what} are sparse; give an array: toarray() in rows_of.")
+        if (dtype := np.asarray(part).dtype).kind not in "biuf":
+            raise InputError(f"client {client}: its {what} are {dtype}, not numbers. Encode them in rows_of.")
+    return np.asarray(found[0]), integers_as_floats(np.asarray(found[1]))  # features are cast where they are used
+
+
+def lazy_sites(rows_of: RowsOf, sizes: npt.ArrayLike, *, source: dict[str, Any] | None = None) -> LazySites:
+    """Build a federation whose rows come from a function, called whenever a client participates.
+
+    Parameters
+    ----------
+    rows_of : callable
+        ``rows_of(i)`` returns the features, of shape (sizes[i], d), and the labels of client i. It must return the same
+        rows each time.
+    sizes : array-like of int, shape (n,)
+        Rows of each client.
+    source : dict, optional
+        How the data were made, for provenance.
+
+    Returns
+    -------
+    LazySites
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def rows_of(i):
+    ...     A = np.random.default_rng(i).standard_normal((20, 3))
+    ...     return A, A @ [1.0, 0.0, -1.0]
+    >>> lazy_sites(rows_of, np.full(10**6, 20))
+    LazySites(1000000 clients, 20000000 rows, 3 columns, fetched when needed)
+    """
+    check_callable("" if rows_of is None else rows_of, "rows_of")
+    counts = _check_client_sizes(sizes)
+    A, y = _fetch(rows_of, 0)
+    if A.ndim != 2 or not A.shape[1] or y.ndim not in (1, 2):
+        raise InputError(f"client 0: {SHAPES}; got {A.shape} and {y.shape}.")
+    sites = LazySites(rows_of, counts, A.shape[1], y.shape[1:], source or {"name": "lazy_sites"})
+    sites.rows(0)
+    return sites
+
+
+def mapped_sites(
+    features: np.ndarray, labels: np.ndarray, sizes: npt.ArrayLike, *, source: dict[str, Any] | None = None
+) -> LazySites:
+    """Build a federation from two long arrays, in memory or on disk, with the rows of one client after another.
+
+    Parameters
+    ----------
+    features : array of shape (sum of sizes, d)
+        For example ``np.load(path, mmap_mode="r")``, ``np.memmap``, or any object with a ``shape`` and slices.
+    labels : array of shape (sum of sizes,) or (sum of sizes, outputs)
+    sizes : array-like of int, shape (n,)
+        Rows of each client.
+    source : dict, optional
+        How the data were made, for provenance.
+
+    Returns
+    -------
+    LazySites
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> mapped_sites(np.ones((5, 2)), np.zeros(5), [3, 2]).rows(1)[0].shape
+    (2, 2)
+    """
+    counts = _check_client_sizes(sizes)
+    ends = np.cumsum(counts)
+    for what, array in (("features", features), ("labels", labels)):
+        if not getattr(array, "shape", ()) or issparse(array):
+            raise InputError(f"{what} must be an array of rows, in memory or on disk; got {type(array).__name__}.")
+        if array.shape[0] != ends[-1]:
+            raise InputError(f"{what} has {array.shape[0]} rows; the sizes sum to {ends[-1]}. They must match.")
+
+    def rows_of(client: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = slice(int(ends[client] - counts[client]), int(ends[client]))
+        return features[rows], labels[rows]
+
+    return lazy_sites(rows_of, counts, source=source or {"name": "mapped_sites"})
+
+
+def _check_client_sizes(sizes: npt.ArrayLike) -> np.ndarray:
+    m = check_numbers(sizes, "sizes")
+    if m.ndim != 1 or not len(m):
+        raise InputError(f"sizes lists the rows of every client; got shape {m.shape}. For n alike: np.full(n, rows).")
+    odd = (m != np.rint(m)) | (m < 1) | (m > MAX_COUNT)
+    if odd.any() or len(m) > MAX_COUNT:
+        i = int(odd.argmax())
+        raise InputError(f"sizes: client {i} has {m[i]:g} rows; rows are whole, >= 1 and, like clients, below 2**31.")
+    return readonly(m.astype(np.int64))

@@ -21,12 +21,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from compfed._utils.progress import progress_bar
-from compfed._utils.text import join_names
-from compfed._utils.validation import check_bool, check_int, is_number
+from compfed._utils.text import join_names, progress_bar
+from compfed._utils.validation import check_bool, check_int, check_same_index, is_number
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.data.columns import check_column_names, check_same_index
+from compfed.data.columns import check_column_names
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, r2_score
 from compfed.estimators.programs.fit import fit as fit_program

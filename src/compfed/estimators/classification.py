@@ -10,7 +10,7 @@ from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
-from compfed.data.columns import as_row_labels
+from compfed._utils.validation import as_row_labels
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from sklearn.model_selection import BaseCrossValidator
 
 from compfed._utils.validation import check_int
-from compfed.data.splits import given_splits
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
@@ -29,7 +28,7 @@ from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path import AlphaGrid, warn_if_not_converged
 from compfed.estimators.table import Table, fold_of_rows
 from compfed.federation.server.program import Federation, run_program
-from compfed.splits import RowSubset
+from compfed.splits import RowSubset, given_splits
 
 RULES = ("best", "one_standard_error")
 

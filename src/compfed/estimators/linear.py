@@ -13,8 +13,8 @@ from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 from sklearn.utils import Tags
 
 from compfed._utils.text import join_names, shorten
-from compfed._utils.validation import check_numbers, check_unmasked, is_int
-from compfed.data.columns import as_floats, as_row_labels
+from compfed._utils.validation import as_row_labels, check_numbers, check_unmasked, is_int
+from compfed.data.columns import as_floats
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels

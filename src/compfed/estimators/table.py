@@ -14,15 +14,8 @@ from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import shapes_shown
-from compfed._utils.validation import check_unmasked
-from compfed.data.columns import (
-    as_floats,
-    as_site_labels,
-    check_dataframe,
-    check_same_index,
-    is_dataframe,
-    row_index,
-)
+from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, row_index
+from compfed.data.columns import as_floats, check_dataframe, is_dataframe
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
 from compfed.problem.padded_dataset import DENSE_BYTES

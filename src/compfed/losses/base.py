@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from compfed._utils.array_namespace import Numbers, namespace, product
-from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
 from compfed.losses.lipschitz import gram, largest_eigenvalue
+
+
+def upper_triangle(matrix: Numbers) -> Numbers:
+    """w (w + 1) / 2 numbers of a symmetric (w, w) matrix, of NumPy or of JAX."""
+    return matrix.reshape(-1)[_places(len(matrix))[0]]
+
+
+def symmetric_matrix(triangle: Numbers, w: int) -> Numbers:
+    """The symmetric matrix of which this is the upper triangle."""
+    return triangle[_places(w)[1]]
+
+
+@functools.lru_cache(maxsize=4)  # of 3,000 coordinates this is 54 MB
+def _places(w: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the numbers of a triangle are in the matrix, and those of the matrix in the triangle."""
+    rows, columns = np.triu_indices(w)
+    place = np.zeros((w, w), np.int32)  # a program in single precision knows no other
+    place[rows, columns] = np.arange(len(rows))
+    return (rows * w + columns).astype(np.int32), np.maximum(place, place.T)
 
 
 class LossEvaluation(NamedTuple):
@@ -28,12 +47,8 @@ class Loss(Protocol):
     adds it. A loss that is known to be convex has an attribute `convex = True`.
     """
 
-    @property
-    def ridge(self) -> float: ...
-    @property
-    def curvature(self) -> float | None:
-        """A bound on the second derivative in the prediction; None where there is none."""
-        ...
+    ridge: float
+    curvature: float | None = None  # a bound on the second derivative in the prediction, or its eigenvalues
 
     def size(self, width: int) -> int:
         """d: the number of coefficients of a model of `width` features."""
@@ -41,11 +56,9 @@ class Loss(Protocol):
 
     def values(self, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         """loss(x; a_l, y_l) of every row l."""
-        ...
 
     def gradient(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers) -> Numbers:
         """sum_l q_l grad loss(x; a_l, y_l)."""
-        ...
 
     def evaluate(self, X: Numbers, A: Numbers, y: Numbers, q: Numbers, row_norms: Numbers) -> LossEvaluation:
         """Value, gradient and the size of its terms for the models in the rows of X; `row_norms` are ||a_l||."""
@@ -53,68 +66,45 @@ class Loss(Protocol):
 
     def hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """sum_l q_l d^2 loss(x; a_l, y_l) / dx_W dx_W: rows and columns W of the Hessian, all of it for None."""
-        ...
 
     def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
         """The matrix of a quadratic model around x: `hessian`, or more where the loss is nearly straight."""
-        ...
+        return self.hessian(x, A, y, q, W)
 
     def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
-        """The entries of `model_hessian` that a site has to send."""
-        ...
+        """The entries of `model_hessian` that a site has to send: the upper triangle, if there is no other structure."""
+        return upper_triangle(self.model_hessian(x, A, y, q, W))
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         """The matrix from these entries."""
-        ...
+        return symmetric_matrix(packed, len(W))
 
     def packed_size(self, w: int) -> int:
         """The number of these entries, for w coordinates."""
-        ...
+        return w * (w + 1) // 2
 
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """L with ||sum_l q_l d^2 loss(x; a_l, y_l) / dx^2|| <= L: for all x, or, without `curvature`, at x.
 
         Infinite where it overflows.
         """
         ...
 
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
-        """A bound on `lipschitz` that needs one pass over the rows; `row_norms` are ||a_l||."""
-        ...
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
+        """A bound on `lipschitz` that needs one pass over the rows, if there is one; `row_norms` are ||a_l||."""
+        return self.lipschitz(A, q, x, y)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """The labels in the coding of the formulas; others are refused."""
-        ...
+        return labels
 
 
 # An overflow gives an infinity, which the caller checks. NumPy must not warn about it; JAX never does.
 ignore_overflow = np.errstate(over="ignore", invalid="ignore")
 
 
-class SymmetricHessian:
-    """A loss whose Hessian has no structure but symmetry: its upper triangle is sent."""
-
-    hessian: Callable[..., Numbers]
-
-    def model_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers | None = None) -> Numbers:
-        return self.hessian(x, A, y, q, W)
-
-    def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
-        return upper(self.model_hessian(x, A, y, q, W))
-
-    def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
-        return square(packed, len(W))
-
-    def packed_size(self, w: int) -> int:
-        return w * (w + 1) // 2
-
-
-class OneOutput(SymmetricHessian):
-    """A linear model with one prediction z = a^T x."""
+class _LinearModel(Loss):
+    """A loss of the predictions z of a linear model."""
 
     convex = True
     attained = False  # whether the sum over any rows has a minimiser; separable classes have none
@@ -122,10 +112,18 @@ class OneOutput(SymmetricHessian):
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
-    @property
-    def curvature(self) -> float | None:
-        """A bound on `second_derivative`; None where there is none."""
-        raise NotImplementedError
+    @ignore_overflow
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
+        """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""
+        if self.curvature is not None:
+            return float(self.curvature) * largest_eigenvalue([A], [q])
+        if x is None:
+            raise InputError(f"the curvature of {type(self).__name__} has no bound: lipschitz needs a model x.")
+        return largest_eigenvalue([A], [q * self.second_derivative(A @ x, y)])
+
+
+class OneOutput(_LinearModel):
+    """A linear model with one prediction z = a^T x."""
 
     def size(self, width: int) -> int:
         return width
@@ -158,43 +156,22 @@ class OneOutput(SymmetricHessian):
         return LossEvaluation(q @ self.value(z, each), (A.T @ weighted).T, row_norms @ abs(weighted))
 
     @ignore_overflow
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
-        """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""
-        if self.curvature is not None:
-            return float(self.curvature) * largest_eigenvalue([A], [q])
-        if x is None:
-            raise InputError(f"the curvature of {type(self).__name__} has no bound: lipschitz needs a model x.")
-        return largest_eigenvalue([A], [q * self.second_derivative(A @ x, y)])
-
-    @ignore_overflow
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """The trace in place of the largest eigenvalue: sum_l q_l curvature ||a_l||^2."""
         second = self.second_derivative(A @ x, y) if self.curvature is None else self.curvature
         return float((q * second) @ row_norms**2)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        return one_column(labels, self)
+        return one_column(self, labels)
 
 
-class ManyOutputs(SymmetricHessian):
+class ManyOutputs(_LinearModel):
     """A linear model with K predictions z = X^T a, X = x.reshape(-1, K): entry j K + k is of feature j and output k."""
 
-    convex = True
-    attained = False
+    curvature: float  # pyright: ignore[reportIncompatibleVariableOverride]  # always bounded
     outputs: int
-    value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
-    derivative: Callable[[Numbers, Numbers], Numbers]  # its gradient in z
     # (c, r): the Hessian in z is diag(c) - r r^T
     second_derivative_parts: Callable[[Numbers, Numbers], tuple[Numbers, Numbers]]
-
-    @property
-    def curvature(self) -> float:
-        """A bound on the largest eigenvalue of `second_derivative`."""
-        raise NotImplementedError
 
     def size(self, width: int) -> int:
         return width * self.outputs
@@ -237,16 +214,8 @@ class ManyOutputs(SymmetricHessian):
         terms = (q * namespace(x, A).linalg.norm(derivative, axis=1)) @ row_norms
         return q @ self.value(z, y), (A.T @ (derivative * q[:, None])).reshape(-1), terms
 
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
-        """curvature * lambda_max(A^T diag(q) A)."""
-        return float(self.curvature) * largest_eigenvalue([A], [q])
-
     @ignore_overflow
-    def lipschitz_upper_bound(
-        self, A: Numbers, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
+    def lipschitz_upper_bound(self, A: Numbers, q: Numbers, row_norms: Numbers, x: Numbers, y: Numbers) -> float:
         """curvature * sum_l q_l ||a_l||^2, the trace in place of the largest eigenvalue."""
         return float(self.curvature) * float(q @ row_norms**2)
 
@@ -255,62 +224,14 @@ class ManyOutputs(SymmetricHessian):
 # A refusal may leave the site that has the labels. It states the requirement, and neither a label nor their number.
 
 
-def one_column(labels: np.ndarray, loss: object) -> np.ndarray:
+def one_column(self: Loss, labels: np.ndarray) -> np.ndarray:
     """One label per row, as they are."""
     if labels.ndim != 1:
-        raise InputError(
-            f"{type(loss).__name__} needs one label per row; got {_columns(labels)}. "
-            "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes labels of one column."
-        )
+        way_out = "Use losses.MultiSquared for several numeric outcomes; labels.ravel() makes one column of them."
+        raise InputError(f"{type(self).__name__} needs one label per row; got {column_shape(labels)}. {way_out}")
     return labels
 
 
-def two_classes(labels: np.ndarray, loss: object) -> np.ndarray:
-    """Labels in {0, 1} or {-1, +1}, as {-1, +1}."""
-    found = np.unique(one_column(labels, loss))
-    if np.isin(found, (-1, 1)).all():
-        return labels
-    if np.isin(found, (0, 1)).all():
-        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
-    raise InputError(
-        f"{type(loss).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. "
-        "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
-    )
-
-
-def counts(labels: np.ndarray, loss: object) -> np.ndarray:
-    """Labels >= 0, as they are."""
-    if one_column(labels, loss).min() < 0:
-        raise InputError(
-            f"{type(loss).__name__} needs labels >= 0 (counts or rates); some are below 0. Correct those rows or leave them "
-            "out, or use losses.Squared."
-        )
-    return labels
-
-
-def numbered_classes(labels: np.ndarray, loss: ManyOutputs) -> np.ndarray:
-    """Labels in {0, ..., outputs - 1}, as they are."""
-    found = np.unique(one_column(labels, loss))
-    if not np.isin(found, np.arange(loss.outputs)).all():
-        raise InputError(
-            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels in 0..{loss.outputs - 1}; there are others. "
-            "Number the classes from 0 (sklearn.preprocessing.LabelEncoder), or give more outputs."
-        )
-    return labels
-
-
-def several_columns(labels: np.ndarray, loss: ManyOutputs) -> np.ndarray:
-    """`outputs` labels per row, as they are; a column of numbers is one label per row."""
-    if labels.ndim == 1 and loss.outputs == 1:
-        return labels[:, None]
-    if labels.ndim != 2 or labels.shape[1] != loss.outputs:
-        raise InputError(
-            f"{type(loss).__name__}(outputs={loss.outputs}) needs labels of shape (rows, {loss.outputs}); "
-            f"got {_columns(labels)}."
-        )
-    return labels
-
-
-def _columns(labels: np.ndarray) -> str:
+def column_shape(labels: np.ndarray) -> str:
     """The shape of labels without the number of rows."""
     return f"labels of shape ({', '.join(['rows', *map(str, labels.shape[1:])])})"

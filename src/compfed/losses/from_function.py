@@ -14,11 +14,10 @@ import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.array_namespace import Numbers, is_jax
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.records import fixed, nonnegative, record
 from compfed.errors import InputError
-from compfed.losses.base import LossEvaluation, SymmetricHessian
+from compfed.losses.base import Loss, LossEvaluation
 from compfed.losses.lipschitz import largest_hessian_eigenvalue
 
 ROWS_AT_ONCE = 256  # rows whose gradients, each as large as the model, are in memory at a time
@@ -62,17 +61,13 @@ def _also_for_numpy(method: Method) -> Method:
 
 
 @record
-class FromFunction(SymmetricHessian):
+class FromFunction(Loss):
     """loss(x; a, y) = function(params, a, y), with params the pytree that x unravels to. See `from_function`."""
 
     convex = False  # not known to be: a stationary point need not be a minimum
 
     model: Model = fixed()
     ridge: float = nonnegative(default=0.0)
-
-    @property
-    def curvature(self) -> None:
-        return None
 
     @property
     def start(self) -> np.ndarray:
@@ -116,23 +111,13 @@ class FromFunction(SymmetricHessian):
         gradient = np.array([self.gradient(x, A, y, q) for x in X])
         return LossEvaluation(value, gradient, np.array([self._gradient_terms(x, A, y, q) for x in X]))
 
-    def lipschitz(
-        self, A: np.ndarray, q: np.ndarray, x: np.ndarray | None = None, y: np.ndarray | None = None
-    ) -> float:
+    def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """max |lambda| of sum_l q_l d^2 loss(x; a_l, y_l) / dx^2 at x, by power iteration."""
         if x is None or y is None:
             raise InputError("the curvature of a function has no bound: lipschitz needs a model x and the labels y.")
         with precision(x.dtype):
             found = float(_largest_hessian_eigenvalue(self, x, A, y, q))
         return found if np.isfinite(found) else np.inf
-
-    def lipschitz_upper_bound(
-        self, A: np.ndarray, q: np.ndarray, row_norms: np.ndarray, x: np.ndarray | None, y: np.ndarray
-    ) -> float:
-        return self.lipschitz(A, q, x, y)
-
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return labels
 
 
 @jit

@@ -7,16 +7,15 @@ from scipy.special import xlogy
 
 from compfed._utils.array_namespace import Numbers, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed._utils.triangle import square, upper
 from compfed.errors import InputError
 from compfed.losses.base import (
     ManyOutputs,
     OneOutput,
-    counts,
+    column_shape,
     ignore_overflow,
-    numbered_classes,
-    several_columns,
-    two_classes,
+    one_column,
+    symmetric_matrix,
+    upper_triangle,
 )
 from compfed.losses.lipschitz import gram
 
@@ -32,6 +31,17 @@ def _with_majoriser(loss: OneOutput, z: Numbers, y: Numbers) -> Numbers:
     away = r != 0
     xp, inside = namespace(z, y), loss.second_derivative(z, y)
     return 0.9 * inside + 0.1 * xp.where(away, loss.derivative(z, y) / xp.where(away, r, 1.0), inside)
+
+
+def two_classes(self: OneOutput, labels: np.ndarray) -> np.ndarray:
+    """Labels in {0, 1} or {-1, +1}, as {-1, +1}: the `encode` of losses of two classes."""
+    found = np.unique(one_column(self, labels))
+    if np.isin(found, (-1, 1)).all():
+        return labels
+    if np.isin(found, (0, 1)).all():
+        return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
+    way_out = "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
+    raise InputError(f"{type(self).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. {way_out}")
 
 
 @record
@@ -53,9 +63,7 @@ class Squared(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * (z - y) ** 2
@@ -94,9 +102,7 @@ class Logistic(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 0.25
+    curvature = 0.25
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
@@ -116,8 +122,7 @@ class Logistic(OneOutput):
     def conjugate_margin(self, z: float) -> float:
         return float(sigmoid(-abs(z)))
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return two_classes(labels, self)
+    encode = two_classes
 
 
 @record
@@ -141,9 +146,7 @@ class SquaredHinge(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 2.0
+    curvature = 2.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z, y).maximum(0.0, 1.0 - y * z) ** 2
@@ -154,8 +157,7 @@ class SquaredHinge(OneOutput):
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return 2.0 * (y * z < 1.0).astype(z.dtype)  # y^2 = 1
 
-    def encode(self, labels: np.ndarray) -> np.ndarray:
-        return two_classes(labels, self)
+    encode = two_classes
 
 
 @record
@@ -180,9 +182,7 @@ class Huber(OneOutput):
     delta: float = positive(default=1.35)
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         inner = self.derivative(z, y)
@@ -230,7 +230,7 @@ class SmoothedQuantile(OneOutput):
             raise InputError(f"SmoothedQuantile(quantile={self.quantile}): quantile must be between 0 and 1.")
 
     @property
-    def curvature(self) -> float:
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]  # a number of the record
         return 1.0 / self.smoothing
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
@@ -270,9 +270,7 @@ class Poisson(OneOutput):
 
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> None:  # exp has no bound: steps come from the curvature at the current model
-        return None
+    curvature = None  # exp has no bound: steps come from the curvature at the current model
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
@@ -284,7 +282,11 @@ class Poisson(OneOutput):
         return namespace(z).exp(z)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        return counts(labels, self)
+        """Labels >= 0, as they are."""
+        if one_column(self, labels).min() < 0:
+            way_out = "Correct those rows or leave them out, or use losses.Squared."
+            raise InputError(f"Poisson needs labels >= 0 (counts or rates); some are below 0. {way_out}")
+        return labels
 
 
 @record
@@ -307,9 +309,7 @@ class Softmax(ManyOutputs):
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 0.5
+    curvature = 0.5
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
@@ -326,7 +326,11 @@ class Softmax(ManyOutputs):
         return (y[..., None] == namespace(z, y).arange(self.outputs)).astype(z.dtype)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        return numbered_classes(labels, self)
+        """Labels in {0, ..., outputs - 1}, as they are."""
+        if not np.isin(np.unique(one_column(self, labels)), np.arange(self.outputs)).all():
+            need = f"Softmax(outputs={self.outputs}) needs labels in 0..{self.outputs - 1}; there are others"
+            raise InputError(f"{need}. Number the classes from 0 (sklearn's LabelEncoder), or give more outputs.")
+        return labels
 
 
 @record
@@ -351,9 +355,7 @@ class MultiSquared(ManyOutputs):
     outputs: int = count()
     ridge: float = nonnegative(default=0.0)
 
-    @property
-    def curvature(self) -> float:
-        return 1.0
+    curvature = 1.0
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return 0.5 * ((z - y) ** 2).sum(axis=-1)
@@ -376,16 +378,22 @@ class MultiSquared(ManyOutputs):
 
     def packed_hessian(self, x: Numbers, A: Numbers, y: Numbers, q: Numbers, W: Numbers) -> Numbers:
         """The upper triangle for one output, on the features of W: all outputs have the same matrix."""
-        return upper(gram(A[:, np.unique(W // self.outputs)], q))
+        return upper_triangle(gram(A[:, np.unique(W // self.outputs)], q))
 
     def unpack_hessian(self, packed: Numbers, W: Numbers) -> Numbers:
         used, where = np.unique(W // self.outputs, return_inverse=True)
         k = W % self.outputs
-        return square(packed, len(used))[where[:, None], where] * (k[:, None] == k)
+        return symmetric_matrix(packed, len(used))[where[:, None], where] * (k[:, None] == k)
 
     def packed_size(self, w: int) -> int:
         features = -(-w // self.outputs)
         return features * (features + 1) // 2
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        return several_columns(labels, self)
+        """`outputs` labels per row, as they are; a column of numbers is one label per row."""
+        if labels.ndim == 1 and self.outputs == 1:
+            return labels[:, None]
+        if labels.ndim != 2 or labels.shape[1] != self.outputs:
+            need = f"MultiSquared(outputs={self.outputs}) needs labels of shape (rows, {self.outputs})"
+            raise InputError(f"{need}; got {column_shape(labels)}.")
+        return labels

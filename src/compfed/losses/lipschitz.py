@@ -44,7 +44,8 @@ def largest_eigenvalue(features: Sequence[Rows], weights: Sequence[np.ndarray]) 
     small = min(rows, width) <= GRAM_WIDTH or (width <= TALL_GRAM_WIDTH and rows >= TALL * width)
     with np.errstate(over="ignore", invalid="ignore"):  # the caller reports an overflow
         if small and all(isinstance(A, np.ndarray) for A, _ in parts):
-            return _top(_smaller_gram(parts, rows < width))
+            smaller = _smaller_gram(parts, rows < width)
+            return float(np.linalg.eigvalsh(smaller)[-1]) if np.isfinite(smaller).all() else np.inf
         parts = [(_double(A), w) for A, w in parts]
         largest = max(_largest(A) * np.sqrt(w.max(initial=0.0)) for A, w in parts)
         if not 0 < largest < np.inf:  # Lanczos needs a start that A does not map to zero
@@ -90,12 +91,8 @@ def _joined(parts: list[Part]) -> list[Part]:
         (small if isinstance(A, np.ndarray) and len(w) < GRAM_WIDTH else large).append((A, w))
     before = np.cumsum([0, *(len(w) for _, w in small)])[:-1]
     for _, group in itertools.groupby(zip(before // GRAM_WIDTH, small, strict=True), key=lambda entry: entry[0]):
-        members = [part for _, part in group]
-        large.append(
-            (np.concatenate([A for A, _ in members]), np.concatenate([w for _, w in members]))
-            if members[1:]
-            else members[0]
-        )
+        features, weights = zip(*(part for _, part in group), strict=True)
+        large.append((np.concatenate(features), np.concatenate(weights)))
     return large
 
 
@@ -139,23 +136,14 @@ def _largest(A: Rows) -> float:
     return float(max(A.max(), -A.min())) if isinstance(A, np.ndarray) else A.largest()
 
 
-def _top(matrix: np.ndarray) -> float:
-    return float(np.linalg.eigvalsh(matrix)[-1]) if np.isfinite(matrix).all() else np.inf
-
-
 def largest_hessian_eigenvalue(gradient: Callable[[Array], Array], x: Array) -> Array:
-    """The eigenvalue of largest size of the Hessian at x of a function with this gradient."""
-    start = jax.random.normal(jax.random.key(0), (x.size,), x.dtype)
-    return _power_iteration(lambda v: jax.jvp(gradient, (x,), (v,))[1], start)
-
-
-def _power_iteration(apply: Callable[[Array], Array], v: Array) -> Array:
-    """The eigenvalue of largest size of a symmetric linear map, to a relative change of 1e-10."""
+    """The eigenvalue of largest size of the Hessian at x of a function with this gradient, by power iteration to 1e-10."""
+    v = jax.random.normal(jax.random.key(0), (x.size,), x.dtype)
     tol = jnp.maximum(1e-10, 4 * jnp.finfo(v.dtype).eps)
 
     def step(carry):
         v, top, _, k = carry
-        w = apply(v)
+        w = jax.jvp(gradient, (x,), (v,))[1]
         new = jnp.linalg.norm(w)
         return w / jnp.where(new > 0, new, 1.0), new, jnp.abs(new - top) > tol * new, k + 1
 

@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compfed._utils import files
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.text import printable
 from compfed.data.readers import TableError
 from compfed.errors import InputError

@@ -2,8 +2,7 @@
 
 problem.py        Problem and LazyProblem
 padded_dataset.py rows as computations take them: padded for the device (`pad_sites`), of one site, sparse
-local_loss.py     f_i as an algorithm sees it
-evaluation.py     F, its gradient and the gradient mapping, compiled
+evaluation.py     f_i as an algorithm sees it; F, its gradient and the gradient mapping, compiled
 """
 
 from compfed import losses, regularisers

@@ -6,6 +6,7 @@ federation. Padding repeats the last row with weight 0: a loss may be infinite a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -19,21 +20,20 @@ from scipy.sparse import issparse
 
 from compfed._utils.array_namespace import Numbers
 from compfed._utils.arrays import block_ranges, empty_aligned
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.text import shapes_shown
 from compfed._utils.validation import check_dense_size
 from compfed.data import LazySites, Sites
 from compfed.errors import InputError
 from compfed.losses import Loss
 
+Buckets: TypeAlias = Sequence[tuple[int, int]]  # (clients, rows each)
 SparseMatrix: TypeAlias = Numbers  # a csr matrix of scipy, which has no types
 
 MAX_POWER_OF_TWO = 256  # rows up to which a single site is padded to a power of two
 MIN_BUCKET, MIN_LOCAL = 16, 32  # rows to which it is padded at least, in a Problem and in a federation
 DENSE_BYTES = 2**26  # up to which sparse rows are made dense at once: products are faster then
-SPARSE_METHODS = (
-    "An estimator with algorithm='auto', 'ProximalNewton' or 'ProximalBFGS' works on sparse rows as they are."
-)
+SPARSE_METHODS = "An estimator with algorithm='auto', 'ProximalNewton' or 'ProximalBFGS' takes sparse rows as they are."
 
 
 # --- all sites, padded for the device ---
@@ -64,6 +64,10 @@ class PaddedDataset:
         cuts = np.cumsum([k * m for k, m in self.buckets])[:-1]
         parts = jnp.split(rows, cuts)
         return [a.reshape(k, m, *a.shape[1:]) for a, (k, m) in zip(parts, self.buckets, strict=True)]
+
+    def client_blocks(self) -> Iterator[tuple[Array, ...]]:
+        """(A, y, q) of each bucket, one client after another along the first axis."""
+        return zip(*(self.blocks(a) for a in (self.A, self.y, self.q)), strict=True)
 
     def parts(self, clients: Array) -> list[Array]:
         """An array over clients, cut into one part per bucket."""
@@ -99,29 +103,24 @@ def pad_sites(
         row = np.arange(end[-1]) - np.repeat(end - room, room)  # within its client
         there, row = row < np.repeat(sizes[chosen], room), np.minimum(row, np.repeat(sizes[chosen] - 1, room))
         if b - a == 1:  # a large site: not copied twice
-            A[rows][: sizes[chosen[0]]], A[rows][sizes[chosen[0]] :] = (
-                sites.features[chosen[0]],
-                sites.features[chosen[0]][-1],
-            )
+            site = sites.features[chosen[0]]
+            A[rows][: len(site)], A[rows][len(site) :] = site, site[-1]
         else:
             first = np.cumsum(sizes[chosen]) - sizes[chosen]
             A[rows] = np.concatenate([sites.features[i] for i in chosen])[np.repeat(first, room) + row]
         row += np.repeat(begins[chosen], room)  # among all rows
         share = np.where(there, shares[row], 0.0)
         y[rows], q[rows], row_weight[rows] = labels[row], share, np.repeat(weights[chosen], room) * share
-    arrays = {
-        "A": A,
-        "y": y,
-        "q": q,
-        "row_weight": row_weight,
-        "offset": offset.astype(np.int32),
-        "size": sizes[order].astype(dtype),
-        "weight": weights[order].astype(dtype),
-        "ids": np.asarray(sites.ids, np.int32)[order],
-    }
-    with precision(dtype):
-        # device_put, because jnp.asarray compiles a program for every shape.
-        return PaddedDataset(**jax.device_put(arrays), buckets=tuple(buckets)), order
+    ids = np.asarray(sites.ids)[order]
+    return _on_device((A, y, q, row_weight), (offset, sizes[order], weights[order], ids), buckets), order
+
+
+def _on_device(rows: tuple[np.ndarray, ...], clients: tuple[np.ndarray, ...], buckets: Buckets) -> PaddedDataset:
+    """The dataset of arrays (A, y, q, row weight) over rows and (offset, size, weight, id) over clients."""
+    dtype = rows[0].dtype
+    per_client = (a.astype(d) for a, d in zip(clients, (np.int32, dtype, dtype, np.int32), strict=True))
+    with precision(dtype):  # device_put, because jnp.asarray compiles a program for every shape
+        return PaddedDataset(*jax.device_put((*rows, *per_client)), buckets=tuple(buckets))
 
 
 def _buckets(sizes: np.ndarray) -> list[tuple[int, int]]:
@@ -158,18 +157,11 @@ def pad_clients(
         A[j, m:], y[j, m:] = A[j, m - 1], y[j, m - 1]
     check_finite(clients, A, y)
     q = np.where(np.arange(room) < sizes[:, None], 1.0 / sizes[:, None], 0.0).astype(dtype)
-    arrays = {
-        "A": A.reshape(-1, sites.width),
-        "y": loss.encode(y.reshape(-1, *sites.outputs)).astype(dtype),
-        "q": q.ravel(),
-        "row_weight": (weights[:, None] * q).astype(dtype).ravel(),
-        "offset": np.arange(0, len(clients) * room, room, dtype=np.int32),
-        "size": sizes.astype(dtype),
-        "weight": weights.astype(dtype),
-        "ids": clients.astype(np.int32),
-    }
-    with precision(dtype):
-        return PaddedDataset(**jax.device_put(arrays), buckets=((len(clients), capacity or room),))
+    encoded = loss.encode(y.reshape(-1, *sites.outputs)).astype(dtype)
+    row_weight = (weights[:, None] * q).astype(dtype).ravel()
+    offset, buckets = np.arange(0, len(clients) * room, room), [(len(clients), capacity or room)]
+    A = A.reshape(-1, sites.width)
+    return _on_device((A, encoded, q.ravel(), row_weight), (offset, sizes, weights, clients), buckets)
 
 
 def check_finite(clients: np.ndarray, A: np.ndarray, y: np.ndarray) -> None:

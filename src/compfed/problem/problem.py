@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
+from jax import Array
 
 from compfed._utils.array_namespace import Numbers
-from compfed._utils.precision import check_dtype, precision
+from compfed._utils.compilation import check_dtype, precision
 from compfed._utils.validation import check_numbers, check_positive
 from compfed.data import LazySites, Sites, lazy_sites
 from compfed.errors import InputError
@@ -20,13 +21,7 @@ from compfed.losses import Loss
 from compfed.losses.lipschitz import largest_eigenvalue, largest_eigenvalues
 from compfed.problem.evaluation import client_gradients, curvatures, gradients, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, check_finite, pad_clients, pad_sites
-from compfed.problem_spec import (
-    ProblemSpec,
-    check_lipschitz,
-    check_loss,
-    check_regulariser,
-    check_site_weights,
-)
+from compfed.problem_spec import ProblemSpec, check_lipschitz, check_loss, check_regulariser, check_site_weights
 from compfed.regularisers import Regulariser, from_object
 
 BLOCK = 2**26  # bytes of rows of a LazyProblem that are read together in a pass over all clients
@@ -42,25 +37,29 @@ class _WithRows(ProblemSpec):
         loss: Loss,
         regulariser: Regulariser,
         sites: Sites | LazySites,
-        weights: npt.ArrayLike | None,
-        dtype: npt.DTypeLike,
+        weights: npt.ArrayLike | None = None,
+        dtype: npt.DTypeLike = "float64",
     ):
+        sites = self._accept(sites)
         precise = check_dtype(dtype)
         check_loss(loss, regulariser)
         regulariser = from_object(regulariser)
         check_regulariser(regulariser, loss.size(sites.width))
         super().__init__(
-            loss=loss,
-            regulariser=regulariser,
-            weights=check_site_weights(weights, len(sites)),
-            names=sites.names,
-            numbers=sites.ids if isinstance(sites, Sites) else sites.names,
-            sizes=sites.sizes,
-            width=sites.width,
-            dtype=precise,
-            source=sites.source,
-        )
+            loss=loss, regulariser=regulariser, weights=check_site_weights(weights, len(sites)), names=sites.names,
+            numbers=sites.ids if isinstance(sites, Sites) else sites.names, sizes=sites.sizes, width=sites.width,
+            dtype=precise, source=sites.source,
+        )  # fmt: skip
         self.sites = sites
+        self._check_values(*self._load())
+
+    def _accept(self, sites: object) -> Sites | LazySites:
+        """The sites that hold the rows; others are refused."""
+        raise NotImplementedError
+
+    def _load(self) -> tuple[Array, Array]:
+        """Features and labels of some rows on the device, with which the loss is tried."""
+        raise NotImplementedError
 
     def _check_values(self, A: Numbers, y: Numbers) -> None:
         """Refuse a loss that does not give one number per row."""
@@ -70,9 +69,7 @@ class _WithRows(ProblemSpec):
         except (TypeError, ValueError) as error:
             raise InputError(f"{type(self.loss).__name__} does not work with {self.width} features: {error}") from error
         if found != y.shape[:1]:
-            raise InputError(
-                f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give a single number."
-            )
+            raise InputError(f"{type(self.loss).__name__} gives shape {found[1:]} for a row; it must give one number.")
 
     def __repr__(self) -> str:
         parts = f"{type(self.loss).__name__}, {type(self.regulariser).__name__}, {self.sites!r}"
@@ -87,9 +84,8 @@ class _WithRows(ProblemSpec):
         """x as a vector of this problem, checked and copied."""
         array = np.array(check_numbers(x, name, self.dtype))
         if array.shape != (self.d,):
-            raise InputError(
-                f"{name} has shape {array.shape}; this problem has {self.d} coefficients: shape ({self.d},)."
-            )
+            need = f"this problem has {self.d} coefficients: shape ({self.d},)"
+            raise InputError(f"{name} has shape {array.shape}; {need}.")
         if not np.isfinite(array).all():
             raise InputError(f"{name} has NaN or infinite entries; it must be finite.")
         return array
@@ -125,28 +121,20 @@ class Problem(_WithRows):
 
     sites: Sites
 
-    def __init__(
-        self,
-        loss: Loss,
-        regulariser: Regulariser,
-        sites: Sites,
-        weights: npt.ArrayLike | None = None,
-        dtype: npt.DTypeLike = "float64",
-    ):
+    def _accept(self, sites: object) -> Sites:
         if isinstance(sites, LazySites):
             raise InputError(
-                "a Problem has all its rows on the device; for LazySites use compfed.LazyProblem, or load some of them: "
-                "sites.loaded(clients)."
+                "a Problem has its rows on the device; for LazySites use LazyProblem, or sites.loaded(...)."
             )
         if not isinstance(sites, Sites):
-            raise InputError(
-                f"sites must come from compfed.data (from_arrays, from_table, ...); got {type(sites).__name__}."
-            )
-        super().__init__(loss, regulariser, sites, weights, dtype)
-        labels = loss.encode(np.concatenate(sites.labels))
-        self.dataset, self.order = pad_sites(sites, labels, self.weights, self.dtype)
+            raise InputError(f"sites must come from compfed.data (from_arrays, ...); got {type(sites).__name__}.")
+        return sites
+
+    def _load(self) -> tuple[Array, Array]:
+        labels = self.loss.encode(np.concatenate(self.sites.labels))
+        self.dataset, self.order = pad_sites(self.sites, labels, self.weights, self.dtype)
         self.cache: dict[str, Any] = {}  # results that depend on the rows only; `replace` shares it
-        self._check_values(self.dataset.A, self.dataset.y)
+        return self.dataset.A, self.dataset.y
 
     def replace(self, loss: Loss | None = None, regulariser: Regulariser | None = None) -> Problem:
         """The same data with another loss or regulariser; nothing is copied, and equal shapes compile once."""
@@ -173,9 +161,7 @@ class Problem(_WithRows):
 
     def objective(self, x: npt.ArrayLike) -> float:
         """F(x) = sum_i p_i f_i(x) + g(x)."""
-        with precision(self.dtype):
-            point = self.point(x)[None]
-            return float(objectives_and_mappings(self.loss, self.regulariser, self.dataset, point, 1.0)[0][0])
+        return float(self._objective_and_mapping(x, 1.0)[0])
 
     def gradient(self, x: npt.ArrayLike) -> np.ndarray:
         """sum_i p_i grad f_i(x)."""
@@ -192,10 +178,13 @@ class Problem(_WithRows):
 
         It is zero exactly at stationary points. If the loss and g are convex (`problem.convex`), these are the minimisers.
         """
+        return self._objective_and_mapping(x, 1.0 / self.lipschitz if step is None else check_positive(step, "step"))[1]
+
+    def _objective_and_mapping(self, x: npt.ArrayLike, step: float) -> tuple[np.ndarray, np.ndarray]:
         with precision(self.dtype):
-            t = 1.0 / self.lipschitz if step is None else check_positive(step, "step")
             point = self.point(x)[None]
-            return np.asarray(objectives_and_mappings(self.loss, self.regulariser, self.dataset, point, t)[1][0])
+            F, mapping = objectives_and_mappings(self.loss, self.regulariser, self.dataset, point, step)
+            return np.asarray(F[0]), np.asarray(mapping[0])
 
     @property
     def lipschitz(self) -> float:
@@ -203,17 +192,22 @@ class Problem(_WithRows):
 
         For a loss whose curvature has no bound: the largest curvature of f at `start`.
         """
-        bound = self.loss.curvature
-        L = self._curvature_at_start[0] if bound is None else self._top_eigenvalue * bound + float(self.loss.ridge)
+        if self.loss.curvature is None:
+            return check_lipschitz(self._curvature_at_start[0], self.regulariser)
+        if "top" not in self.cache:
+            weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
+            self.cache["top"] = largest_eigenvalue(self.sites.features, weights)
+        L = self.cache["top"] * self.loss.curvature + float(self.loss.ridge)
         return check_lipschitz(float(L), self.regulariser)
 
     @property
     def client_lipschitz(self) -> np.ndarray:
         """L_i of every site; for a loss whose curvature has no bound, the largest curvature of f_i at `start`."""
-        bound = self.loss.curvature
-        if bound is None:
+        if self.loss.curvature is None:
             return self._curvature_at_start[1]
-        return self._client_top_eigenvalues * bound + float(self.loss.ridge)
+        if "tops" not in self.cache:
+            self.cache["tops"] = largest_eigenvalues(self.sites.features, self.sites.row_shares)
+        return self.cache["tops"] * self.loss.curvature + float(self.loss.ridge)
 
     def curvature_at(self, x: npt.ArrayLike) -> tuple[float, np.ndarray]:
         """The eigenvalue of largest size of the Hessian of f at x, and of every f_i."""
@@ -226,19 +220,6 @@ class Problem(_WithRows):
         if self.cache.get("curvature", (None,))[0] is not self.loss:
             self.cache["curvature"] = self.loss, self.curvature_at(self.start)
         return self.cache["curvature"][1]
-
-    @property
-    def _top_eigenvalue(self) -> float:
-        if "top" not in self.cache:
-            weights = [p * q for p, q in zip(self.weights, self.sites.row_shares, strict=True)]
-            self.cache["top"] = largest_eigenvalue(self.sites.features, weights)
-        return self.cache["top"]
-
-    @property
-    def _client_top_eigenvalues(self) -> np.ndarray:
-        if "tops" not in self.cache:
-            self.cache["tops"] = largest_eigenvalues(self.sites.features, self.sites.row_shares)
-        return self.cache["tops"]
 
 
 class LazyProblem(_WithRows):
@@ -270,17 +251,21 @@ class LazyProblem(_WithRows):
 
     sites: LazySites
 
-    def __init__(
-        self,
-        loss: Loss,
-        regulariser: Regulariser,
-        sites: LazySites | Sites,
-        weights: npt.ArrayLike | None = None,
-        dtype: npt.DTypeLike = "float64",
-    ):
-        super().__init__(loss, regulariser, _lazy(sites), weights, dtype)
+    def _accept(self, sites: object) -> LazySites:
+        if isinstance(sites, Sites):
+            if sites.row_weights is not None:
+                raise InputError("a LazyProblem has no row weights; use a Problem, or leave them out.")
+            if sites.ids != tuple(range(len(sites))):
+                raise InputError("a LazyProblem numbers clients 0..n-1 in their order; these sites were permuted.")
+            rows = list(zip(sites.features, sites.labels, strict=True))
+            return lazy_sites(rows.__getitem__, sites.sizes, source=sites.source)
+        if not isinstance(sites, LazySites):
+            raise InputError(f"sites must come from compfed.data, as lazy_sites(...) does; got {type(sites).__name__}.")
+        return sites
+
+    def _load(self) -> tuple[Array, Array]:
         first = self.cohort(np.zeros(1, int))
-        self._check_values(first.A, first.y)
+        return first.A, first.y
 
     def cohort(self, clients: np.ndarray, like_all: bool = False) -> PaddedDataset:
         """The rows of some clients on the device, padded alike.
@@ -293,8 +278,8 @@ class LazyProblem(_WithRows):
     def subset(self, clients: Sequence[int] | np.ndarray) -> Problem:
         """Some of the clients as a problem of their own, weights in proportion: on it a long run can be evaluated."""
         chosen = np.asarray(clients)
-        kind_fits = chosen.ndim == 1 and chosen.dtype.kind in "iu" and len(chosen) > 0
-        if not kind_fits or chosen.min() < 0 or chosen.max() >= self.n:
+        numbers = chosen.ndim == 1 and chosen.dtype.kind in "iu" and len(chosen) > 0
+        if not numbers or not 0 <= chosen.min() <= chosen.max() < self.n:
             raise InputError(f"subset(clients) needs numbers of clients, 0..{self.n - 1}; got {clients!r:.80}.")
         p = self.weights[chosen]
         if not p.sum() > 0:
@@ -324,18 +309,3 @@ class LazyProblem(_WithRows):
             check_finite(clients, A, y)
             m = self.sizes[clients]
             yield A, self.loss.encode(y).astype(self.dtype), np.repeat(self.weights[clients] / m, m).astype(self.dtype)
-
-
-def _lazy(sites: object) -> LazySites:
-    if isinstance(sites, Sites):
-        if sites.row_weights is not None:
-            raise InputError("a LazyProblem has no row weights; use a Problem, or leave them out.")
-        if sites.ids != tuple(range(len(sites))):
-            raise InputError("a LazyProblem numbers clients 0..n-1 in their order; these sites were permuted.")
-        given = sites
-        return lazy_sites(lambda i: (given.features[i], given.labels[i]), sites.sizes, source=sites.source)
-    if not isinstance(sites, LazySites):
-        raise InputError(
-            f"sites must come from compfed.data (lazy_sites, mapped_sites, ...); got {type(sites).__name__}."
-        )
-    return sites

@@ -4,9 +4,9 @@
 flat vector; a model matrix with K columns is `x.reshape(-1, K)`. NumPy arrays give NumPy arrays, JAX arrays JAX arrays.
 
 base.py             the protocol, the base class, and `from_object` for regularisers written elsewhere
-separable.py        each coefficient by itself: Zero, L1, ElasticNet, Ridge, MCP, SCAD
-norms.py            coupled coefficients: GroupL2, SparseGroup, LinfNorm, SortedL1, TotalVariation1D, Nuclear
-sets.py             constraints: Box, NonNegative, L1Ball, L2Ball, Simplex, NuclearBall
+penalties.py        each coefficient by itself: Zero, L1, ElasticNet, Ridge, MCP, SCAD;
+                    coupled coefficients: GroupL2, SparseGroup, LinfNorm, SortedL1, TotalVariation1D, Nuclear;
+                    constraints: Box, NonNegative, L1Ball, L2Ball, Simplex, NuclearBall
 combinations.py     Scaled, Shifted, Rescaled, OnBlock, Blocks, SumOf
 coordinate_form.py  the structure that second-order solvers use
 
@@ -15,9 +15,13 @@ The soft threshold and the other elementary proximal operators are in `compfed.p
 
 from compfed.regularisers.base import Regulariser, from_object, largest_step
 from compfed.regularisers.combinations import Blocks, OnBlock, Rescaled, Scaled, Shifted, SumOf
-from compfed.regularisers.norms import GroupL2, LinfNorm, Nuclear, SortedL1, SparseGroup, TotalVariation1D
-from compfed.regularisers.separable import L1, MCP, SCAD, ElasticNet, Ridge, Zero
-from compfed.regularisers.sets import Box, L1Ball, L2Ball, NonNegative, NuclearBall, Simplex
+from compfed.regularisers.penalties import L1, MCP, SCAD, ElasticNet, Ridge, Zero
+
+# isort: split
+from compfed.regularisers.penalties import GroupL2, LinfNorm, Nuclear, SortedL1, SparseGroup, TotalVariation1D
+
+# isort: split
+from compfed.regularisers.penalties import Box, L1Ball, L2Ball, NonNegative, NuclearBall, Simplex
 
 __all__ = [
     "L1", "MCP", "SCAD", "Blocks", "Box", "ElasticNet", "GroupL2", "L1Ball", "L2Ball", "LinfNorm", "NonNegative",

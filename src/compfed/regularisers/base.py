@@ -14,8 +14,7 @@ from jax import Array
 from jax.core import Tracer
 
 from compfed._utils.array_namespace import ArrayT, Numbers, cast_like, namespace
-from compfed._utils.compilation import jit, numpy_callback
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, numpy_callback, precision
 from compfed._utils.records import fixed, record
 from compfed.errors import InputError
 
@@ -82,12 +81,11 @@ class BaseRegulariser:
 class ConvexSet(BaseRegulariser):
     """The indicator of a convex set; a factor does not change it."""
 
+    prox: Callable[..., Numbers]
+
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
         """0 if x = 0 minimises <gradient, x> over the set, that is if it is the projection of -gradient; else inf."""
         return indicator((self.prox(-gradient, 1.0) == 0).all(), gradient)
-
-    def prox(self, x: ArrayT, t: Array | float) -> ArrayT:
-        raise NotImplementedError
 
 
 def largest_step(g: Regulariser) -> float:
@@ -121,10 +119,8 @@ def alpha_max_by_bisection(g: Regulariser, gradient: Numbers) -> Numbers:
     low, high = -bound, bound
     for _ in range(64):
         middle = 0.5 * (low + high)
-        if bool((g.prox(-gradient, 2.0**middle) == 0).all()):
-            high = middle
-        else:
-            low = middle
+        zero = bool((g.prox(-gradient, 2.0**middle) == 0).all())
+        low, high = (low, middle) if zero else (middle, high)
     found = np.inf if high == bound else 2.0**high  # the upper end never moved: there is no such alpha
     return dtype.type(0.0 if low == -bound else found)
 
@@ -209,17 +205,6 @@ def from_object(obj: Regulariser) -> Regulariser:
     return obj if not jax.tree_util.all_leaves([obj]) else Adapted(Identity(obj))
 
 
-def adapt_parts(combination: object, *names: str) -> None:
-    """Check the parts of a new combination of regularisers; objects written elsewhere are adapted."""
-    for name in names:
-        given = getattr(combination, name)
-        try:
-            adapted = tuple(map(from_object, given)) if isinstance(given, tuple) else from_object(given)
-        except InputError as error:
-            raise InputError(f"{type(combination).__name__}({name}={given!r}): {error}") from None
-        object.__setattr__(combination, name, adapted)
-
-
 def _number(value: object) -> object:
     """Some libraries return whether x is in the set: True is 0, False is inf."""
     return (0.0 if value else np.inf) if np.asarray(value).dtype == bool else value
@@ -240,9 +225,8 @@ def _traceable(source: Identity, method: str, shape: tuple[int, ...], dtype: str
         except Exception as error:
             raise InputError(f"{type(obj).__name__}: {method} fails on a model of shape {shape}: {error}") from error
     if found != expected:
-        raise InputError(
-            f"{type(obj).__name__}: {method} returns shape {found} for a model of shape {shape}; it must return {expected}."
-        )
+        returned = f"{method} returns shape {found} for a model of shape {shape}"
+        raise InputError(f"{type(obj).__name__}: {returned}; it must return {expected}.")
     return traceable
 
 
@@ -260,17 +244,14 @@ def check_prox(g: Regulariser, d: int) -> None:
     """
     if _is_ours(g) or any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(g)):
         return
-    longest = float(largest_step(g))
+    name, longest = repr(g.source) if isinstance(g, Adapted) else type(g).__name__, float(largest_step(g))
     rng = np.random.default_rng(0)
     Z = rng.standard_normal((PROX_TESTS, d)) * np.repeat([0.1, 1.0, 10.0], PROX_TESTS // 3)[:, None]
     T = np.tile([0.1, 1.0], PROX_TESTS // 2) * min(1.0, 0.5 * longest)
     with precision(np.dtype(float)):
         P, U, at_P, at_U = (np.asarray(part, float) for part in _prox_and_values(g, Z, T))
     if not np.isfinite(P).all() or not np.isfinite(at_P).any():
-        raise InputError(
-            f"{_foreign_name(g)}: g(g.prox(x, t)) is not finite at any of {PROX_TESTS} random points x. A prox returns a point "
-            "at which g is finite; correct `prox`, or the value."
-        )
+        raise InputError(f"{name}: g(g.prox(x, t)) is not finite at any of {PROX_TESTS} random x. Correct one of them.")
     for z, t, p, g_p, others, g_others in zip(Z, T, P, at_P, U, at_U, strict=True):
         for u, g_u in zip(others, g_others, strict=True):
             if not (np.isfinite(g_p) and np.isfinite(g_u)):  # a projection may round to just outside its set
@@ -279,7 +260,7 @@ def check_prox(g: Regulariser, d: int) -> None:
             size = t * (abs(g_u) + abs(g_p)) + np.abs(z - p) @ np.abs(u - p)
             if t * (g_u - g_p) < needed - PROX_TOLERANCE * size - 1e-9 * (z @ z):
                 raise InputError(
-                    f"{_foreign_name(g)}: its prox does not belong to its value. With z random, t = {t:.3g} and p = g.prox(z, t), "
+                    f"{name}: its prox does not belong to its value. With z random, t = {t:.3g} and p = g.prox(z, t), "
                     f"t (g(u) - g(p)) = {t * (g_u - g_p):.3g} at some u, and must be at least <z - p, u - p> = {needed:.3g}. "
                     "prox(x, t) must be argmin_u t g(u) + ||u - x||^2 / 2: check factors such as t and 1/2, and signs. A "
                     "weakly convex g says for which t its prox is defined, in an attribute `largest_step`."
@@ -303,7 +284,3 @@ def _is_ours(g: object) -> bool:
         return False
     parts = [getattr(g, name) for name in ("g", "a", "b") if hasattr(g, name)]
     return all(map(_is_ours, [*parts, *getattr(g, "parts", ())]))
-
-
-def _foreign_name(g: object) -> str:
-    return repr(g.source) if isinstance(g, Adapted) else type(g).__name__

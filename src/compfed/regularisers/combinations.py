@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,23 +19,22 @@ from compfed.regularisers.base import (
     BaseRegulariser,
     Regulariser,
     Subspace,
-    adapt_parts,
     alpha_max_by_bisection,
+    from_object,
     largest_step,
 )
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form, separable_form, side_by_side
-from compfed.regularisers.norms import GroupL2, LinfNorm, Nuclear, SortedL1, SparseGroup, TotalVariation1D
-from compfed.regularisers.separable import L1, MCP, SCAD, ElasticNet, Ridge, Zero
-from compfed.regularisers.sets import Box, L2Ball, NonNegative
+from compfed.regularisers.penalties import RULES, Ridge, WeaklyConvex
+
+
+def _adapt_all(parts: object) -> object:
+    return tuple(map(from_object, parts)) if isinstance(parts, tuple) else parts
 
 
 class _OfOne(BaseRegulariser):
     """A combination with a single part `g`."""
 
     g: Regulariser
-
-    def check(self) -> None:
-        adapt_parts(self, "g")
 
     @property
     def largest_step(self) -> float:
@@ -56,11 +53,12 @@ class Scaled(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Scaled(L1(0.5), 2.0).prox(np.array([-2.0, 0.5]), 1.0)
     array([-1.,  0.])
     """
 
-    g: Regulariser = part()
+    g: Regulariser = part(convert=from_object)
     factor: float = positive()
 
     @property
@@ -92,15 +90,15 @@ class Shifted(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Shifted(L1(1.0), 3.0).prox(np.array([5.0, 3.5]), 1.0)
     array([4., 3.])
     """
 
-    g: Regulariser = part()
+    g: Regulariser = part(convert=from_object)
     offset: float | np.ndarray = number()
 
     def check(self) -> None:
-        adapt_parts(self, "g")
         if isinstance(self.offset, (float, np.ndarray)) and not np.isfinite(self.offset).all():
             raise InputError(f"Shifted(offset={self.offset!r}): offset must be finite.")
 
@@ -132,20 +130,18 @@ class Rescaled(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Rescaled(L1(1.0), 2.0).prox(np.array([-2.0, 0.5]), 1.0)
     array([-1.5,  0. ])
     """
 
-    g: Regulariser = part()
+    g: Regulariser = part(convert=from_object)
     scale: float = positive()
 
     def check(self) -> None:
-        adapt_parts(self, "g")
         if is_number(self.scale) and not MIN_MAGNITUDE <= self.scale <= MAX_MAGNITUDE:
-            raise InputError(
-                f"Rescaled(scale={self.scale:g}): scale must be between {MIN_MAGNITUDE:g} and {MAX_MAGNITUDE:g}: otherwise its "
-                "square overflows."
-            )
+            bounds = f"between {MIN_MAGNITUDE:g} and {MAX_MAGNITUDE:g}, or its square overflows"
+            raise InputError(f"Rescaled(scale={self.scale:g}): scale must be {bounds}.")
 
     @property
     def largest_step(self) -> float:
@@ -178,16 +174,16 @@ class OnBlock(_OfOne):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> OnBlock(L1(1.0), 0, 2).prox(np.array([3.0, 0.5, 0.5]), 1.0)
     array([2. , 0. , 0.5])
     """
 
-    g: Regulariser = part()
+    g: Regulariser = part(convert=from_object)
     start: int = index()
     stop: int = count()
 
     def check(self) -> None:
-        adapt_parts(self, "g")
         if self.stop <= self.start:
             raise InputError(f"OnBlock(start={self.start}, stop={self.stop}): start must be below stop.")
 
@@ -239,11 +235,12 @@ class Blocks(BaseRegulariser):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> Blocks((L1(0.1), Zero()), sizes=(784, 1)).sizes
     (784, 1)
     """
 
-    parts: tuple[Regulariser, ...] = part()
+    parts: tuple[Regulariser, ...] = part(convert=_adapt_all)
     sizes: tuple[int, ...] = labels()
 
     def check(self) -> None:
@@ -251,13 +248,12 @@ class Blocks(BaseRegulariser):
             raise InputError(f"Blocks(parts={self.parts!r}, sizes={self.sizes}): give a tuple with one part per size.")
         if min(self.sizes) < 1:
             raise InputError(f"Blocks(sizes={self.sizes}): every size must be >= 1.")
-        adapt_parts(self, "parts")
 
     @property
     def largest_step(self) -> float:
         steps = [largest_step(g) for g in self.parts]
         known = all(isinstance(step, float) for step in steps)
-        return min(steps) if known else jnp.stack([jnp.asarray(step) for step in steps]).min()  # pyright: ignore[reportReturnType]  # traced
+        return min(steps) if known else jnp.stack(list(map(jnp.asarray, steps))).min()  # pyright: ignore[reportReturnType]  # traced
 
     def __call__(self, x: ArrayT) -> ArrayT:
         values = [g(u) for g, u in self._pairs(x)]
@@ -303,51 +299,11 @@ def _value_near_boundary(g: Regulariser, u: Numbers, size: Numbers) -> Numbers:
 # --- sums: prox_{t (a + b)} as the prox of one after that of the other ---
 
 
-def _one_number_for_all(g: Regulariser) -> bool:
-    """Whether g treats every coefficient alike."""
-    return all(np.ndim(value) == 0 for value in vars(g).values())
-
-
-class Rule(NamedTuple):
-    """prox_{first + last} = prox_last o prox_first."""
-
-    first: tuple[type, ...]
-    last: tuple[type, ...]
-    words: str
-    condition: Callable[[Regulariser], bool] = lambda last: True
-
-
-# prox_{a + b} = prox_b o prox_a whenever the subgradient that prox_a chose is still one after prox_b, that is if the
-# subdifferential of a at p = prox_a(x) is contained in that at prox_b(p) (Yu 2013). These are the cases where it is.
-RULES = (
-    # A strictly convex function of one number, minimised over an interval: the free minimiser, clipped.
-    Rule(
-        (Zero, L1, ElasticNet, MCP, SCAD), (Box, NonNegative), "Zero, L1, ElasticNet, MCP or SCAD + Box or NonNegative"
-    ),
-    # Subgradients of the total variation depend on the order of neighbours, and one nondecreasing function, applied
-    # to all coefficients, keeps the order. With weights that differ, L1(weights) is not such a function.
-    Rule(
-        (TotalVariation1D,),
-        (L1, ElasticNet, Box, NonNegative),
-        "TotalVariation1D + L1, ElasticNet, Box or NonNegative with one number for all coefficients",
-        _one_number_for_all,
-    ),
-    # Shrinking a group keeps its signs, or makes it zero, where every old subgradient is one.
-    Rule((L1, NonNegative), (GroupL2,), "L1 or NonNegative + GroupL2"),
-    # The projection on the ball is a multiple of x, and the subgradients of a norm are those of a multiple.
-    Rule(
-        (Zero, L1, NonNegative, GroupL2, SparseGroup, Nuclear, SortedL1, LinfNorm, TotalVariation1D),
-        (L2Ball,),
-        "Zero, NonNegative or a norm (L1, GroupL2, SparseGroup, Nuclear, SortedL1, LinfNorm, TotalVariation1D) + L2Ball",
-    ),
-)
-
-
 @record
 class SumOf(BaseRegulariser):
     """a(x) + b(x), for the pairs whose prox is known in closed form; also written `a + b`.
 
-    Known, in either order and with any factors: any g + Ridge, and the pairs of `RULES`.
+    Known, in either order and with any factors: any g + Ridge, and the pairs of `penalties.RULES`.
 
     Parameters
     ----------
@@ -359,15 +315,15 @@ class SumOf(BaseRegulariser):
 
     Examples
     --------
+    >>> from compfed.regularisers import L1, NonNegative, Zero
     >>> (L1(0.5) + NonNegative()).prox(np.array([-2.0, 0.2, 2.0]), 1.0)
     array([0. , 0. , 1.5])
     """
 
-    a: Regulariser = part()
-    b: Regulariser = part()
+    a: Regulariser = part(convert=from_object)
+    b: Regulariser = part(convert=from_object)
 
     def check(self) -> None:
-        adapt_parts(self, "a", "b")
         if self._ridge() is None:
             self._ordered()
 
@@ -401,8 +357,8 @@ class SumOf(BaseRegulariser):
         return 1.0 / rate if rate > 0 else np.inf
 
     def alpha_max(self, gradient: ArrayT) -> ArrayT:
-        for g in jax.tree.leaves(self, is_leaf=_is_nonconvex):
-            if _is_nonconvex(g):
+        for g in jax.tree.leaves(self, is_leaf=lambda part: isinstance(part, WeaklyConvex)):
+            if isinstance(g, WeaklyConvex):
                 raise InputError(f"a sum with {type(g).__name__} has no alpha_max: it is not convex.")
         return alpha_max_by_bisection(self, gradient)
 
@@ -418,16 +374,10 @@ class SumOf(BaseRegulariser):
         """(first, last) by the rule for this pair."""
         for first, last in ((self.a, self.b), (self.b, self.a)):
             f, l = without_factors(first), without_factors(last)
-            if any(isinstance(f, rule.first) and isinstance(l, rule.last) and rule.condition(l) for rule in RULES):
+            if any(rule.holds(f, l) for rule in RULES):
                 return first, last
-        raise InputError(
-            f"the prox of {without_factors(self.a)!r} + {without_factors(self.b)!r} is not known in closed form. Known: any "
-            "g + Ridge; " + "; ".join(rule.words for rule in RULES) + "."
-        )
-
-
-def _is_nonconvex(g: object) -> bool:
-    return isinstance(g, (MCP, SCAD))
+        unknown = f"{without_factors(self.a)!r} + {without_factors(self.b)!r} is not known in closed form"
+        raise InputError(f"the prox of {unknown}. Known: any g + Ridge; {'; '.join(map(str, RULES))}.")
 
 
 def without_factors(g: Regulariser) -> Regulariser:

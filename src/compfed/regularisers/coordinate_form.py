@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ from jax import Array
 from compfed.errors import InputError
 from compfed.prox import group_norms, group_shrinkage, soft_threshold
 from compfed.regularisers.base import Regulariser
+
+Each: TypeAlias = npt.ArrayLike  # a number, or one for each coefficient
 
 
 class CoordinateForm(NamedTuple):
@@ -82,9 +84,8 @@ class CoordinateForm(NamedTuple):
         there = (x == self.kink) & (self.l1 > 0)
         if self.separable:
             return there
-        nonzero = (
-            np.bincount(self.group[self.group >= 0], (x != self.kink)[self.group >= 0], len(self.group_weight)) > 0
-        )
+        grouped = self.group >= 0
+        nonzero = np.bincount(self.group[grouped], (x != self.kink)[grouped], len(self.group_weight)) > 0
         return there | self._per_coefficient(~nonzero & (self.group_weight > 0), False)
 
     def at_kink_or_bound(self, x: np.ndarray) -> np.ndarray:
@@ -140,15 +141,9 @@ class CoordinateForm(NamedTuple):
         if not np.array_equal(self.kink[one & two], other.kink[one & two]):
             return None
         grouped = other if self.separable else self
-        return CoordinateForm(
-            l1=self.l1 + other.l1,
-            l2=self.l2 + other.l2,
-            kink=np.where(two & ~one, other.kink, self.kink),
-            lower=np.maximum(self.lower, other.lower),
-            upper=np.minimum(self.upper, other.upper),
-            group_weight=grouped.group_weight,
-            group=grouped.group,
-        )
+        kink = np.where(two & ~one, other.kink, self.kink)
+        lower, upper = np.maximum(self.lower, other.lower), np.minimum(self.upper, other.upper)
+        return grouped._replace(l1=self.l1 + other.l1, l2=self.l2 + other.l2, kink=kink, lower=lower, upper=upper)
 
 
 def coordinate_form(g: Regulariser, d: int) -> CoordinateForm | None:
@@ -177,11 +172,7 @@ class _CachedForm:
 
 
 def separable_form(
-    d: int,
-    l1: npt.ArrayLike = 0.0,
-    l2: npt.ArrayLike = 0.0,
-    lower: npt.ArrayLike = -np.inf,
-    upper: npt.ArrayLike = np.inf,
+    d: int, l1: Each = 0.0, l2: Each = 0.0, lower: Each = -np.inf, upper: Each = np.inf
 ) -> CoordinateForm:
     """A form without groups, kinks at 0; each argument is a number, or one for each of the d coefficients."""
     each = (per_coefficient(value, d) for value in (l1, l2, 0.0, lower, upper))

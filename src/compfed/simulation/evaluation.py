@@ -9,8 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.records import leaves_as_bytes
 from compfed._utils.text import shorten
 from compfed.errors import InputError

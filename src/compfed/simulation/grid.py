@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compfed._utils.compilation import keep_cores_awake
-from compfed._utils.precision import precision
+from compfed._utils.compilation import keep_cores_awake, precision
 from compfed._utils.records import has_leaf, leaf_names, leaves_as_bytes, with_leaf
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.records import describe
 from compfed._utils.validation import check_int, is_number
 from compfed.algorithms.base import Algorithm

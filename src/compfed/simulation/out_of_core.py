@@ -17,8 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.validation import check_callable, check_int
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.errors import Divergence, InputError

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.federation.accounting import Communication

@@ -20,8 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compfed._utils.arrays import empty_aligned
-from compfed._utils.compilation import jit, keep_cores_awake
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, keep_cores_awake, precision
 from compfed._utils.validation import check_int
 from compfed.errors import InputError
 from compfed.monitor import Monitor, Progress, RunOptions, first_state

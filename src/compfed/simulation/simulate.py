@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.validation import MAX_DENSE_BYTES, check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.errors import Divergence

@@ -21,8 +21,7 @@ from compfed._utils.compilation import jit
 from compfed.algorithms.base import Algorithm, Exchange, PyTree, dense
 from compfed.algorithms.round import Message, Reply, drive_round, run_round
 from compfed.losses import Loss
-from compfed.problem.evaluation import objectives_and_mappings
-from compfed.problem.local_loss import FullGradient, LocalLoss, MiniBatch
+from compfed.problem.evaluation import FullGradient, LocalLoss, MiniBatch, objectives_and_mappings
 from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 from compfed.sampling import InclusionProbabilities, Scheme, client_key, mean_weights, participants

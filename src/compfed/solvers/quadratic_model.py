@@ -20,8 +20,7 @@ from scipy.linalg import get_lapack_funcs
 from scipy.sparse.linalg import eigsh
 
 from compfed._utils.array_namespace import Numbers
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed.losses.lipschitz import GRAM_WIDTH
 from compfed.prox import group_shrinkage, soft_threshold, soft_threshold_number
 from compfed.regularisers import Regulariser

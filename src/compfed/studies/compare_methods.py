@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.progress import Steps
-from compfed._utils.text import text_table
+from compfed._utils.text import Steps, text_table
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.algorithms.costs import cost_of_a_round

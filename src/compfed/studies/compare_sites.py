@@ -22,10 +22,9 @@ from sklearn.base import clone
 from sklearn.metrics import d2_tweedie_score, r2_score
 
 from compfed._utils.files import atomic_path, check_writable, write_text
-from compfed._utils.text import join_names, number_table, shorten
+from compfed._utils.text import join_names, shorten, text_table
 from compfed._utils.validation import check_int
 from compfed.data import Sites
-from compfed.data.splits import names_rows
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.cv import CrossValidated
@@ -40,7 +39,7 @@ from compfed.losses import Poisson
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write
 from compfed.simulation.federation import Simulated
-from compfed.splits import Holdout
+from compfed.splits import Holdout, names_rows
 from compfed.studies.pooled_fit import fit_pooled
 
 if TYPE_CHECKING:
@@ -554,7 +553,7 @@ def _summary(c: SiteComparison, measure: str, brief: bool) -> str:
     columns = [shorten(site, NAME) for site in c.sites] if few else ["median site", "worst site"]
     table = [["model", "features", "zeros", "distance", *columns, "all"], *rows]
     header, *rows = [[row[0], *row[4:]] for row in table] if brief else table
-    return number_table(header, rows)
+    return text_table(header, rows, numbers=True)
 
 
 def _about(used: float, extra: float, missing: float, distance: float) -> list[str]:
@@ -575,7 +574,9 @@ def _coefficient_table(c: SiteComparison) -> str:
     values = np.vstack([c.coefficients[rows], c.intercepts])[:, first:]
     cells = [["-" if np.isnan(v) else "." if v == 0 else f"{v:.3g}" for v in row] for row in values]
     titles = [shorten(title, NAME) for title in (*c.sites, *c.models[len(c.sites) :])[first:]]
-    table = number_table(["feature", *titles], [[name, *row] for name, row in zip(names, cells, strict=True)])
+    table = text_table(
+        ["feature", *titles], [[name, *row] for name, row in zip(names, cells, strict=True)], numbers=True
+    )
     left = len(c.features) - len(rows)
     return table + (f"\n({left} more in .coefficients)" if left else "")
 

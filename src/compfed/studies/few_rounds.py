@@ -20,8 +20,7 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.progress import Steps
-from compfed._utils.text import number_table
+from compfed._utils.text import Steps
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.data import from_table
@@ -135,7 +134,7 @@ class FewRounds:
         for name, found in self.results.items():
             for unit, head in heads.items():
                 rows = [[method, *(cell(of, x, unit) for x in levels)] for method, of in found["methods"].items()]
-                table = number_table(["method", *(f"to {level}" for level in levels)], rows)
+                table = text_table(["method", *(f"to {level}" for level in levels)], rows, numbers=True)
                 tables.append(f"{name}: {head} to reach ||x - x*|| / ||x*||\n\n{table}")
         return "\n\n".join(tables)
 

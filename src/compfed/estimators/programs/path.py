@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
-from compfed._utils.precision import precision
+from compfed._utils.compilation import precision
 from compfed._utils.validation import check_int, check_numbers, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import PreparedProblem

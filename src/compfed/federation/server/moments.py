@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from compfed._utils.double_double import add, divide, multiply, two_product
+from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_product
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
 from compfed.federation.server.program import Federation, Program, Request, ask, run_program
@@ -41,7 +41,7 @@ def standardisation(federation: Federation, weights: np.ndarray | None = None) -
 
 def pooled_mean(moments: MomentsSum) -> np.ndarray:
     """The mean of every column; a constant column has exactly its value as mean."""
-    return divide(moments.mean, moments.weight)[0]
+    return divide_pairs(moments.mean, moments.weight)[0]
 
 
 def spread(moments: MomentsSum, centre: np.ndarray) -> np.ndarray:
@@ -51,10 +51,10 @@ def spread(moments: MomentsSum, centre: np.ndarray) -> np.ndarray:
     would cancel to nothing.
     """
     zero = np.zeros_like(centre)
-    square = divide(moments.square, moments.weight)
-    mean = divide(moments.mean, moments.weight)
-    cross = multiply((-2 * centre, zero), mean)
-    variance = add(add(square, cross), two_product(centre, centre))[0]
+    square = divide_pairs(moments.square, moments.weight)
+    mean = divide_pairs(moments.mean, moments.weight)
+    cross = multiply_pairs((-2 * centre, zero), mean)
+    variance = add_pairs(add_pairs(square, cross), two_product(centre, centre))[0]
     # values that differ by rounding only: far below the size of a column there is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(centre)) ** 2
     return np.sqrt(np.where(varies, variance, 1.0))

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from compfed._utils.precision import jax_settings
+from compfed._utils.compilation import jax_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, query_cost
 from compfed.federation.codec import payload

@@ -18,8 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.contract import check_contract
 from compfed.algorithms.costs import largest_prox_step

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from compfed._utils.double_double import Pair, add, multiply
-from compfed._utils.precision import precision
+from compfed._utils.arrays import Pair, add_pairs, multiply_pairs
+from compfed._utils.compilation import precision
 from compfed.algorithms.base import dense
 from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
@@ -151,10 +151,10 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
     one, zero = np.ones(1), np.zeros(1)
     high = np.stack([np.concatenate([one, reply.mean, reply.square]) for reply in replies])
     low = np.stack([np.concatenate([zero, reply.mean_low, reply.square_low]) for reply in replies])
-    highs, lows = multiply((np.broadcast_to(w[:, None], high.shape), np.zeros_like(high)), (high, low))
+    highs, lows = multiply_pairs((np.broadcast_to(w[:, None], high.shape), np.zeros_like(high)), (high, low))
     total = highs[0], lows[0]
     for term in zip(highs[1:], lows[1:], strict=True):
-        total = add(total, term)
+        total = add_pairs(total, term)
     weight, mean, square = zip(*(np.split(part, [1, 1 + d]) for part in total), strict=True)
     return MomentsSum(weight, mean, square)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.double_double import two_product, two_sum
+from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
     LIPSCHITZ_BINS,

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse import issparse
 
-from compfed._utils.compilation import jit
-from compfed._utils.precision import precision
+from compfed._utils.compilation import jit, precision
 from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm
@@ -25,7 +24,7 @@ from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import ignore_overflow
-from compfed.problem.local_loss import FullGradient, MiniBatch
+from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
 from compfed.splits import RowSubset

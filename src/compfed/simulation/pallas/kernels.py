@@ -22,7 +22,7 @@ from jax.experimental.pallas import triton
 from jax.extend import core
 
 from compfed._utils.text import shapes_shown
-from compfed.problem.local_loss import FullGradient
+from compfed.problem.evaluation import FullGradient
 from compfed.sampling import sample_rows
 from compfed.simulation.pallas.layout import Flat, power
 from compfed.simulation.pallas.lowering import NoKernel, Numbered, Rules, jaxprs_within, lowered, run, traced

@@ -11,8 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.progress import Steps
-from compfed._utils.text import versions
+from compfed._utils.text import Steps, versions
 from compfed.errors import InputError
 from compfed.report.figures import check_matplotlib
 from compfed.report.html_page import write_page
