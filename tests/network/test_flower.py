@@ -45,6 +45,7 @@ from compfed.federation import InProcess
 from compfed.network import NoReply, RemoteFederation, RetryPolicy, flower, keys, superlink
 from compfed.network import operator as operator_module
 from compfed.network.flower import FleetConnection, FlowerLink, LinkError, Rejected, Unreachable
+from compfed.network.run_folder import read_status
 from compfed.network.settings import FederationSettings, admit, new_federation
 from compfed.network.site import SiteNode
 from compfed.network.site_settings import SiteSettings
@@ -461,7 +462,7 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     assert (
         sum(line.startswith("message ") for line in capsys.readouterr().out.splitlines()) == here.communication_.rounds
     )
-    status = operator_module.read_status(federation / "run")
+    status = read_status(federation / "run")
     assert (status["state"], status["rounds"]) == ("finished", here.communication_.rounds)
     assert {path.name for path in (federation / "run").iterdir()} == {
         "config.json", "lock", "log.jsonl", "model.safetensors", "status.json", "trace.npz", "write_ahead.log",
@@ -481,7 +482,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
             time.sleep(0.1)
         with pytest.raises(NoReply, match=r"site 'south' was not connected for 0\.5 s"):
             operator_module.run(impatient, federation / "run")
-    status = operator_module.read_status(federation / "run")
+    status = read_status(federation / "run")
     assert status["state"] == "failed"
     assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):

@@ -20,7 +20,7 @@ import numpy as np
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps
+from compfed._utils.text import Steps, text_table
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.data import from_table
