@@ -59,11 +59,9 @@ class FedAvg(Algorithm[Global, None, Global, Update]):
     """
 
     citation = Citation(
-        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
-        2017,
-        "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        "AISTATS",
-    )
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas", 2017,
+        "Communication-Efficient Learning of Deep Networks from Decentralized Data", "AISTATS",
+    )  # fmt: skip
     composite = False
     exact = False
     sampling = "proved"

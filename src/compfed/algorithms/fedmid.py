@@ -18,21 +18,11 @@ clients, and no theorem known to us covers that. Of unequal weight, they are dra
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
-from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    w: Array
-
-
-class Update(NamedTuple):
-    delta: Array  # z_tau - w
+from compfed.algorithms.fedavg import Global, Update
 
 
 @record

@@ -18,21 +18,11 @@ of their local solves, which our runs do not: sampling is observed here rather t
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
-from jax import Array
 
 from compfed._utils.records import count, nonnegative, positive, record
 from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    w: Array
-
-
-class Update(NamedTuple):
-    delta: Array  # u_tau - w
+from compfed.algorithms.fedavg import Global, Update
 
 
 @record

@@ -37,11 +37,9 @@ from compfed._utils.records import count, nonnegative, positive, record
 from compfed.algorithms.base import Algorithm, Citation
 
 CITATION = Citation(
-    "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
-    2020,
-    "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
-    "arXiv 2008.03606",
-)
+    "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh", 2020,
+    "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", "arXiv 2008.03606",
+)  # fmt: skip
 
 
 class Server(NamedTuple):
