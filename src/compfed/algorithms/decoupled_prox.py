@@ -128,7 +128,7 @@ class DriftCorrected(Algorithm[Global, Client, Global, Update]):
 
     @classmethod
     def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)
+        return cls(eta=b.corrected(scale), tau=b.tau)  # pyright: ignore[reportCallIssue]  # fields of the variants
 
 
 @record

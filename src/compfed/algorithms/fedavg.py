@@ -31,8 +31,38 @@ class Update(NamedTuple):
     delta: Array  # z_tau - w
 
 
+class AveragedLocalSteps(Algorithm[Global, None, Global, Update]):
+    """tau local steps from w, then an average. FedAvg, FedProx and FedMid say what one local step is."""
+
+    eta: float
+    eta_g: float
+    tau: int
+
+    def init(self, x0):
+        return Global(w=x0), None
+
+    def broadcast(self, g, s):
+        return s
+
+    def client_update(self, f, g, d, c, key):
+        def step(z, key):
+            return self.local_step(f, g, d.w, z, key), None
+
+        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        return Update(delta=z - d.w), c, z
+
+    def local_step(self, f, g, w, z, key) -> Array:
+        raise NotImplementedError
+
+    def server_update(self, g, s, mean, weight):
+        return Global(w=s.w + self.eta_g * mean.delta)
+
+    def solution(self, g, s):
+        return s.w
+
+
 @record
-class FedAvg(Algorithm[Global, None, Global, Update]):
+class FedAvg(AveragedLocalSteps):
     """Local gradient steps, then an average; for smooth problems.
 
         z+ = z - eta grad f_i(z),   w+ = w + eta_g sum_i p_i (z_i - w)
@@ -74,24 +104,8 @@ class FedAvg(Algorithm[Global, None, Global, Update]):
 
     state_depends_on = ()
 
-    def init(self, x0):
-        return Global(w=x0), None
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        def step(z, key):
-            return z - self.eta * f.grad(z, key), None
-
-        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(delta=z - d.w), c, z
-
-    def server_update(self, g, s, mean, weight):
-        return Global(w=s.w + self.eta_g * mean.delta)
-
-    def solution(self, g, s):
-        return s.w
+    def local_step(self, f, g, w, z, key):
+        return z - self.eta * f.grad(z, key)
 
     @classmethod
     def from_bounds(cls, b, scale):
