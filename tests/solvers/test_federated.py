@@ -27,7 +27,7 @@ from compfed.federation.queries import LIPSCHITZ_BINS, lipschitz_bin
 from compfed.federation.server.evaluation import Evaluation
 from compfed.federation.server.rounds import Order, Segment, evaluation_of
 from compfed.federation.server.sums import total
-from compfed.simulation.plain import spec_of
+from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import solve
 from compfed.solvers.first_order import faster_method
 from compfed.solvers.prox_bfgs import ProximalBFGS
@@ -36,7 +36,7 @@ from compfed.solvers.search import SearchOptions, Start
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
-PROBLEM_SPEC = spec_of(PROBLEM)
+PROBLEM_SPEC = FederatedProblem.of(PROBLEM)
 LAM, D, TAU = 1.0, 8, 3
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from numpy.typing import ArrayLike
 
+from compfed._utils.records import is_record
 from compfed._utils.validation import check_int, check_positive
 from compfed.algorithms.accelerated_decoupled_prox import AcceleratedDecoupledProx
 from compfed.algorithms.base import Algorithm, Bounds
@@ -143,8 +144,7 @@ def _imported(address: str) -> type[Algorithm]:
         raise InputError(f"{address!r}: importing {module} failed with {type(error).__name__}: {error}") from error
     cls = getattr(found, name, None)
     if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
-        there = [n for n, v in vars(found).items() if isinstance(v, type) and issubclass(v, Algorithm)]
-        methods = ", ".join(n for n in there if n != "Algorithm") or "none"
+        methods = ", ".join(n for n, v in vars(found).items() if is_record(v) and issubclass(v, Algorithm)) or "none"
         raise InputError(f"{address!r}: module {module} has no algorithm {name!r}; its algorithms: {methods}.")
     return cls
 

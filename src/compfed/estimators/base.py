@@ -45,7 +45,7 @@ from compfed.estimators.table import (
 )
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.solvers.search import OUT_OF_REACH, FederatedSolution, SearchOptions, SecondOrder
 from compfed.trace import Trace
 
