@@ -78,13 +78,17 @@ def local_dual_averaging(
     return jax.lax.scan(step, (p, p, jnp.zeros_like(p)), steps)[0]  # L7-12
 
 
+@record
 class DriftCorrected(Algorithm[Global, Client, Global, Update]):
     """Algorithm 1, line by line. A variant replaces the local gradient (line 9) or the local prox (line 11)."""
 
-    eta: float
-    eta_g: float
-    tau: int
-    upload: str = "gradient-sum"
+    composite = True
+    state_depends_on = ()
+    upload = "gradient-sum"
+
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
 
     @property
     def eta_tilde(self):
@@ -128,7 +132,7 @@ class DriftCorrected(Algorithm[Global, Client, Global, Update]):
 
     @classmethod
     def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)  # pyright: ignore[reportCallIssue]  # fields of the variants
+        return cls(eta=b.corrected(scale), tau=b.tau)
 
 
 @record
@@ -168,18 +172,12 @@ class DecoupledProx(DriftCorrected):
     citation = Citation(
         "Zhang, Hu, Johansson", 2024, "Composite federated learning with heterogeneous data", "ICASSP, Algorithm 1"
     )
-    composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
     schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero
 
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
     upload: str = choice("auto", "model", "gradient-sum", default="auto")
-
-    state_depends_on = ()
 
     def bind(self, problem, participants):
         everyone = participants == problem.n

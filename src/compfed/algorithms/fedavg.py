@@ -34,7 +34,9 @@ class Update(NamedTuple):
 class AveragedLocalSteps(Algorithm[Global, None, Global, Update]):
     """tau local steps from w, then an average. FedAvg, FedProx and FedMid say what one local step is."""
 
-    eta: float
+    exact = False
+    schemes = ("proportional", "uniform", "self-normalised")
+    state_depends_on = ()
     eta_g: float
     tau: int
 
@@ -93,16 +95,12 @@ class FedAvg(AveragedLocalSteps):
         "Communication-Efficient Learning of Deep Networks from Decentralized Data", "AISTATS",
     )  # fmt: skip
     composite = False
-    exact = False
     sampling = "proved"
     proof = "Karimireddy 2020, Theorem I"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
-
-    state_depends_on = ()
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * f.grad(z, key)

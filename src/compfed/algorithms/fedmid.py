@@ -53,16 +53,12 @@ class FedMid(AveragedLocalSteps):
 
     citation = Citation("Yuan, Zaheer, Reddi", 2021, "Federated Composite Optimization", "ICML, Algorithm 1")
     composite = True
-    exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
     server_prox: str = choice("full", "single", "none", default="full")
-
-    state_depends_on = ()
 
     def local_step(self, f, g, w, z, key):
         return g.prox(z - self.eta * f.grad(z, key), self.eta)

@@ -56,16 +56,12 @@ class FedProx(AveragedLocalSteps):
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith", 2020, "Federated Optimization in Heterogeneous Networks", "MLSys"
     )
     composite = False
-    exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     mu: float = nonnegative()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
-
-    state_depends_on = ()
 
     def local_step(self, f, g, w, z, key):
         return z - self.eta * (f.grad(z, key) + self.mu * (z - w))

@@ -21,7 +21,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from compfed._utils.records import count, positive, record
+from compfed._utils.records import record
 from compfed.algorithms.base import Citation
 from compfed.algorithms.decoupled_prox import Client, DriftCorrected, Update
 
@@ -57,14 +57,7 @@ class NaiveCoupled(DriftCorrected):
         "Zhang, Hu, Johansson", 2024,
         "Composite federated learning with heterogeneous data", "ICASSP, a remark", ours=True,
     )  # fmt: skip
-    composite = True
     exact = False
-
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-
-    state_depends_on = ()
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)

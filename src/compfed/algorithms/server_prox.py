@@ -19,7 +19,7 @@ evaluated by the server and again by each client.
 
 from __future__ import annotations
 
-from compfed._utils.records import count, positive, record
+from compfed._utils.records import record
 from compfed.algorithms.base import Citation
 from compfed.algorithms.decoupled_prox import DriftCorrected
 
@@ -56,14 +56,7 @@ class ServerProx(DriftCorrected):
         "FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
         "arXiv 2504.11903", ours=True,
     )  # fmt: skip
-    composite = True
     exact = False
-
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-
-    state_depends_on = ()
 
     def local_prox(self, g, zhat, t):
         return zhat  # the mean of p - eta S is that of z_tau, since the corrections cancel

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compfed._utils.records import choice, count, positive, record
+from compfed._utils.records import choice, record
 from compfed.algorithms.base import Citation
 from compfed.algorithms.decoupled_prox import DriftCorrected
 
@@ -64,18 +64,12 @@ class VarianceReducedDecoupledProx(DriftCorrected):
         "Johnson, Zhang", 2013,
         "Accelerating stochastic gradient descent using predictive variance reduction", "NeurIPS", ours=True,
     )  # fmt: skip
-    composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
     schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero
 
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
     upload: str = choice("auto", "model", default="auto")
-
-    state_depends_on = ()
 
     def local_gradient(self, f, p):
         full = f.full_grad(p)

@@ -58,24 +58,10 @@ def grid(
         Names are fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the loss ("ridge"), or
         "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam", "loss.ridge",
         "run.seed".
-    batch_size : int, optional
-        Rows per local gradient; full gradients if left out.
-    participants : int, optional
-        Clients per round; all of them if left out.
-    sampling : {"proportional", "uniform", "self-normalised"}, optional
-        Estimator of the mean over all clients from a sample; by default the first of the method's own `schemes`.
-    record_every : int, default=1
-        Record every k-th round, and the last.
-    seed : int, default=0
-        Seed of mini-batches and participation.
-    x0 : array of shape (d,), optional
-        Start of the method's own variable; zero if left out.
     x_star : array of shape (d,) or callable, optional
         The minimiser, or a function from the problem of a member to its minimiser; adds the column "optimality".
-    progress : callable, optional
-        Called with (rounds done, rounds in all).
-    measure : callable, optional
-        Further columns, as in `simulate`.
+    batch_size, participants, sampling, record_every, seed, x0, progress, measure
+        As in `simulate`.
 
     Returns
     -------

@@ -44,20 +44,10 @@ from compfed.trace import Trace
 
 
 def run_plain(
-    problem: Problem,
-    algorithm: Algorithm,
-    rounds: int,
-    *,
-    batch_size: int | None = None,
-    participants: int | None = None,
-    sampling: Scheme | None = None,
-    record_every: int = 1,
-    seed: int = 0,
-    x0: ArrayLike | None = None,
-    x_star: ArrayLike | None = None,
-    resume: Trace | None = None,
-    progress: Progress | None = None,
-) -> Trace:
+    problem: Problem, algorithm: Algorithm, rounds: int, *, batch_size: int | None = None, participants: int | None = None,
+    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
+    x_star: ArrayLike | None = None, resume: Trace | None = None, progress: Progress | None = None,
+) -> Trace:  # fmt: skip
     """Run rounds message by message, over sites in this process.
 
     The reference for `simulate`: the same models up to rounding. `provenance["carried"]` has the bytes of the messages.

@@ -40,21 +40,11 @@ DRAWN_TOGETHER = (
 
 
 def simulate_out_of_core(
-    problem: LazyProblem,
-    algorithm: Algorithm,
-    rounds: int,
-    *,
-    participants: int,
-    batch_size: int | None = None,
-    sampling: Scheme | None = None,
-    record_every: int = 1,
-    seed: int = 0,
-    x0: ArrayLike | None = None,
-    x_star: ArrayLike | None = None,
-    measure_on: Problem | None = None,
-    resume: Trace | None = None,
+    problem: LazyProblem, algorithm: Algorithm, rounds: int, *, participants: int, batch_size: int | None = None,
+    sampling: Scheme | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
+    x_star: ArrayLike | None = None, measure_on: Problem | None = None, resume: Trace | None = None,
     progress: Progress | None = None,
-) -> Trace:
+) -> Trace:  # fmt: skip
     """Simulate rounds with only the participants of a round in memory.
 
     The cost of a round does not depend on the number of clients, except under the sampling scheme "proportional" (for unequal

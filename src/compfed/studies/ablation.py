@@ -12,7 +12,7 @@ Reference: ours; DecoupledProx with line 11 changed. Deviations: none.
 
 from __future__ import annotations
 
-from compfed._utils.records import choice, count, positive, record
+from compfed._utils.records import choice, record
 from compfed.algorithms.base import Citation
 from compfed.algorithms.decoupled_prox import DriftCorrected
 
@@ -20,21 +20,11 @@ from compfed.algorithms.decoupled_prox import DriftCorrected
 @record
 class AblatedProx(DriftCorrected):
     citation = Citation("ours")
-    composite = True
     exact = False
 
-    eta: float = positive()
-    rule: str = choice("eta", "eta-tilde", "none")
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-
-    state_depends_on = ()
+    rule: str = choice("eta", "eta-tilde", "none", default="eta")
 
     def local_prox(self, g, zhat, t):
         if self.rule == "none":
             return zhat
         return g.prox(zhat, self.eta if self.rule == "eta" else self.eta_tilde)
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), rule="eta", tau=b.tau)
