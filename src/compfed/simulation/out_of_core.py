@@ -231,24 +231,27 @@ class ClientStates:
     def __init__(self, first: PyTree, of: np.ndarray | None = None, leaves: Sequence[np.ndarray] = ()):
         initial, self.structure = jax.tree.flatten(first)
         self.initial = [np.asarray(leaf) for leaf in initial]
-        self.leaves_of: dict[int, list[np.ndarray]] = {}
+        self.row_of: dict[int, int] = {}  # of each client that has taken part
+        self.rows = [leaf[None] for leaf in self.initial]  # rows that nobody has yet are the initial state
         if of is not None:  # the result of `saved`
-            *some, self.initial = ([leaf[k] for leaf in leaves] for k in range(len(of)))
-            self.leaves_of = dict(zip(of[:-1].tolist(), some, strict=True))
+            self.initial, self.rows = [leaf[-1] for leaf in leaves], [np.array(leaf) for leaf in leaves]
+            self.row_of = {client: k for k, client in enumerate(of[:-1].tolist())}
 
     def load(self, clients: np.ndarray) -> PyTree:
         """The states of some clients, stacked."""
-        states = [self.leaves_of.get(client, self.initial) for client in clients.tolist()]
-        return jax.tree.unflatten(self.structure, [np.stack(leaves) for leaves in zip(*states, strict=True)])
+        chosen = [self.row_of.setdefault(client, len(self.row_of)) for client in clients.tolist() if self.initial]
+        if self.initial and len(self.row_of) > len(self.rows[0]):  # room for twice as many
+            new = [np.broadcast_to(leaf, (len(self.row_of), *leaf.shape)) for leaf in self.initial]
+            self.rows = [np.concatenate(pair) for pair in zip(self.rows, new, strict=True)]
+        return jax.tree.unflatten(self.structure, [rows[chosen] for rows in self.rows])
 
     def store(self, clients: np.ndarray, states: PyTree) -> None:
-        """Replace the states of some clients."""
-        stacked = [np.asarray(leaf) for leaf in jax.tree.leaves(states)]
-        if stacked:
-            for k, client in enumerate(clients.tolist()):
-                self.leaves_of[client] = [leaf[k].copy() for leaf in stacked]  # a view would keep the whole stack
+        """Replace the states of some clients that were loaded."""
+        for rows, leaf in zip(self.rows, jax.tree.leaves(states), strict=True):
+            rows[[self.row_of[client] for client in clients.tolist()]] = np.asarray(leaf)
 
     def saved(self) -> tuple[np.ndarray, list[np.ndarray]]:
         """The clients, and their states stacked; the last is that of all others."""
-        states = [*self.leaves_of.values(), self.initial]
-        return np.array([*self.leaves_of, OTHERS], np.int32), [np.stack(leaves) for leaves in zip(*states, strict=True)]
+        pairs = zip(self.rows, self.initial, strict=True)
+        leaves = [np.concatenate([rows[: len(self.row_of)], initial[None]]) for rows, initial in pairs]
+        return np.array([*self.row_of, OTHERS], np.int32), leaves
