@@ -49,10 +49,11 @@ def compilations() -> Callable[[], int]:
     what other tests compiled in this process before does not matter.
     """
     from compfed._utils.compilation import limit_programs
-    from compfed.simulation.xla import programs_compiled
+    from compfed.simulation.xla import compiled, grid_rounds, single_rounds
 
     limit_programs(most=0)
-    return programs_compiled
+    single, grid = compiled(single_rounds, "options"), compiled(grid_rounds, "options", "varies", "shape", grid=True)
+    return lambda: single._cache_size() + grid._cache_size()  # JAX has no public count
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ no row: the columns that need rows come from an `evaluate` function of the calle
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -116,12 +115,6 @@ class Monitor:
             self._cost_before = {name: run.resume.columns.get(name, [np.nan])[-1] for name in self.cost.per_round}
             self._blocks.append(run.resume.columns)
             self.x = run.resume.x
-
-    def copy_for(self, run: RunOptions) -> Monitor:
-        """The same record for another run that has the same trajectory."""
-        other = copy.copy(self)
-        other.run, other.provenance = run, dict(self.provenance)
-        return other
 
     @property
     def done(self) -> bool:

@@ -26,9 +26,8 @@ from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.simulation.options import check_tol
-from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import evaluate_start, is_second_order, solve
 from compfed.solvers.base import FederatedSolution, Method, SearchOptions, SecondOrder, Start
 
@@ -116,7 +115,9 @@ def solve_federated(
         raise InputError(
             f"the federation has {len(federation.names)} sites, the problem {problem.n}; they must be the same."
         )
-    solution, cost = run_program(federation, _solve_from(federation, spec_of(problem), search, start, given))
+    solution, cost = run_program(
+        federation, _solve_from(federation, FederatedProblem.of(problem), search, start, given)
+    )
     return replace(solution, communication=cost)
 
 

@@ -20,8 +20,7 @@ import compfed as cf
 from compfed.estimators.programs.certificate import duality_gap
 from compfed.federation import Evaluate, InProcess, ask, run_program
 from compfed.federation.server.evaluation import Trial, evaluation
-from compfed.federation.spec import FeatureScaling
-from compfed.simulation.plain import spec_of
+from compfed.federation.spec import FeatureScaling, FederatedProblem
 
 ROWS, WIDTH = 60, 6
 
@@ -242,7 +241,7 @@ def test_duality_gap_is_scikit_learns(table):
     g = cf.regularisers.OnBlock(cf.regularisers.ElasticNet(np.full(WIDTH, 0.1), np.zeros(WIDTH)), 0, WIDTH)
     frame = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), intercept=True)
     x, federation = np.append(rough.coef_, rough.intercept_), InProcess(sites)
-    spec = spec_of(cf.Problem(cf.losses.Squared(), g, sites))
+    spec = FederatedProblem.of(cf.Problem(cf.losses.Squared(), g, sites))
     (summed,) = ask(federation, Evaluate(spec.objective, x[None]), weights=spec.weights)
     at = evaluation(spec, Trial(x), summed)
     found: Any = SimpleNamespace(x=x, at=at)

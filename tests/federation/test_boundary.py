@@ -25,8 +25,7 @@ from compfed.federation import (
 )
 from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import ObjectiveSpec, RunSpec
-from compfed.simulation.plain import spec_of
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 
 ROWS, WIDTH = (24, 18), 5
 MARK = 7.25e7  # in some rows of each site, and in no sum of theirs
@@ -367,7 +366,7 @@ def test_a_problem_spec_describes_its_problem():
     problem = cf.Problem(
         cf.losses.Logistic(ridge=0.1), cf.regularisers.L1(1e-3), cf.data.synthetic(clients=3, samples=9, features=4)
     )
-    spec = spec_of(problem)
+    spec = FederatedProblem.of(problem)
     assert (spec.n, spec.d, spec.dtype) == (problem.n, problem.d, problem.dtype)
     assert spec.describe() == problem.describe()
 
@@ -408,7 +407,7 @@ def test_a_run_that_begins_again_begins_afresh(paper):
     """The same run twice: the client state of the first does not leak into the second."""
     problem, _, _ = paper
     sites = InProcess(problem.sites)
-    spec = spec_of(problem)
+    spec = FederatedProblem.of(problem)
     method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
     run_spec = RunSpec(7, method, problem.regulariser, spec.objective, np.zeros(problem.d), 0, None, 20)
     ends = []
@@ -422,7 +421,7 @@ def test_a_run_that_begins_again_begins_afresh(paper):
 
 def test_a_killed_server_goes_on_from_its_checkpoint(paper):
     problem, _, _ = paper
-    sites, spec = InProcess(problem.sites), spec_of(problem)
+    sites, spec = InProcess(problem.sites), FederatedProblem.of(problem)
     method = cf.algorithms.DecoupledProx(eta=0.5, tau=3, upload="gradient-sum")
     run_spec = RunSpec(8, method, problem.regulariser, spec.objective, np.zeros(problem.d), 0, None, 20)
     saved = []

@@ -22,7 +22,7 @@ from compfed.federation import (
 )
 from compfed.federation.server.program import Spent, for_site
 from compfed.federation.spec import ObjectiveSpec
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.splits import Holdout
 
 

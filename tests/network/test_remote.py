@@ -37,7 +37,7 @@ from compfed.federation import (
 )  # fmt: skip
 from compfed.federation.codec import pack, to_bytes
 from compfed.federation.server.rounds import NotFinite, ServerLoop
-from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.network import NoReply, keys
 from compfed.network import server as remote_module
 from compfed.network.envelope import Header, message_bytes, query_hash, read_header, read_reply
@@ -45,7 +45,6 @@ from compfed.network.flower import LinkError, Reply
 from compfed.network.server import TableChanged
 from compfed.simulation import run_plain
 from compfed.simulation.options import check_options
-from compfed.simulation.plain import spec_of
 from compfed.splits import Holdout
 
 ROUNDS = 5
@@ -80,7 +79,7 @@ def loop_of(problem: cf.Problem, algorithm, batch_size=None, participants=None) 
         0, run.algorithm, problem.regulariser, ObjectiveSpec(problem.loss), run.x0, 3, batch_size,
         int(problem.sites.sizes.max()), run.participants == problem.n,
     )  # fmt: skip
-    return ServerLoop(run_spec, spec_of(problem), run.participants, sampling=run.sampling)
+    return ServerLoop(run_spec, FederatedProblem.of(problem), run.participants, sampling=run.sampling)
 
 
 def bits(replies: Any) -> bytes:

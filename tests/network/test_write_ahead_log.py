@@ -24,12 +24,11 @@ from problems import logistic
 import compfed as cf
 from compfed.federation import Describe, InProcess, Moments, ask, run_program
 from compfed.federation.server.rounds import ServerLoop
-from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.envelope import read_header
 from compfed.network.run_folder import NAME, WriteAheadLog, is_alive
 from compfed.network.server import TableChanged
-from compfed.simulation.plain import spec_of
 
 later = pytest.mark.thorough  # run by `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
@@ -170,7 +169,7 @@ def test_a_site_that_is_asked_now_and_then_has_its_own_rounds_done_again(problem
     ends = []
     federation, link = remote(paths)
     for where in (InProcess(smooth.sites), federation):
-        loop = ServerLoop(run_spec, spec_of(smooth), participants=1)
+        loop = ServerLoop(run_spec, FederatedProblem.of(smooth), participants=1)
         for r in range(10):
             if where is federation and r == 7:
                 for path in paths:

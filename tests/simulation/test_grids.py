@@ -8,11 +8,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax import Array
 from problems import logistic
 
 import compfed as cf
-from compfed.algorithms import Algorithm, DecoupledProx, record
+from compfed.algorithms import DecoupledProx
 from compfed.simulation import xla as xla_program
 from compfed.simulation.grid import run_together
 from compfed.simulation.options import check_options
@@ -21,37 +20,19 @@ from compfed.simulation.xla import grid_rounds
 CLIENTS, BATCH, D = 5, 4, 8
 
 
-@record
-class Noisy(Algorithm[Array, None, Array, Array]):
-    """Gradient steps whose updates carry noise: a method that draws whatever the run."""
-
-    def init(self, x0):
-        return x0, None
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        z = d - 0.1 * f.full_grad(d) + 0.1 * jax.random.normal(key, d.shape, d.dtype)
-        return z, c, z
-
-    def server_update(self, g, s, mean, weight):
-        return g.prox(mean, 0.1)
-
-    def solution(self, g, s):
-        return s
-
-
 @pytest.fixture
 def calls(monkeypatch) -> list[tuple[Any, ...]]:
     """The arguments with which the program of a grid was called."""
     seen: list[tuple[Any, ...]] = []
 
-    def program(*args: Any) -> Any:
-        seen.append(args)
-        return xla_program.grid_program()(*args)
+    def compiled(function: Any, *static: str, grid: bool = False) -> Any:
+        def program(*args: Any, **members: Any) -> Any:
+            seen.append((*args, *members.values()))
+            return xla_program.compiled(function, *static, grid=grid)(*args, **members)
 
-    monkeypatch.setattr(sys.modules["compfed.simulation.grid"], "grid_program", lambda: program)
+        return program
+
+    monkeypatch.setattr(sys.modules["compfed.simulation.simulate"], "compiled", compiled)
     return seen
 
 
@@ -85,25 +66,6 @@ def test_members_of_one_seed_share_the_rows_they_draw(calls):
     sizes = gathered(program.jaxpr)
     assert 2 * CLIENTS * BATCH * D in sizes  # rows of two seeds
     assert max(sizes) < 12 * CLIENTS * BATCH * D  # not of twelve members
-
-
-def test_seeds_that_nothing_draws_from_are_run_once(calls):
-    problem = logistic(samples=20)
-    over = {"eta": [0.5, 1.0], "seed": [0, 1, 2]}
-    traces = cf.grid(problem, DecoupledProx(eta=1.0, tau=2), 6, over)
-    assert calls[-1][-1] == (1, 2)
-    assert [t.provenance["seed"] for t in traces] == [0, 1, 2] * 2
-    assert [t.provenance["grid"] for t in traces][4] == {"eta": 1.0, "seed": 1}
-    for eta, trace in zip((0.5, 0.5, 0.5, 1.0, 1.0, 1.0), traces, strict=True):
-        alone = cf.simulate(problem, DecoupledProx(eta=eta, tau=2), 6)
-        np.testing.assert_allclose(trace.x, alone.x, rtol=0, atol=1e-12)
-        assert trace.state is not None
-    # who takes part is drawn; so is what a client sends
-    cf.grid(problem, DecoupledProx(eta=1.0, tau=2), 2, over, participants=3)
-    assert calls[-1][-1] == (3, 2)
-    sent = cf.grid(problem, Noisy(), 2, {"seed": [0, 1]})
-    assert calls[-1][-1] == (2, 1)
-    assert np.abs(sent[0].x - sent[1].x).max() > 0
 
 
 def test_a_member_that_diverges_leaves_the_others_and_their_draws_alone():

@@ -192,13 +192,13 @@ def test_rows_may_stay_in_files(sites, tmp_path):
 
 def test_memories_are_those_of_a_table_of_all_clients():
     rng, n = np.random.default_rng(0), 40
-    table, memories = np.full((n, 2), 7.0), ClientStates(n, {"c": np.full(2, 7.0)})
+    table, memories = np.full((n, 2), 7.0), ClientStates({"c": np.full(2, 7.0)})
     for _ in range(30):
         who = rng.permutation(n)[: rng.integers(1, 6)]
         np.testing.assert_array_equal(memories.load(who)["c"], table[who])
         table[who] = rng.standard_normal((len(who), 2))
         memories.store(who, {"c": table[who]})
-    again = ClientStates(n, {"c": np.zeros(2)}, *memories.saved())
+    again = ClientStates({"c": np.zeros(2)}, *memories.saved())
     np.testing.assert_array_equal(again.load(np.arange(n))["c"], table)
 
 

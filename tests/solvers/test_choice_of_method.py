@@ -16,7 +16,7 @@ import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx
 from compfed.estimators.path import path_over
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
-from compfed.simulation.plain import spec_of
+from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
 from compfed.solvers.prox_bfgs import ProximalBFGS
 from compfed.solvers.prox_newton import ProximalNewton
@@ -37,7 +37,7 @@ def matrix_model(loss: Any) -> cf.Problem:
 
 def choice(problem: cf.Problem, seconds_per_round: float) -> Choice:
     """The automatic choice for a problem."""
-    return choose_method(spec_of(problem), seconds_per_round)
+    return choose_method(FederatedProblem.of(problem), seconds_per_round)
 
 
 # --- what it costs ---

@@ -20,14 +20,14 @@ from compfed.algorithms import (
     FedMid,
     ProximalGradient,
 )
-from compfed.algorithms.default_steps import default_steps
-from compfed.algorithms.default_steps import lipschitz_bounds as bounds
+from compfed.algorithms.registry import default_steps
+from compfed.algorithms.registry import lipschitz_bounds as bounds
 from compfed.federation import Evaluate, InProcess, Lipschitz, run_program
 from compfed.federation.queries import LIPSCHITZ_BINS, lipschitz_bin
 from compfed.federation.server.evaluation import Evaluation
 from compfed.federation.server.rounds import Order, Segment, evaluation_of
 from compfed.federation.server.sums import total
-from compfed.simulation.plain import spec_of
+from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import solve
 from compfed.solvers.base import SearchOptions, Start
 from compfed.solvers.first_order import faster_method
@@ -36,7 +36,7 @@ from compfed.solvers.prox_newton import ProximalNewton
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()
-PROBLEM_SPEC = spec_of(PROBLEM)
+PROBLEM_SPEC = FederatedProblem.of(PROBLEM)
 LAM, D, TAU = 1.0, 8, 3
 
 

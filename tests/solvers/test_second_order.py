@@ -13,14 +13,14 @@ from problems import logistic, quadratic_oracle, quadratics
 from sklearn.linear_model import Lasso
 
 import compfed as cf
-from compfed.algorithms.default_steps import lipschitz_bounds
+from compfed.algorithms.registry import lipschitz_bounds
 from compfed.data import bundled
 from compfed.federation import Evaluate, InProcess, ask, run_program
 from compfed.federation.server.evaluation import evaluate_request, evaluation
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Softmax, from_function
 from compfed.regularisers import L1, GroupL2, OnBlock, Zero
-from compfed.simulation.federation import Simulated
-from compfed.simulation.plain import spec_of
+from compfed.simulation.local_federation import Simulated
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import SOLVERS, FederatedSolution, SearchOptions, Start
 from compfed.solvers.prox_bfgs import ProximalBFGS
@@ -39,7 +39,7 @@ def normal_equations() -> np.ndarray:
 
 def accepted(problem: cf.Problem, solver: Any, evaluations: int, x0: Any = None) -> list[np.ndarray]:
     """The accepted model after each evaluation of a trial over the sites; the first trial is x0."""
-    spec, sites = spec_of(problem), InProcess(problem.sites)
+    spec, sites = FederatedProblem.of(problem), InProcess(problem.sites)
     state, models = solver.init(np.zeros(problem.d) if x0 is None else x0), []
     for _ in range(evaluations):
         trial = solver.trial(state)
@@ -235,7 +235,7 @@ def test_the_first_step_of_bfgs_is_a_proximal_gradient_step():
 def searched(problem: cf.Problem, solver: Any, tol: float, federation: Any = None, **start: Any) -> FederatedSolution:
     """A search by trials that has to evaluate its start itself, unless `at` is given."""
     at = {"x": np.zeros(problem.d), "L": problem.lipschitz, "L_max": problem.lipschitz, "scale": 1.0} | start
-    program = solve_by_trials(spec_of(problem), SearchOptions(tol=tol, max_rounds=500), solver, Start(**at))
+    program = solve_by_trials(FederatedProblem.of(problem), SearchOptions(tol=tol, max_rounds=500), solver, Start(**at))
     return run_program(federation or InProcess(problem.sites), program)[0]
 
 
@@ -260,7 +260,7 @@ def test_memory_kept_along_alphas_does_not_change_where_it_ends():
 
 def test_a_start_that_was_evaluated_is_not_evaluated_again():
     """With the evaluation of the start, a quadratic takes one more message."""
-    spec, federation = spec_of(SMOOTH), Simulated.of(SMOOTH)
+    spec, federation = FederatedProblem.of(SMOOTH), Simulated.of(SMOOTH)
 
     def program():
         start = yield from evaluate_start(spec, SearchOptions(), np.zeros(D))

@@ -41,6 +41,7 @@ from compfed.sampling import Scheme
 
 if TYPE_CHECKING:
     from compfed.problem.evaluation import LocalLoss
+    from compfed.problem_spec import ProblemSpec
 
 
 PyTree = Any  # states and messages: NamedTuples, tuples or dicts of arrays
@@ -76,17 +77,6 @@ class Citation:
 
     def _theirs(self, what: str) -> str:
         return f"ours, after {what}" if self.ours or self.reconstructed else what
-
-
-class BindTarget(Protocol):
-    """The facts about a problem that an algorithm may use before its first round."""
-
-    @property
-    def n(self) -> int: ...
-    @property
-    def d(self) -> int: ...
-    @property
-    def regulariser(self) -> Regulariser: ...
 
 
 class Exchange(Protocol):
@@ -200,7 +190,7 @@ class Algorithm(Generic[S, C, D, U]):
             f"give the class a method from_bounds(cls, bounds, scale)."
         )
 
-    def bind(self, problem: BindTarget, participants: int) -> Self:
+    def bind(self, problem: ProblemSpec, participants: int) -> Self:
         """The algorithm for `problem` with `participants` clients a round; refuses combinations that cannot work."""
         if participants < problem.n and self.sampling == "no":
             raise InputError(

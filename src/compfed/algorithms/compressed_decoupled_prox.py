@@ -91,12 +91,9 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
     """
 
     citation = Citation(
-        "Qiu, Ouyang, Xiong, You, Liu, Shi",
-        2026,
-        "Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data",
-        "arXiv 2603.07654",
-        ours=True,
-    )
+        "Qiu, Ouyang, Xiong, You, Liu, Shi", 2026,
+        "Compressed Proximal Federated Learning for Non-Convex Composite Optimization on Heterogeneous Data", "arXiv 2603.07654", ours=True,
+    )  # fmt: skip
     composite = True
     exact = True
 

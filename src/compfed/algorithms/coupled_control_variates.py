@@ -68,12 +68,9 @@ class CoupledControlVariates(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-        2020,
-        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        "ICML",
-        ours=True,
-    )
+        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh", 2020,
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", "ICML", ours=True,
+    )  # fmt: skip
     composite = True
     exact = True
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -78,7 +79,64 @@ def local_dual_averaging(
 
 
 @record
-class DecoupledProx(Algorithm[Global, Client, Global, Update]):
+class DriftCorrected(Algorithm[Global, Client, Global, Update]):
+    """Algorithm 1, line by line. A variant replaces the local gradient (line 9) or the local prox (line 11)."""
+
+    composite = True
+    state_depends_on = ()
+    upload = "gradient-sum"
+
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+
+    @property
+    def eta_tilde(self):
+        return self.eta * self.eta_g * self.tau  # L2
+
+    def init(self, x0):
+        zero = jnp.zeros_like(x0)
+        return Global(x=x0), Client(c=zero, p=x0, S=zero)  # L1, L3
+
+    def broadcast(self, g, s):
+        return s
+
+    def client_update(self, f, g, d, c, key):
+        p = g.prox(d.x, self.eta_tilde)  # L6
+        grad, prox = self.local_gradient(f, p), partial(self.local_prox, g)
+        zhat, z, S = local_dual_averaging(grad, prox, p, c.c, self.eta, self.tau, key)  # L7-12
+        sent = zhat if self.upload == "model" else p - self.eta * S
+        return Update(z=sent), Client(c=c.c, p=p, S=S), z  # L13
+
+    def local_gradient(self, f, p):
+        return f.grad  # L9
+
+    def local_prox(self, g, zhat, t):
+        return g.prox(zhat, t * self.eta)  # L11
+
+    def server_update(self, g, s, mean, weight):
+        p = g.prox(s.x, self.eta_tilde)
+        return Global(x=p + self.eta_g * (mean.z - p))  # L15
+
+    def finish_round(self, g, d, c):
+        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)  # L18-19
+
+    def solution(self, g, s):
+        return g.prox(s.x, self.eta_tilde)  # L21
+
+    def correction(self, s, c):
+        return c.c
+
+    def integrates_rounding(self):
+        return self.upload == "model"
+
+    @classmethod
+    def from_bounds(cls, b, scale):
+        return cls(eta=b.corrected(scale), tau=b.tau)
+
+
+@record
+class DecoupledProx(DriftCorrected):
     """Algorithm 1: local dual averaging with drift correction, and a proximal gradient step at the server.
 
     One local step and the server's step, with eta~ = eta eta_g tau, are
@@ -114,57 +172,12 @@ class DecoupledProx(Algorithm[Global, Client, Global, Update]):
     citation = Citation(
         "Zhang, Hu, Johansson", 2024, "Composite federated learning with heterogeneous data", "ICASSP, Algorithm 1"
     )
-    composite = True
     exact = True
     exact_sampled = True
     sampling = "observed"
     schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero
 
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
     upload: str = choice("auto", "model", "gradient-sum", default="auto")
-
-    state_depends_on = ()
-
-    @property
-    def eta_tilde(self):
-        return self.eta * self.eta_g * self.tau  # L2
-
-    def init(self, x0):
-        zero = jnp.zeros_like(x0)
-        return Global(x=x0), Client(c=zero, p=x0, S=zero)  # L1, L3
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        p = g.prox(d.x, self.eta_tilde)  # L6
-        zhat, z, S = local_dual_averaging(  # L7-12
-            f.grad, lambda zhat, t: g.prox(zhat, t * self.eta), p, c.c, self.eta, self.tau, key
-        )
-        sent = zhat if self.upload == "model" else p - self.eta * S
-        return Update(z=sent), Client(c=c.c, p=p, S=S), z  # L13
-
-    def server_update(self, g, s, mean, weight):
-        p = g.prox(s.x, self.eta_tilde)
-        return Global(x=p + self.eta_g * (mean.z - p))  # L15
-
-    def finish_round(self, g, d, c):
-        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)  # L18-19
-
-    def solution(self, g, s):
-        return g.prox(s.x, self.eta_tilde)  # L21
-
-    def correction(self, s, c):
-        return c.c
-
-    def integrates_rounding(self):
-        return self.upload == "model"
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)
 
     def bind(self, problem, participants):
         everyone = participants == problem.n

@@ -104,11 +104,9 @@ class FastFedDA(Algorithm[Server, Array, Broadcast, Sums]):
     """
 
     citation = Citation(
-        "Bao, Crawshaw, Luo, Liu",
-        2022,
-        "Fast Composite Optimization and Statistical Recovery in Federated Learning",
-        "ICML",
-    )
+        "Bao, Crawshaw, Luo, Liu", 2022,
+        "Fast Composite Optimization and Statistical Recovery in Federated Learning", "ICML",
+    )  # fmt: skip
     composite = True
     exact = True
     slow = True

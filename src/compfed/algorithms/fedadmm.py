@@ -78,12 +78,9 @@ class FedADMM(Algorithm[Server, Client, Broadcast, Update]):
     """
 
     citation = Citation(
-        "Wang, Marella, Anderson",
-        2022,
-        "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation",
-        "IEEE CDC",
-        reconstructed=True,
-    )
+        "Wang, Marella, Anderson", 2022,
+        "FedADMM: A Federated Primal-Dual Algorithm Allowing Partial Participation", "IEEE CDC", reconstructed=True,
+    )  # fmt: skip
     composite = True
     exact = True
     exact_sampled = True

@@ -31,8 +31,40 @@ class Update(NamedTuple):
     delta: Array  # z_tau - w
 
 
+class AveragedLocalSteps(Algorithm[Global, None, Global, Update]):
+    """tau local steps from w, then an average. FedAvg, FedProx and FedMid say what one local step is."""
+
+    exact = False
+    schemes = ("proportional", "uniform", "self-normalised")
+    state_depends_on = ()
+    eta_g: float
+    tau: int
+
+    def init(self, x0):
+        return Global(w=x0), None
+
+    def broadcast(self, g, s):
+        return s
+
+    def client_update(self, f, g, d, c, key):
+        def step(z, key):
+            return self.local_step(f, g, d.w, z, key), None
+
+        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
+        return Update(delta=z - d.w), c, z
+
+    def local_step(self, f, g, w, z, key) -> Array:
+        raise NotImplementedError
+
+    def server_update(self, g, s, mean, weight):
+        return Global(w=s.w + self.eta_g * mean.delta)
+
+    def solution(self, g, s):
+        return s.w
+
+
 @record
-class FedAvg(Algorithm[Global, None, Global, Update]):
+class FedAvg(AveragedLocalSteps):
     """Local gradient steps, then an average; for smooth problems.
 
         z+ = z - eta grad f_i(z),   w+ = w + eta_g sum_i p_i (z_i - w)
@@ -59,41 +91,19 @@ class FedAvg(Algorithm[Global, None, Global, Update]):
     """
 
     citation = Citation(
-        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas",
-        2017,
-        "Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        "AISTATS",
-    )
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas", 2017,
+        "Communication-Efficient Learning of Deep Networks from Decentralized Data", "AISTATS",
+    )  # fmt: skip
     composite = False
-    exact = False
     sampling = "proved"
     proof = "Karimireddy 2020, Theorem I"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
-    state_depends_on = ()
-
-    def init(self, x0):
-        return Global(w=x0), None
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        def step(z, key):
-            return z - self.eta * f.grad(z, key), None
-
-        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(delta=z - d.w), c, z
-
-    def server_update(self, g, s, mean, weight):
-        return Global(w=s.w + self.eta_g * mean.delta)
-
-    def solution(self, g, s):
-        return s.w
+    def local_step(self, f, g, w, z, key):
+        return z - self.eta * f.grad(z, key)
 
     @classmethod
     def from_bounds(cls, b, scale):

@@ -83,11 +83,9 @@ class FedDR(Algorithm[Server, Client, Broadcast, Update]):
     """
 
     citation = Citation(
-        "Tran-Dinh, Pham, Phan, Nguyen",
-        2021,
-        "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization",
-        "NeurIPS",
-    )
+        "Tran-Dinh, Pham, Phan, Nguyen", 2021,
+        "FedDR: Randomized Douglas-Rachford Splitting Algorithms for Nonconvex Federated Composite Optimization", "NeurIPS",
+    )  # fmt: skip
     composite = True
     exact = True
     exact_sampled = True

@@ -18,25 +18,13 @@ clients, and no theorem known to us covers that. Of unequal weight, they are dra
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax
-from jax import Array
-
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    w: Array
-
-
-class Update(NamedTuple):
-    delta: Array  # z_tau - w
+from compfed.algorithms.base import Citation
+from compfed.algorithms.fedavg import AveragedLocalSteps, Global
 
 
 @record
-class FedMid(Algorithm[Global, None, Global, Update]):
+class FedMid(AveragedLocalSteps):
     """Federated mirror descent with the Euclidean mirror map: FedAvg with local proximal steps.
 
         z+ = prox_{eta g}(z - eta grad f_i(z)),   w+ = prox_{eta~ g}(w + eta_g sum_i p_i (z_i - w))
@@ -65,29 +53,15 @@ class FedMid(Algorithm[Global, None, Global, Update]):
 
     citation = Citation("Yuan, Zaheer, Reddi", 2021, "Federated Composite Optimization", "ICML, Algorithm 1")
     composite = True
-    exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
     server_prox: str = choice("full", "single", "none", default="full")
 
-    state_depends_on = ()
-
-    def init(self, x0):
-        return Global(w=x0), None
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        def step(z, key):
-            return g.prox(z - self.eta * f.grad(z, key), self.eta), None
-
-        z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(delta=z - d.w), c, z
+    def local_step(self, f, g, w, z, key):
+        return g.prox(z - self.eta * f.grad(z, key), self.eta)
 
     def server_update(self, g, s, mean, weight):
         w = s.w + self.eta_g * mean.delta
@@ -95,9 +69,6 @@ class FedMid(Algorithm[Global, None, Global, Update]):
             return Global(w=w)
         steps = self.tau if self.server_prox == "full" else 1
         return Global(w=g.prox(w, self.eta_g * self.eta * steps))
-
-    def solution(self, g, s):
-        return s.w
 
     @classmethod
     def from_bounds(cls, b, scale):

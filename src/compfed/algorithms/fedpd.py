@@ -72,11 +72,9 @@ class FedPD(Algorithm[Global, Client, Global, Global]):
     """
 
     citation = Citation(
-        "Zhang, Hong, Dhople, Yin, Liu",
-        2021,
-        "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data",
-        "IEEE Transactions on Signal Processing",
-    )
+        "Zhang, Hong, Dhople, Yin, Liu", 2021,
+        "FedPD: A Federated Learning Framework with Adaptivity to Non-IID Data", "IEEE Transactions on Signal Processing",
+    )  # fmt: skip
     composite = False
     exact = True
 

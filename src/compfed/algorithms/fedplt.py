@@ -73,11 +73,9 @@ class FedPLT(Algorithm[Server, Client, Broadcast, Update]):
     """
 
     citation = Citation(
-        "Bastianello, Liu, Johansson",
-        2024,
-        "Enhancing Privacy in Federated Learning through Local Training",
-        "arXiv 2403.17572",
-    )
+        "Bastianello, Liu, Johansson", 2024,
+        "Enhancing Privacy in Federated Learning through Local Training", "arXiv 2403.17572",
+    )  # fmt: skip
     composite = True
     exact = True
     exact_sampled = True

@@ -2,13 +2,13 @@ r"""FedProx: FedAvg with a quadratic term that holds local models near the globa
 
 Solves min_x sum_i p_i f_i(x) (smooth only). A client takes tau gradient steps on
 
-    f_i(u) + (mu/2) ||u - w||^2,      started at u = w
+    f_i(z) + (mu/2) ||z - w||^2,      started at z = w
 
 and the server averages. The term limits the drift of clients but does not correct it: with different f_i the limit is
 away from the minimiser, at a distance that shrinks like 1/mu when local solves are exact. With mu = 0 it is FedAvg.
 With exact solves and a server step eta_g > 1 it is FedExProx with gamma = 1/mu.
 
-    w   global model      u   local model      mu   weight of the quadratic term (the paper's mu)
+    w   global model      z   local model      mu   weight of the quadratic term (the paper's mu)
 
 Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks", MLSys 2020.
 Deviations: inexact solves are tau gradient steps; a server step eta_g (1 in the paper). Clients are drawn by p_i and averaged
@@ -18,28 +18,16 @@ of their local solves, which our runs do not: sampling is observed here rather t
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-import jax
-from jax import Array
-
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-
-
-class Global(NamedTuple):
-    w: Array
-
-
-class Update(NamedTuple):
-    delta: Array  # u_tau - w
+from compfed.algorithms.base import Citation
+from compfed.algorithms.fedavg import AveragedLocalSteps
 
 
 @record
-class FedProx(Algorithm[Global, None, Global, Update]):
+class FedProx(AveragedLocalSteps):
     """FedAvg with a quadratic term that holds local models near the global one; for smooth problems.
 
-        u+ = u - eta (grad f_i(u) + mu (u - w)),   w+ = w + eta_g sum_i p_i (u_i - w)
+        z+ = z - eta (grad f_i(z) + mu (z - w)),   w+ = w + eta_g sum_i p_i (z_i - w)
 
     Parameters
     ----------
@@ -68,35 +56,15 @@ class FedProx(Algorithm[Global, None, Global, Update]):
         "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith", 2020, "Federated Optimization in Heterogeneous Networks", "MLSys"
     )
     composite = False
-    exact = False
     sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
 
     eta: float = positive()
     mu: float = nonnegative()
     eta_g: float = positive(default=1.0)
     tau: int = count(default=5)
 
-    state_depends_on = ()
-
-    def init(self, x0):
-        return Global(w=x0), None
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        def step(u, key):
-            return u - self.eta * (f.grad(u, key) + self.mu * (u - d.w)), None
-
-        u, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(delta=u - d.w), c, u
-
-    def server_update(self, g, s, mean, weight):
-        return Global(w=s.w + self.eta_g * mean.delta)
-
-    def solution(self, g, s):
-        return s.w
+    def local_step(self, f, g, w, z, key):
+        return z - self.eta * (f.grad(z, key) + self.mu * (z - w))
 
     @classmethod
     def from_bounds(cls, b, scale):

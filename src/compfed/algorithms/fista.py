@@ -89,11 +89,9 @@ class FISTA(Algorithm[Server, None, Broadcast, Update]):
     """
 
     citation = Citation(
-        "Beck, Teboulle",
-        2009,
-        "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems",
-        "SIAM J. Imaging Sciences",
-    )
+        "Beck, Teboulle", 2009,
+        "A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse Problems", "SIAM J. Imaging Sciences",
+    )  # fmt: skip
     composite = True
     exact = True
 

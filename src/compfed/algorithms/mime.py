@@ -27,21 +27,14 @@ of the order of eta^2 in x, with equal weights too. MimeLite: clients of unequal
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from compfed._utils.records import count, nonnegative, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-
-CITATION = Citation(
-    "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh",
-    2020,
-    "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning",
-    "arXiv 2008.03606",
-)
+from compfed.algorithms.base import Algorithm, C, Citation, D, S, U
 
 
 class Server(NamedTuple):
@@ -85,7 +78,39 @@ class MeanGradient:
 
 
 @record
-class Mime(Algorithm[Server, Client, Broadcast, Update]):
+class FrozenMomentum(Algorithm[S, C, D, U]):
+    """What Mime and MimeLite have in common: local steps with a momentum that does not change within a round."""
+
+    citation = Citation(
+        "Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh", 2020,
+        "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", "arXiv 2008.03606",
+    )  # fmt: skip
+    composite = False
+    sampling = "observed"
+    schemes = ("proportional", "uniform", "self-normalised")
+    state_depends_on = ()
+
+    eta: float = positive()
+    eta_g: float = positive(default=1.0)
+    tau: int = count(default=5)
+    beta: float = nonnegative(default=0.9)
+
+    def local_model(self, gradient, x, m, key):
+        def step(y, key):
+            return y - self.eta * ((1.0 - self.beta) * gradient(y, key) + self.beta * m), None
+
+        return jax.lax.scan(step, x, jax.random.split(key, self.tau))[0]
+
+    def solution(self, g, s: Any):
+        return s.x
+
+    @classmethod
+    def from_bounds(cls, b, scale):
+        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)
+
+
+@record
+class Mime(FrozenMomentum[Server, Client, Broadcast, Update]):
     """Clients imitate a centralised method with momentum, in two exchanges a round; for smooth problems.
 
         y+ = y - eta ((1 - beta) (G_i(y; B) - G_i(x; B) + c) + beta m),   c = sum_i p_i grad f_i(x)
@@ -113,19 +138,8 @@ class Mime(Algorithm[Server, Client, Broadcast, Update]):
     Mime(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
     """
 
-    citation = CITATION
-    composite = False
     exact = True
     exact_sampled = False
-    sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
-
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-    beta: float = nonnegative(default=0.9)
-
-    state_depends_on = ()
 
     def init(self, x0):
         zero = jnp.zeros_like(x0)
@@ -139,23 +153,15 @@ class Mime(Algorithm[Server, Client, Broadcast, Update]):
         return Broadcast(m=s.m, c=s.c)
 
     def client_update(self, f, g, d, c, key):
-        def step(y, key):
-            v = f.grad(y, key) - f.grad(c.x, key) + d.c  # one key: one mini-batch, used twice
-            return y - self.eta * ((1.0 - self.beta) * v + self.beta * d.m), None
+        def corrected(y, key):
+            return f.grad(y, key) - f.grad(c.x, key) + d.c  # one key: one mini-batch, used twice
 
-        y, _ = jax.lax.scan(step, c.x, jax.random.split(key, self.tau))
+        y = self.local_model(corrected, c.x, d.m, key)
         return Update(delta=y - c.x), c, y
 
     def server_update(self, g, s, mean, weight):
         m = (1.0 - self.beta) * s.c + self.beta * s.m
         return Server(x=s.x + self.eta_g * mean.delta, m=m, c=s.c)
-
-    def solution(self, g, s):
-        return s.x
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)
 
 
 class LiteState(NamedTuple):
@@ -169,26 +175,19 @@ class LiteUpdate(NamedTuple):
 
 
 @record
-class MimeLite(Algorithm[LiteState, None, LiteState, LiteUpdate]):
+class MimeLite(FrozenMomentum[LiteState, None, LiteState, LiteUpdate]):
     """Mime without the correction of local gradients, in one exchange a round; for smooth problems.
 
         y+ = y - eta ((1 - beta) G_i(y; B) + beta m)
 
     Parameters
     ----------
-    eta : float
-        Local step size.
-    eta_g : float, default=1.0
-        Server step size.
-    tau : int, default=5
-        Local steps per round.
-    beta : float, default=0.9
-        Momentum.
+    eta, eta_g, tau, beta
+        Steps, number of local steps and momentum, as in `Mime`.
 
     References
     ----------
-    Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic Algorithms in
-    Federated Learning", arXiv 2008.03606, 2020.
+    Karimireddy and others, "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", 2020; see `Mime`.
 
     Examples
     --------
@@ -197,18 +196,7 @@ class MimeLite(Algorithm[LiteState, None, LiteState, LiteUpdate]):
     MimeLite(eta=0.1, eta_g=1.0, tau=3, beta=0.9)
     """
 
-    citation = CITATION
-    composite = False
     exact = False
-    sampling = "observed"
-    schemes = ("proportional", "uniform", "self-normalised")
-
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-    beta: float = nonnegative(default=0.9)
-
-    state_depends_on = ()
 
     def init(self, x0):
         return LiteState(x=x0, m=jnp.zeros_like(x0)), None
@@ -217,19 +205,9 @@ class MimeLite(Algorithm[LiteState, None, LiteState, LiteUpdate]):
         return s
 
     def client_update(self, f, g, d, c, key):
-        def step(y, key):
-            return y - self.eta * ((1.0 - self.beta) * f.grad(y, key) + self.beta * d.m), None
-
-        y, _ = jax.lax.scan(step, d.x, jax.random.split(key, self.tau))
+        y = self.local_model(f.grad, d.x, d.m, key)
         return LiteUpdate(delta=y - d.x, gradient=f.full_grad(d.x)), c, y
 
     def server_update(self, g, s, mean, weight):
         m = (1.0 - self.beta) * mean.gradient + self.beta * s.m
         return LiteState(x=s.x + self.eta_g * mean.delta, m=m)
-
-    def solution(self, g, s):
-        return s.x
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=scale / (b.L_max * b.tau), tau=b.tau)

@@ -21,13 +21,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-from compfed.algorithms.decoupled_prox import Client, Global, Update
+from compfed._utils.records import record
+from compfed.algorithms.base import Citation
+from compfed.algorithms.decoupled_prox import Client, DriftCorrected, Update
 
 
 @record
-class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
+class NaiveCoupled(DriftCorrected):
     """Drift correction with the prox inside the local recursion; converges to the wrong point.
 
         z+ = prox_{(t+1) eta g}(z - eta (grad f_i(z) + c)),   c+ = (p - x+) / eta~ - S / tau
@@ -54,31 +54,10 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Zhang, Hu, Johansson",
-        2024,
-        "Composite federated learning with heterogeneous data",
-        "ICASSP, a remark",
-        ours=True,
-    )
-    composite = True
+        "Zhang, Hu, Johansson", 2024,
+        "Composite federated learning with heterogeneous data", "ICASSP, a remark", ours=True,
+    )  # fmt: skip
     exact = False
-
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-
-    state_depends_on = ()
-
-    @property
-    def eta_tilde(self):
-        return self.eta * self.eta_g * self.tau
-
-    def init(self, x0):
-        zero = jnp.zeros_like(x0)
-        return Global(x=x0), Client(c=zero, p=x0, S=zero)
-
-    def broadcast(self, g, s):
-        return s
 
     def client_update(self, f, g, d, c, key):
         p = g.prox(d.x, self.eta_tilde)
@@ -93,20 +72,3 @@ class NaiveCoupled(Algorithm[Global, Client, Global, Update]):
         steps = jnp.arange(self.tau), jax.random.split(key, self.tau)
         (z, S), _ = jax.lax.scan(step, (p, jnp.zeros_like(p)), steps)
         return Update(z=z), Client(c=c.c, p=p, S=S), z  # the upload is post-proximal
-
-    def server_update(self, g, s, mean, weight):
-        p = g.prox(s.x, self.eta_tilde)
-        return Global(x=p + self.eta_g * (mean.z - p))
-
-    def finish_round(self, g, d, c):
-        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
-
-    def solution(self, g, s):
-        return g.prox(s.x, self.eta_tilde)
-
-    def correction(self, s, c):
-        return c.c
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)

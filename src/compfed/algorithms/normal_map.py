@@ -78,12 +78,9 @@ class NormalMap(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Huang, Pu, Johansson",
-        2026,
-        "Achieving Linear Speedup for Composite Federated Learning",
-        "arXiv 2602.03357",
-        reconstructed=True,
-    )
+        "Huang, Pu, Johansson", 2026,
+        "Achieving Linear Speedup for Composite Federated Learning", "arXiv 2602.03357", reconstructed=True,
+    )  # fmt: skip
     composite = True
     exact = True
 

@@ -110,11 +110,9 @@ class Scaffnew(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Mishchenko, Malinovsky, Stich, Richtarik",
-        2022,
-        "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!",
-        "ICML, Algorithms 1 and 2",
-    )
+        "Mishchenko, Malinovsky, Stich, Richtarik", 2022,
+        "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication Acceleration! Finally!", "ICML, Algorithms 1 and 2",
+    )  # fmt: skip
     composite = True
     exact = True
 

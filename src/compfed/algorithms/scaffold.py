@@ -78,11 +78,9 @@ class Scaffold(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh",
-        2020,
-        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        "ICML",
-    )
+        "Karimireddy, Kale, Mohri, Reddi, Stich, Suresh", 2020,
+        "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", "ICML",
+    )  # fmt: skip
     composite = False
     exact = True
     sampling = "proved"

@@ -19,15 +19,13 @@ evaluated by the server and again by each client.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-
-from compfed._utils.records import count, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
+from compfed._utils.records import record
+from compfed.algorithms.base import Citation
+from compfed.algorithms.decoupled_prox import DriftCorrected
 
 
 @record
-class ServerProx(Algorithm[Global, Client, Global, Update]):
+class ServerProx(DriftCorrected):
     """Drift correction without a prox in the local steps: close to the minimiser, not at it.
 
         z+ = z - eta (grad f_i(z) + c),   x+ = p - eta~ sum_i p_i S_i / tau,   c+ = (p - x+) / eta~ - S / tau
@@ -54,51 +52,11 @@ class ServerProx(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Zhou, Zhong, Shi, Wen, Yu",
-        2025,
+        "Zhou, Zhong, Shi, Wen, Yu", 2025,
         "FedCanon: Non-Convex Composite Federated Learning with Efficient Proximal Operation on Heterogeneous Data",
-        "arXiv 2504.11903",
-        ours=True,
-    )
-    composite = True
+        "arXiv 2504.11903", ours=True,
+    )  # fmt: skip
     exact = False
 
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
-
-    state_depends_on = ()
-
-    @property
-    def eta_tilde(self):
-        return self.eta * self.eta_g * self.tau
-
-    def init(self, x0):
-        zero = jnp.zeros_like(x0)
-        return Global(x=x0), Client(c=zero, p=x0, S=zero)
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        p = g.prox(d.x, self.eta_tilde)
-        _, z, S = local_dual_averaging(f.grad, lambda zhat, t: zhat, p, c.c, self.eta, self.tau, key)
-        # the mean of p - eta S is that of z_tau, since the corrections cancel
-        return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
-
-    def server_update(self, g, s, mean, weight):
-        p = g.prox(s.x, self.eta_tilde)
-        return Global(x=p + self.eta_g * (mean.z - p))
-
-    def finish_round(self, g, d, c):
-        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
-
-    def solution(self, g, s):
-        return g.prox(s.x, self.eta_tilde)
-
-    def correction(self, s, c):
-        return c.c
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)
+    def local_prox(self, g, zhat, t):
+        return zhat  # the mean of p - eta S is that of z_tau, since the corrections cancel

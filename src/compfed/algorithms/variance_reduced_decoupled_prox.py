@@ -25,15 +25,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import jax.numpy as jnp
-
-from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Citation
-from compfed.algorithms.decoupled_prox import Client, Global, Update, local_dual_averaging
+from compfed._utils.records import choice, record
+from compfed.algorithms.base import Citation
+from compfed.algorithms.decoupled_prox import DriftCorrected
 
 
 @record
-class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
+class VarianceReducedDecoupledProx(DriftCorrected):
     """DecoupledProx that is exact with mini-batches and constant steps.
 
         q = grad f_B(z) - grad f_B(p) + grad f_i(p)      takes the place of the local gradient
@@ -63,68 +61,23 @@ class VarianceReducedDecoupledProx(Algorithm[Global, Client, Global, Update]):
     """
 
     citation = Citation(
-        "Johnson, Zhang",
-        2013,
-        "Accelerating stochastic gradient descent using predictive variance reduction",
-        "NeurIPS",
-        ours=True,
-    )
-    composite = True
+        "Johnson, Zhang", 2013,
+        "Accelerating stochastic gradient descent using predictive variance reduction", "NeurIPS", ours=True,
+    )  # fmt: skip
     exact = True
     exact_sampled = True
     sampling = "observed"
     schemes = ("self-normalised",)  # any other would move sum_i p_i c_i away from zero
 
-    eta: float = positive()
-    eta_g: float = positive(default=1.0)
-    tau: int = count(default=5)
     upload: str = choice("auto", "model", default="auto")
 
-    state_depends_on = ()
-
-    @property
-    def eta_tilde(self):
-        return self.eta * self.eta_g * self.tau
-
-    def init(self, x0):
-        zero = jnp.zeros_like(x0)
-        return Global(x=x0), Client(c=zero, p=x0, S=zero)
-
-    def broadcast(self, g, s):
-        return s
-
-    def client_update(self, f, g, d, c, key):
-        p = g.prox(d.x, self.eta_tilde)
+    def local_gradient(self, f, p):
         full = f.full_grad(p)
 
-        def grad(z, key):
+        def corrected(z, key):
             return f.grad(z, key) - f.grad(p, key) + full  # one key: one mini-batch, used twice
 
-        zhat, z, S = local_dual_averaging(
-            grad, lambda zhat, t: g.prox(zhat, t * self.eta), p, c.c, self.eta, self.tau, key
-        )
-        sent = zhat if self.upload == "model" else p - self.eta * S
-        return Update(z=sent), Client(c=c.c, p=p, S=S), z
-
-    def server_update(self, g, s, mean, weight):
-        p = g.prox(s.x, self.eta_tilde)
-        return Global(x=p + self.eta_g * (mean.z - p))
-
-    def finish_round(self, g, d, c):
-        return c._replace(c=(c.p - d.x) / self.eta_tilde - c.S / self.tau)
-
-    def solution(self, g, s):
-        return g.prox(s.x, self.eta_tilde)
-
-    def correction(self, s, c):
-        return c.c
-
-    def integrates_rounding(self):
-        return self.upload == "model"
-
-    @classmethod
-    def from_bounds(cls, b, scale):
-        return cls(eta=b.corrected(scale), tau=b.tau)
+        return corrected
 
     def bind(self, problem, participants):
         return self if participants == problem.n else replace(self, upload="model")

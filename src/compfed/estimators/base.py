@@ -44,7 +44,7 @@ from compfed.estimators.table import (
 )
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
 from compfed.trace import Trace

@@ -19,7 +19,7 @@ from compfed.data.columns import as_floats, check_dataframe, is_dataframe
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
 from compfed.problem.padded_dataset import DENSE_BYTES
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.splits import Masks, RowSubset
 
 

@@ -5,7 +5,7 @@ The server makes them from sums; they hold no row. Sites keep the ones they have
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -91,3 +91,9 @@ class FederatedProblem(ProblemSpec):
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss", self.objective.loss)
         object.__setattr__(self, "dtype", np.dtype(self.objective.dtype))
+
+    @classmethod
+    def of(cls, problem: ProblemSpec) -> FederatedProblem:
+        """A problem of this process as the server knows it, without rows."""
+        shared = {f.name: getattr(problem, f.name) for f in fields(ProblemSpec) if f.name not in ("loss", "dtype")}
+        return cls(objective=ObjectiveSpec(problem.loss, dtype=problem.dtype.name), **shared)

@@ -7,10 +7,9 @@
 - `Simulated`: a federation in this process whose rounds are compiled.
 """
 
-from compfed.simulation.federation import Simulated
 from compfed.simulation.grid import grid
+from compfed.simulation.local_federation import Simulated, run_plain
 from compfed.simulation.out_of_core import simulate_out_of_core
-from compfed.simulation.plain import run_plain
 from compfed.simulation.simulate import simulate
 
 __all__ = ["Simulated", "grid", "run_plain", "simulate", "simulate_out_of_core"]

@@ -12,31 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from compfed._utils.compilation import keep_cores_awake, precision
-from compfed._utils.records import has_leaf, leaf_names, leaves_as_bytes, with_leaf
+from compfed._utils.compilation import precision
+from compfed._utils.records import has_leaf, leaf_names, with_leaf
 from compfed._utils.validation import check_callable
 from compfed.algorithms.base import Algorithm
 from compfed.errors import InputError
 from compfed.federation.server.rounds import bind_algorithm
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem.problem import Problem
-from compfed.sampling import Scheme, run_key
+from compfed.sampling import Scheme
 from compfed.simulation.evaluation import evaluate_together
 from compfed.simulation.options import check_options, check_problem
-from compfed.simulation.sharding import ShardedRounds, core_mesh, described
-from compfed.simulation.simulate import (
-    drive,
-    finish,
-    first_carry,
-    parameters,
-    program_options,
-    rows_of,
-    uses_all_cores,
-)  # fmt: skip
-from compfed.simulation.xla import Carry, Measure, Parameters, ProgramOptions, grid_program, one_round
+from compfed.simulation.sharding import Members
+from compfed.simulation.simulate import all_rounds, core_mesh, finish, parameters, program_options, rows_of
+from compfed.simulation.xla import Measure, Parameters
 from compfed.trace import Trace
-
-Varies = tuple[tuple[bool, bool], ...]  # of each leaf: along the seeds, along the members of a seed
 
 
 def grid(
@@ -68,24 +58,10 @@ def grid(
         Names are fields of the algorithm ("eta", "schedule.gamma"), of the regulariser ("lam"), of the loss ("ridge"), or
         "seed". Where two of them have a field of one name, say which: "algorithm.lam", "regulariser.lam", "loss.ridge",
         "run.seed".
-    batch_size : int, optional
-        Rows per local gradient; full gradients if left out.
-    participants : int, optional
-        Clients per round; all of them if left out.
-    sampling : {"proportional", "uniform", "self-normalised"}, optional
-        Estimator of the mean over all clients from a sample; by default the first of the method's own `schemes`.
-    record_every : int, default=1
-        Record every k-th round, and the last.
-    seed : int, default=0
-        Seed of mini-batches and participation.
-    x0 : array of shape (d,), optional
-        Start of the method's own variable; zero if left out.
     x_star : array of shape (d,) or callable, optional
         The minimiser, or a function from the problem of a member to its minimiser; adds the column "optimality".
-    progress : callable, optional
-        Called with (rounds done, rounds in all).
-    measure : callable, optional
-        Further columns, as in `simulate`.
+    batch_size, participants, sampling, record_every, seed, x0, progress, measure
+        As in `simulate`.
 
     Returns
     -------
@@ -154,86 +130,24 @@ def run_together(
         raise InputError(
             "the algorithms of one grid must be of one class with equal tau and options; run one grid for each."
         )
-    problem = rows_of(runs[0])
+    order = sorted(range(len(runs)), key=lambda i: runs[i].seed)  # members of one seed beside each other
+    sorted_runs = [runs[i] for i in order]
+    monitors = [Monitor(run, "simulate") for run in sorted_runs]
     options, probabilities = program_options(runs[0], measure)
-    with precision(problem.dtype):
-        keys = {seed: run_key(seed) for seed in {run.seed for run in runs}}
-        params = [parameters(run, probabilities, keys[run.seed]) for run in runs]
-        first = _first_equal(runs, params, options)
-        order = sorted(set(first), key=lambda i: runs[i].seed)  # members of one seed beside each other
-        members = [runs[i] for i in order]
-        monitors = [Monitor(run, "simulate") for run in members]
-        stacked = _stacked([params[i] for i in order], [run.seed for run in members])
-        carry = _all_rounds(members, monitors, progress, options, *stacked)
-        place = {i: k for k, i in enumerate(order)}
-        traces = []
-        for run, i, entries in zip(runs, first, provenance, strict=True):
-            monitor = monitors[place[i]].copy_for(run)
-            monitor.provenance.update(entries)
-            traces.append(finish(monitor, carry, place[i], raise_divergence=False))
+    mesh = None if measure is not None else core_mesh(runs[0], len(runs))
+    evaluate = partial(evaluate_together, [rows_of(run) for run in sorted_runs])
+    with precision(runs[0].problem.dtype):
+        each = [parameters(run, probabilities) for run in sorted_runs]
+        params, members = _stacked(each, [run.seed for run in sorted_runs])
+        carry = all_rounds(
+            sorted_runs, monitors, params, options, evaluate, members=members, progress=progress, mesh=mesh
+        )
+        carry = jax.tree.map(np.asarray, carry)
+        traces: list[Any] = [None] * len(runs)
+        for k, i in enumerate(order):
+            monitors[k].provenance.update(provenance[i])
+            traces[i] = finish(monitors[k], carry, k, raise_divergence=False)
         return traces
-
-
-def _all_rounds(
-    members: Sequence[RunOptions],
-    monitors: Sequence[Monitor],
-    progress: Progress | None,
-    options: ProgramOptions,
-    params: Parameters,
-    varies: Varies,
-    shape: tuple[int, int],
-) -> Carry:
-    """All rounds of the members, on this device or sharded over the cores."""
-    evaluate = partial(evaluate_together, [rows_of(run) for run in members])
-    if options.measure is None and uses_all_cores(members[0], len(members)):
-        cores = core_mesh(rows_of(members[0]))
-        sharded = ShardedRounds(cores, members, params, options, (varies, shape))
-        for monitor in monitors:
-            monitor.provenance["mesh"] = described(cores)
-        with keep_cores_awake():
-            carry = sharded.collect(drive(sharded.rounds, sharded.first_carry(), monitors, progress, evaluate))
-    else:
-        data = rows_of(members[0]).dataset
-
-        def program(carry: Carry, records: int, every: int) -> tuple:
-            return grid_program()(params, data, options, carry, records, every, varies, shape)
-
-        carry = drive(program, first_carry(members), monitors, progress, evaluate)
-    return jax.tree.map(np.asarray, carry)
-
-
-def _first_equal(runs: Sequence[RunOptions], params: Sequence[Parameters], options: ProgramOptions) -> list[int]:
-    """For each run the first with the same trajectory: where nothing is drawn, one that differs in its seed alone."""
-    draws = options.batch_size is not None or options.participants < runs[0].problem.n
-    if len({run.seed for run in runs}) == 1 or draws or _uses_key(runs[0], params[0], options):
-        return list(range(len(runs)))
-    first: dict[object, int] = {}
-    names = [
-        leaves_as_bytes(p._replace(key=None)) + leaves_as_bytes(run.x_star)  # pyright: ignore[reportArgumentType]
-        for run, p in zip(runs, params, strict=True)
-    ]
-    return [first.setdefault(name, i) for i, name in enumerate(names)]
-
-
-_known: dict[object, bool] = {}  # by program: finding out takes as long as many a round
-
-
-def _uses_key(run: RunOptions, params: Parameters, options: ProgramOptions) -> bool:
-    """Whether a round depends on the key of its run: JAX refuses to unmap an output that does."""
-    case = jax.tree.structure(params), options
-    if case in _known:
-        return _known[case]
-    start = jax.tree.map(lambda leaf: leaf[0], first_carry([run]))
-
-    def one(key: jax.Array) -> Carry:
-        return one_round(params._replace(key=key), rows_of(run).dataset, options, [], start)
-
-    try:
-        jax.eval_shape(jax.vmap(one, out_axes=None), jax.eval_shape(lambda k: k[None], params.key))
-        _known[case] = False
-    except ValueError:
-        _known[case] = True
-    return _known[case]
 
 
 def _with_values(
@@ -265,11 +179,10 @@ def _owner(owners: Mapping[str, object], name: str) -> tuple[str, str]:
     raise InputError(f"grid over {name!r}: it is not a number of the algorithm, regulariser or loss. Known: {known}.")
 
 
-def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, Varies, tuple[int, int]]:
+def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parameters, Members]:
     """The parameters of all members: a leaf has leading axes (seeds, members of each seed), or those it varies along.
 
-    Also returns along which axes each leaf varies, and how long they are. If seeds have different numbers of members, all
-    members lie along the second axis.
+    If seeds have different numbers of members, all members lie along the second axis.
     """
     count = len(set(seeds))
     shape = (count, len(params) // count)
@@ -287,4 +200,4 @@ def _stacked(params: Sequence[Parameters], seeds: Sequence[int]) -> tuple[Parame
         leaf = plain[cut]
         out.append(jax.random.wrap_key_data(jnp.asarray(leaf), impl=jax.random.key_impl(column[0])) if keys else leaf)
         varies.append(along)
-    return jax.tree.unflatten(structures[0], out), tuple(varies), shape
+    return jax.tree.unflatten(structures[0], out), Members(tuple(varies), shape)

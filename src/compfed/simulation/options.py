@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -29,52 +29,34 @@ from compfed.sampling import SCHEMES, Scheme
 from compfed.simulation.evaluation import evaluate_models
 from compfed.trace import State, Trace
 
+T = TypeVar("T")
+
 
 def check_options(
-    problem: Problem | LazyProblem,
-    algorithm: Algorithm,
-    rounds: int,
-    *,
-    batch_size: int | None = None,
-    participants: int | None = None,
-    record_every: int = 1,
-    seed: int = 0,
-    x0: ArrayLike | None = None,
-    x_star: ArrayLike | None = None,
-    resume: Trace | None = None,
-    sampling: Scheme | None = None,
-    tol: float | None = None,
+    problem: Problem | LazyProblem, algorithm: Algorithm, rounds: int, *, batch_size: int | None = None,
+    participants: int | None = None, record_every: int = 1, seed: int = 0, x0: ArrayLike | None = None,
+    x_star: ArrayLike | None = None, resume: Trace | None = None, sampling: Scheme | None = None, tol: float | None = None,
     kind: type[Problem | LazyProblem] = Problem,
-) -> RunOptions:
+) -> RunOptions:  # fmt: skip
     """The options of a run, or one clear error."""
     check_problem(problem, kind)
     if not isinstance(algorithm, Algorithm):
         bind_algorithm(algorithm, problem, problem.n)  # raises
-    rounds = check_int(rounds, "rounds", 0)
-    record_every = check_int(record_every, "record_every", 1)
-    for name, value in (("rounds", rounds), ("record_every", record_every)):
-        if value >= 2**31:
-            raise InputError(f"{name}={value} must be below 2**31: rounds are counted in 32 bits.")
-    seed = check_int(seed, "seed", 0)
-    if seed >= 2**32:
-        raise InputError(f"seed={seed} must be below 2**32: that is what a key is made from.")
+    numbers = {"rounds": (rounds, 0, 31), "record_every": (record_every, 1, 31), "seed": (seed, 0, 32)}
+    for name, (value, least, bits) in numbers.items():
+        if check_int(value, name, least) >= 2**bits:
+            raise InputError(f"{name}={value} must be below 2**{bits}: it is kept in 32 bits.")
     batch_size, k = _check_batch_size(problem, batch_size), _check_participants(problem, participants)
-    bound = bind_algorithm(algorithm, problem, k, seed)
+    bound = bind_algorithm(algorithm, problem, k, int(seed))
     return RunOptions(
-        problem=problem,
-        algorithm=bound,
-        rounds=rounds,
-        batch_size=batch_size,
-        participants=k,
-        record_every=record_every,
-        seed=seed,
+        problem, bound, int(rounds), batch_size, k, int(record_every), int(seed),
         x0=problem.start if x0 is None else problem.point(x0, "x0"),
         x_star=None if x_star is None else problem.point(x_star, "x_star"),
         resume=None if resume is None else check_resume(resume, problem, bound, x0),
         sampling=check_sampling(sampling, type(bound), problem.weights, k),
         tol=tol,
         step=0.0 if tol is None or isinstance(problem, LazyProblem) else 1.0 / problem.lipschitz,
-    )
+    )  # fmt: skip
 
 
 def check_problem(problem: object, kind: type[Problem | LazyProblem] = Problem) -> None:
@@ -89,11 +71,11 @@ def _check_batch_size(problem: Problem | LazyProblem, batch_size: object) -> int
     if batch_size is None:
         return None
     batch_size = check_int(batch_size, "batch_size", 1, " Leave it out for full gradients.")
-    smallest = int(problem.sites.sizes.argmin())
-    if batch_size > problem.sites.sizes[smallest]:
+    smallest = int(problem.sizes.argmin())
+    if batch_size > problem.sizes[smallest]:
         raise InputError(
-            f"batch_size={batch_size} is larger than the smallest site, {problem.sites.names[smallest]!r} with "
-            f"{problem.sites.sizes[smallest]} rows. Use at most that, or leave it out for full gradients."
+            f"batch_size={batch_size} is larger than the smallest site, {problem.names[smallest]!r} with "
+            f"{problem.sizes[smallest]} rows. Use at most that, or leave it out for full gradients."
         )
     return batch_size
 
@@ -106,7 +88,7 @@ def _check_participants(problem: Problem | LazyProblem, participants: object) ->
     idle = np.flatnonzero(problem.weights == 0)
     if idle.size and k < problem.n:
         raise InputError(
-            f"site {problem.sites.names[idle[0]]!r} has weight 0, and a sample of participants={k} could consist of such "
+            f"site {problem.names[idle[0]]!r} has weight 0, and a sample of participants={k} could consist of such "
             "sites only. Leave the site out."
         )
     return k
@@ -114,19 +96,18 @@ def _check_participants(problem: Problem | LazyProblem, participants: object) ->
 
 def check_sampling(sampling: object, method: type[Algorithm], weights: np.ndarray, k: int) -> Scheme | None:
     """The sampling scheme: as asked for, or the method's first; None where all take part."""
+    schemes = ", ".join(map(repr, SCHEMES))
     if sampling is not None and (not isinstance(sampling, str) or sampling not in SCHEMES):
-        raise InputError(
-            f"sampling={sampling!r} must be one of {', '.join(map(repr, SCHEMES))}, or None for the method's own."
-        )
+        raise InputError(f"sampling={sampling!r} must be one of {schemes}, or None for the method's own.")
     if k == len(weights):
         return None
     own, name = method.schemes, method.__name__
     equal = np.ptp(weights) == 0  # then all schemes are the same
     if not own and sampling is None and not equal:
         raise InputError(
-            f"{name} does not say how a sample of clients with unequal weights stands for all. Its server uses `mean` alone: "
-            f"schemes = ('proportional', 'self-normalised') in the class, and 'uniform' too if updates are changes. It uses weight * mean: "
-            f"schemes = ('self-normalised',). For this run alone: sampling='proportional', 'uniform' or 'self-normalised'."
+            f"{name} does not say how a sample of clients with unequal weights stands for all. If its server uses `mean` alone, "
+            f"write schemes = ('proportional', 'self-normalised') in the class, and 'uniform' too if updates are changes; if it "
+            f"uses weight * mean, schemes = ('self-normalised',). For this run alone: sampling= one of {schemes}."
         )
     if own and sampling is not None and sampling not in own and not equal:
         raise InputError(
@@ -148,6 +129,10 @@ def check_tol(tol: float) -> float:
 ANEW = "or start anew from its model: x0=trace.x."
 
 
+def _refusal(what: str, way_out: str = "Go on with the same problem,") -> InputError:
+    return InputError(f"resume: {what}. {way_out} {ANEW}")
+
+
 def check_resume(trace: object, problem: Problem | LazyProblem, algorithm: Algorithm, x0: object) -> Trace:
     """The trace with its client states in the order of the problem's sites, or one clear error."""
     if not isinstance(trace, Trace):
@@ -156,45 +141,47 @@ def check_resume(trace: object, problem: Problem | LazyProblem, algorithm: Algor
         raise InputError("resume: this trace has no state to go on from.")
     if x0 is not None:
         raise InputError("give x0 (a new start) or resume (going on), not both.")
-    provenance = trace.provenance
-    before, now = _entry(provenance, "algorithm", dict).get("name"), type(algorithm).__name__
-    if before != now:
-        raise InputError(f"resume: the trace is of {before}, the algorithm is {now}; they must be the same.")
-    if (was := _entry(provenance, "dtype", str)) != problem.dtype.name:
+    method, name = _provenance(trace, "algorithm", dict), type(algorithm).__name__
+    if method.get("name") != name:
         raise InputError(
-            f"resume: the trace is {was}, the problem is {problem.dtype.name}; use problem.astype({was!r})."
+            f"resume: the trace is of {method.get('name')}, the algorithm is {name}; they must be the same."
         )
-    of = _entry(provenance, "problem", dict)
+    dtype = _provenance(trace, "dtype", str)
+    if dtype != problem.dtype.name:
+        raise InputError(
+            f"resume: the trace is {dtype}, the problem is {problem.dtype.name}; use problem.astype({dtype!r})."
+        )
+    of = _provenance(trace, "problem", dict)
     if trace.x.shape != (problem.d,) or of.get("clients") != problem.n:
-        raise InputError(
-            f"resume: the trace belongs to a problem of another shape than this one ({problem.n} x {problem.d})."
-        )
+        shape = f"{problem.n} x {problem.d}"
+        raise InputError(f"resume: the trace belongs to a problem of another shape than this one ({shape}).")
     order = _order(trace.state, problem)
-    _check_same("loss", of.get("loss"), describe(problem.loss))
-    _check_same("regulariser", of.get("regulariser"), describe(problem.regulariser))
-    _check_fields(provenance["algorithm"], algorithm)
-    _check_state(trace, problem, algorithm)
+    for part in ("loss", "regulariser"):
+        was, now = of.get(part), describe(getattr(problem, part))
+        if _as_saved(was) != _as_saved(now):
+            raise _refusal(f"the {part} was {_short(was)} in the trace and is {_short(now)} now")
+    _check_fields(method, algorithm)
+    _check_state(trace, trace.state, problem, algorithm)
     _check_objective(trace, problem)
     if isinstance(order, range):
         return trace
     return replace(trace, state=replace(trace.state, clients=[leaf[order] for leaf in trace.state.clients]))
 
 
-def _entry(provenance: Mapping[str, Any], name: str, kind: type) -> Any:
+def _provenance(trace: Trace, entry: str, kind: type[T]) -> T:
     """An entry of the provenance; a trace made by hand, or damaged, may lack it."""
-    if not isinstance(provenance.get(name), kind):
-        raise InputError(f"resume: the trace does not say of what run it is: its provenance has no {name!r}.")
-    return provenance[name]
+    found = trace.provenance.get(entry)
+    if not isinstance(found, kind):
+        raise InputError(f"resume: the trace does not say of what run it is: its provenance has no {entry!r}.")
+    return found
 
 
 def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
     """The position in the trace of each site of the problem; refuses other sites and other weights."""
-    was = state.members
+    was, now, sites = state.members, problem.members(), "Go on with the same sites,"
     if isinstance(problem, LazyProblem) != (state.of is not None):
         here, there = ("simulate", "simulate_out_of_core") if state.of is None else ("simulate_out_of_core", "simulate")
-        raise InputError(
-            f"resume: the trace is of {here}; {there} keeps client states in another way. Go on with {here}, {ANEW}"
-        )
+        raise _refusal(f"the trace is of {here}; {there} keeps client states in another way", f"Go on with {here},")
     if was is None:
         warnings.warn(
             "resume: this trace does not say of which sites and weights it is (it was written by an earlier version, or made "
@@ -204,53 +191,67 @@ def _order(state: State, problem: Problem | LazyProblem) -> list[int] | range:
             stacklevel=5,
         )
         return range(problem.n)
-    now, sites = problem.members(), "Go on with the same sites,"
     order: list[int] | range = range(problem.n)
     if was.names != now.names:
         place = {name: i for i, name in enumerate(was.names)}
         strangers = [name for name in now.names if name not in place]
         if strangers:
-            raise InputError(
-                f"resume: the trace knows no site {strangers[0]!r}; it has {_listed(was.names)}. {sites} {ANEW}"
-            )
+            some = ", ".join(map(repr, was.names[:5])) + ", ..." * (len(was.names) > 5)
+            raise _refusal(f"the trace knows no site {strangers[0]!r}; it has {some}", sites)
         order = [place[name] for name in now.names]
         was = was[order]
     if (was.rows != now.rows).any():
         i = int((was.rows != now.rows).argmax())
-        raise InputError(
-            f"resume: site {now.names[i]!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now. {sites} {ANEW}"
-        )
+        raise _refusal(f"site {now.names[i]!r} had {was.rows[i]} rows in the trace and has {now.rows[i]} now", sites)
     if was.fingerprints is not None and now.fingerprints is not None:
         apart = np.abs(was.fingerprints - now.fingerprints)  # NaN where the rows were not read
         differs = apart > 1e-9 * np.nanmax(np.abs([was.fingerprints, now.fingerprints]), initial=0.0)
         if differs.any():
-            raise InputError(
-                f"resume: site {now.names[int(differs.argmax())]!r} has other rows than in the trace. Give each site the name "
-                f"it had there (names=...), if only their order changed; {sites[0].lower()}{sites[1:]} {ANEW}"
-            )
+            renamed = "Give each site the name it had there (names=...), if only their order changed; else"
+            raise _refusal(f"site {now.names[int(differs.argmax())]!r} has other rows than in the trace", renamed)
     if not np.allclose(was.weights, now.weights, rtol=1e-9, atol=1e-15):
         i = int(np.abs(was.weights - now.weights).argmax())
-        raise InputError(
-            f"resume: the weight of site {now.names[i]!r} was {was.weights[i]:.6g} in the trace and is {now.weights[i]:.6g} "
-            f"now. Go on with the same weights, {ANEW}"
-        )
+        changed = f"was {was.weights[i]:.6g} in the trace and is {now.weights[i]:.6g} now"
+        raise _refusal(f"the weight of site {now.names[i]!r} {changed}", "Go on with the same weights,")
     return order
 
 
-def _listed(names: Sequence[object]) -> str:
-    return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _check_fields(was: Mapping[str, object], algorithm: Algorithm) -> None:
+    """The hyper-parameters that the state depends on must be those of the trace."""
+    now, name, listed = describe(algorithm), type(algorithm).__name__, algorithm.state_depends_on
+    for field in now if listed is None else listed:
+        if field in was and _as_saved(was[field]) != _as_saved(now[field]):
+            changed = f"which was {_short(was[field])} in the trace and is {_short(now[field])} now"
+            way_out = f"Go on with the same {field},"
+            if listed is None:
+                way_out = f"If it does not, say so in the class: state_depends_on = (). {way_out}"
+            raise _refusal(f"the state of {name} depends on {field}, {changed}", way_out)
 
 
-def _plain(value: object) -> object:
-    """The value as a file returns it."""
-    return json.loads(json.dumps(value, default=str))
-
-
-def _check_same(what: str, was: object, now: object) -> None:
-    if _plain(was) != _plain(now):
+def _check_state(trace: Trace, state: State, problem: Problem | LazyProblem, algorithm: Algorithm) -> None:
+    """Every leaf of the state must be there, of the right shape, and finite."""
+    last = int(trace["round"][-1]) if {"round", "seconds"} <= set(trace.columns) and len(trace) else "none"
+    if last != state.rounds:
         raise InputError(
-            f"resume: the {what} was {_short(was)} in the trace and is {_short(now)} now. Go on with the same problem, {ANEW}"
+            f"resume: the trace is damaged: its state is that after round {state.rounds}, its last row that of round {last}."
         )
+    with precision(problem.dtype):
+        server, client = jax.eval_shape(algorithm.init, jax.ShapeDtypeStruct((problem.d,), problem.dtype))
+    lead = problem.n if state.of is None else len(state.of)
+    for part, leaves, like, axes in (("server", state.server, server, ()), ("clients", state.clients, client, (lead,))):
+        named = jax.tree_util.tree_leaves_with_path(like)
+        if len(leaves) != len(named):
+            incomplete = f"the state of the {part} is incomplete: {len(leaves)} arrays of {len(named)}"
+            raise _refusal(f"{incomplete}. A run over a network leaves it at the sites", "Else take another copy,")
+        for (path, needed), leaf in zip(named, leaves, strict=True):
+            name, shape = f"in the state of the trace, {part}{jax.tree_util.keystr(path)}", (*axes, *needed.shape)
+            if leaf.shape != shape or leaf.dtype != needed.dtype:
+                raise _refusal(
+                    f"{name} is {leaf.dtype} of shape {leaf.shape}; this run needs {needed.dtype} of shape {shape}",
+                    "Go on with the algorithm and the problem of the trace,",
+                )
+            if not np.isfinite(leaf).all():
+                raise _refusal(f"{name} is not finite", "Take another copy,")
 
 
 def _check_objective(trace: Trace, problem: Problem | LazyProblem) -> None:
@@ -261,10 +262,15 @@ def _check_objective(trace: Trace, problem: Problem | LazyProblem) -> None:
     now = evaluate_models(problem, trace.x[None])["objective"][0]
     rounding = (1e-8 if problem.dtype == np.float64 else 1e-4) * np.abs(was[[0, -1]]).max()
     if not np.abs(now - was[-1]) <= rounding and np.isfinite([now, was[-1], rounding]).all():
-        raise InputError(
-            f"resume: the objective at the trace's model was {was[-1]:.9g} in the trace and is {now:.9g} now: the loss, the "
-            f"regulariser or the rows are others. Go on with the same problem, {ANEW}"
+        raise _refusal(
+            f"the objective at the trace's model was {was[-1]:.9g} in the trace and is {now:.9g} now: the loss, the regulariser "
+            "or the rows are others"
         )
+
+
+def _as_saved(value: object) -> object:
+    """The value as a file returns it."""
+    return json.loads(json.dumps(value, default=str))
 
 
 def _short(described: object) -> str:
@@ -273,53 +279,3 @@ def _short(described: object) -> str:
         return str(described)[:60]
     inside = ", ".join(f"{k}={_short(v)}" for k, v in described.items() if k != "name")
     return f"{described.get('name')}({inside[:120]})"
-
-
-def _check_fields(was: Mapping[str, Any], algorithm: Algorithm) -> None:
-    """The hyper-parameters that the state depends on must be those of the trace."""
-    listed, name = algorithm.state_depends_on, type(algorithm).__name__
-    hint = "" if listed is not None else (
-        f" If the state of {name} does not depend on it, say so in the class: state_depends_on = ()."
-    )  # fmt: skip
-    now = describe(algorithm)
-    for field in [f.name for f in fields(algorithm)] if listed is None else listed:  # pyright: ignore[reportArgumentType]  # a record
-        if field in was and _plain(was[field]) != _plain(now[field]):
-            raise InputError(
-                f"resume: the state of {name} depends on {field}, which was {_short(was[field])} in the trace and is "
-                f"{_short(now[field])} now. Go on with the same {field}, {ANEW}{hint}"
-            )
-
-
-def _check_state(trace: Trace, problem: Problem | LazyProblem, algorithm: Algorithm) -> None:
-    """Every leaf of the state must be there, of the right shape, and finite."""
-    state = trace.state
-    assert state is not None
-    if "round" not in trace or "seconds" not in trace or not len(trace) or int(trace["round"][-1]) != state.rounds:
-        last = int(trace["round"][-1]) if "round" in trace and len(trace) else "none"
-        raise InputError(
-            f"resume: the trace is damaged: its state is that after round {state.rounds}, its last row that of round {last}."
-        )
-    with precision(problem.dtype):
-        server, client = jax.eval_shape(algorithm.init, jax.ShapeDtypeStruct((problem.d,), problem.dtype))
-    for part, leaves, like, lead in (
-        ("server", state.server, server, ()),
-        ("clients", state.clients, client, (problem.n if state.of is None else len(state.of),)),
-    ):
-        named = jax.tree_util.tree_leaves_with_path(like)
-        if len(leaves) != len(named):
-            raise InputError(
-                f"resume: the state of the {part} is incomplete: {len(leaves)} arrays of {len(named)}. A run over a network "
-                f"leaves it at the sites; else the trace is damaged. Take another copy, {ANEW}"
-            )
-        for (path, expected), leaf in zip(named, leaves, strict=True):
-            _check_leaf(f"{part}{jax.tree_util.keystr(path)}", leaf, (*lead, *expected.shape), expected.dtype)
-
-
-def _check_leaf(name: str, leaf: np.ndarray, shape: tuple[int, ...], dtype: np.dtype) -> None:
-    if leaf.shape != shape or leaf.dtype != dtype:
-        raise InputError(
-            f"resume: in the state of the trace, {name} is {leaf.dtype} of shape {leaf.shape}; this run needs {dtype} of "
-            f"shape {shape}. Go on with the algorithm and the problem of the trace, {ANEW}"
-        )
-    if not np.isfinite(leaf).all():
-        raise InputError(f"resume: in the state of the trace, {name} is not finite. Take another copy, {ANEW}")

@@ -6,12 +6,11 @@ are not a multiple of the devices, padding clients with weight 0 fill the mesh.
 
 from __future__ import annotations
 
-import functools
 import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,26 +19,12 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from compfed._utils.arrays import empty_aligned
-from compfed._utils.compilation import jit, keep_cores_awake, precision
 from compfed._utils.validation import check_int
+from compfed.algorithms.base import PyTree
 from compfed.errors import InputError
-from compfed.monitor import Monitor, Progress, RunOptions, first_state
 from compfed.problem.padded_dataset import PaddedDataset
 from compfed.problem.problem import Problem
-from compfed.simulation.evaluation import evaluate_models
-from compfed.simulation.simulate import Evaluate, Pace, drive, finish, parameters, program_options, rows_of
-from compfed.simulation.xla import (
-    BUFFER,
-    Carry,
-    Layout,
-    Measure,
-    Parameters,
-    ProgramOptions,
-    compiler_options,
-    grid_rounds,
-    single_rounds,
-)  # fmt: skip
-from compfed.trace import Trace
+from compfed.simulation.xla import Carry, Layout, Parameters, ProgramOptions, compiled, grid_rounds, single_rounds
 
 AXIS = "clients"
 BY_CLIENT = PartitionSpec(AXIS)
@@ -56,104 +41,42 @@ class ShardedData(NamedTuple):
     slots: np.ndarray  # position in the problem's data set of the client in each place; -1 for padding
 
 
-def simulate_on_mesh(
-    devices: object, run: RunOptions, progress: Progress | None = None, measure: Measure | None = None
-) -> Trace:
-    """Run checked options with the clients sharded over `devices`."""
-    if measure is not None:
-        raise InputError(
-            "measure looks at all clients at once, which are on several devices here; leave measure or mesh out."
-        )
-    if run.tol is None:  # the devices evaluate models together: no process need have all rows
-        run = replace(run, tol=-1.0, step=1.0 / rows_of(run).lipschitz)
-    return _simulate(_check_mesh(devices), run, progress, None, _doubling)
+class Members(NamedTuple):
+    """The members of a grid, as `xla.grid_rounds` takes them."""
 
-
-def simulate_on_cores(run: RunOptions, progress: Progress | None = None) -> Trace:
-    """Run checked options on the CPU devices of this process, which has all rows and evaluates models itself."""
-    problem = rows_of(run)
-    with keep_cores_awake():
-        return _simulate(core_mesh(problem), run, progress, lambda x: [evaluate_models(problem, *x)], None)
-
-
-def core_mesh(problem: Problem) -> Mesh:
-    """The CPU devices of this process.
-
-    One device uses several cores by splitting every product among them, and waits for the last core after each. On a mesh
-    each core has its own clients, and waits once a round.
-    """
-    return Mesh(np.array(jax.devices()[: problem.n]), (AXIS,))
-
-
-def _simulate(
-    mesh: Mesh, run: RunOptions, progress: Progress | None, evaluate: Evaluate | None, pace: Pace | None
-) -> Trace:
-    monitor = Monitor(run, "simulate")
-    options, probabilities = program_options(run, None)
-    monitor.provenance["mesh"] = described(mesh)
-    with precision(run.problem.dtype):
-        sharded = ShardedRounds(mesh, [run], parameters(run, probabilities), options)
-        carry = drive(sharded.rounds, sharded.first_carry(), [monitor], progress, evaluate, pace)
-        return finish(monitor, sharded.collect(carry), 0)
-
-
-def described(mesh: Mesh) -> dict[str, int]:
-    """The mesh in the provenance of a trace."""
-    return {"devices": mesh.size, "processes": len({device.process_index for device in mesh.devices.flat})}
-
-
-def _doubling(batch: int, seconds: float) -> int:
-    """Records of the next call. It ignores the clock, which differs between processes: all must do the same rounds."""
-    return min(2 * batch, BUFFER)
+    varies: tuple[tuple[bool, bool], ...]  # of each number: along the seeds, along the members of a seed
+    shape: tuple[int, int]  # seeds, members of each seed
 
 
 class ShardedRounds:
-    """The rounds of a run on a mesh, or of the members of a grid with (`varies`, `shape`) as in `xla.grid_rounds`."""
+    """The rounds of a run on a mesh, or of the members of a grid."""
 
     def __init__(
-        self,
-        mesh: Mesh,
-        runs: Sequence[RunOptions],
-        params: Parameters,
-        options: ProgramOptions,
-        members: tuple[tuple[tuple[bool, bool], ...], tuple[int, int]] | None = None,
+        self, mesh: Mesh, problem: Problem, params: Parameters, options: ProgramOptions, members: Members | None
     ):
-        self.mesh, self.runs = mesh, runs
-        self.data = _sharded(rows_of(runs[0]), mesh)
+        self.mesh, self.data = mesh, _sharded(problem, mesh)
         at_once = None if options.clients_at_once is None else max(1, (os.cpu_count() or 1) // len(mesh.local_devices))
-        self.options = options._replace(axis=AXIS, clients_at_once=at_once)
         key: Any = np.asarray(jax.random.key_data(params.key))
-        self.params = _replicated(mesh, params._replace(key=key, layout=self.data.layout))
         if members is not None:  # the layout of the clients is the same for all of them
-            varies, shape = members
-            members = (*varies, *[(False, False)] * len(self.data.layout)), shape
-        self.program = functools.partial(_program(members is not None), members=members)
+            members = members._replace(varies=(*members.varies, *[(False, False)] * len(self.data.layout)))
+        program = compiled(_mesh_rounds, "options", "mesh", "members", grid=members is not None)
+        params = _replicated(mesh, params._replace(key=key, layout=self.data.layout))
+        options = options._replace(axis=AXIS, clients_at_once=at_once)
+        self.rounds = partial(program, params, self.data.store, options, mesh, members)
 
-    def rounds(self, carry: Carry, records: int, every: int) -> Any:
-        return self.program(self.params, self.data.store, self.options, self.mesh, carry, records, every)
-
-    def first_carry(self) -> Carry:
-        """The start of the runs, with the member axis that `drive` expects."""
-        mesh, slots = self.mesh, self.data.slots
-        order = rows_of(self.runs[0]).order[np.maximum(slots, 0)]  # padding clients get a copy of client 0's state
-        n = len(slots) // mesh.size
-        server, clients = jax.tree.map(lambda *leaves: np.stack(leaves), *map(first_state, self.runs))
+    def placed(self, start: Carry) -> Carry:
+        """The start of the runs, whose clients are in the order of the problem's data set, on the mesh."""
+        client = np.maximum(self.data.slots, 0)  # padding clients get a copy of client 0's state
 
         def by_client(leaf: np.ndarray) -> jax.Array:
             def part(index: Any) -> np.ndarray:
-                first = _start(index[1])
-                return leaf[:, order[first : first + n]]
+                return leaf[:, client[index[1]]]
 
-            shape = (len(leaf), len(order), *leaf.shape[2:])
-            return jax.make_array_from_callback(shape, NamedSharding(mesh, PartitionSpec(None, AXIS)), part)
+            sharding = NamedSharding(self.mesh, PartitionSpec(None, AXIS))
+            return jax.make_array_from_callback((len(leaf), len(client), *leaf.shape[2:]), sharding, part)
 
-        count, first = len(self.runs), self.runs[0]
-        numbers = (
-            np.zeros(count, first.problem.dtype),
-            np.full(count, first.start, np.int32),
-            np.zeros(count, np.int32),
-        )
-        return Carry(_replicated(mesh, server), jax.tree.map(by_client, clients), *_replicated(mesh, numbers))
+        clients = jax.tree.map(by_client, start.clients)
+        return _replicated(self.mesh, start._replace(clients=None))._replace(clients=clients)
 
     def collect(self, carry: Carry) -> Carry:
         """The carry with the states of all clients in the order of the problem's data set, in every process."""
@@ -163,10 +86,10 @@ class ShardedRounds:
 
 
 def _mesh_rounds(
-    params: Parameters, data: PaddedDataset, options: ProgramOptions, mesh: Mesh, carry: Carry, records: int, every: int,
-    members: Any,
-) -> Any:  # fmt: skip
-    def on_device(params: Parameters, data: PaddedDataset, carry: Carry, records: int, every: int) -> Any:
+    params: Parameters, data: PaddedDataset, options: ProgramOptions, mesh: Mesh, members: Members | None, carry: Carry,
+    records: int, every: int,
+) -> PyTree:  # fmt: skip
+    def on_device(params: Parameters, data: PaddedDataset, carry: Carry, records: int, every: int) -> PyTree:
         params = params._replace(key=jax.random.wrap_key_data(params.key, impl="threefry2x32"))
         if members is None:
             return single_rounds(params, data, options, carry, records, every)
@@ -181,13 +104,7 @@ def _mesh_rounds(
     )(params, data, carry, records, every)
 
 
-@functools.cache
-def _program(grid: bool) -> Any:
-    static = ("options", "mesh", "members")
-    return jit(_mesh_rounds, static_argnames=static, compiler_options=compiler_options(grid))
-
-
-def _check_mesh(devices: Any) -> Mesh:
+def check_mesh(devices: object) -> Mesh:
     """A mesh of one axis over the devices given."""
     found = devices.devices.ravel() if isinstance(devices, Mesh) else devices
     found: Any = np.array(found, object) if isinstance(found, (list, tuple, np.ndarray)) else np.zeros(0)
@@ -208,8 +125,7 @@ def _slots(buckets: tuple[tuple[int, int], ...], devices: int) -> tuple[np.ndarr
     parts, mine, start = [], [], 0
     for k, rows in buckets:
         each = -(-k // devices)
-        part = np.full(devices * each, -1)
-        part[:k] = np.arange(start, start + k)
+        part = np.pad(np.arange(start, start + k), (0, devices * each - k), constant_values=-1)
         parts.append(part.reshape(devices, each))
         mine.append((each, rows))
         start += k
@@ -251,17 +167,11 @@ def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
 
         return of_device
 
-    parts = {
-        "A": rows(whole.A),
-        "y": rows(whole.y),
-        "q": rows(whole.q, 0.0),
-        "row_weight": rows(whole.row_weight, 0.0),
-        "offset": lambda j: begin.astype(np.int32),
-        "size": clients(whole.size),
-        "weight": clients(whole.weight, 0.0),
-        "ids": clients(whole.ids),
-    }
-    made = PaddedDataset(**{name: _by_device(mesh, part) for name, part in parts.items()}, buckets=buckets)
+    parts = [
+        rows(whole.A), rows(whole.y), rows(whole.q, 0.0), rows(whole.row_weight, 0.0), lambda j: begin.astype(np.int32),
+        clients(whole.size), clients(whole.weight, 0.0), clients(whole.ids),
+    ]  # fmt: skip
+    made = PaddedDataset(*(_by_device(mesh, part) for part in parts), buckets=buckets)
     place: Any = np.empty(len(whole.weight), np.int32)
     place[slots[slots >= 0]] = np.flatnonzero(slots.ravel() >= 0)
     return ShardedData(made, Layout(whole.ids, whole.weight, place), slots.ravel())
@@ -273,20 +183,15 @@ def _by_device(mesh: Mesh, part: Callable[[int], np.ndarray]) -> jax.Array:
     shape = (mesh.size * len(like), *like.shape[1:])
 
     def of_index(index: Any) -> np.ndarray:
-        return part(_start(index[0]) // len(like))
+        return part((index[0].start or 0) // len(like))  # the slice of a single device has no start
 
     return jax.make_array_from_callback(shape, NamedSharding(mesh, BY_CLIENT), of_index)
 
 
-def _start(index: Any) -> int:
-    """The first position of a slice; that of a single device has none."""
-    return index.start or 0
-
-
-def _replicated(mesh: Mesh, tree: Any) -> Any:
+def _replicated(mesh: Mesh, tree: PyTree) -> PyTree:
     """The arrays on every device; plain numbers stay as they are."""
 
-    def one(leaf: Any) -> Any:
+    def one(leaf: object) -> object:
         if not isinstance(leaf, (np.ndarray, np.generic, jax.Array)):
             return leaf
         values = np.asarray(leaf)

@@ -5,29 +5,41 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
 from numpy.typing import ArrayLike
 
-from compfed._utils.compilation import precision
+from compfed._utils.compilation import keep_cores_awake, precision
 from compfed._utils.validation import MAX_DENSE_BYTES, check_callable
 from compfed.algorithms.base import Algorithm
-from compfed.errors import Divergence
+from compfed.errors import Divergence, InputError
 from compfed.monitor import Columns, Monitor, Progress, RunOptions, first_state
 from compfed.problem.problem import Problem
 from compfed.sampling import InclusionProbabilities, Scheme, inclusion_probabilities, run_key, scheme_in_use
 from compfed.simulation.evaluation import evaluate_models
+from compfed.simulation.kernels import Storage, choose_kernel, with_storage
 from compfed.simulation.options import check_options, check_tol
-from compfed.simulation.pallas.choice import Storage, choose_kernel, with_storage
-from compfed.simulation.xla import BUFFER, Carry, Measure, Parameters, ProgramOptions, single_program
+from compfed.simulation.sharding import Members, ShardedRounds, check_mesh
+from compfed.simulation.xla import (
+    BUFFER,
+    Carry,
+    Measure,
+    Parameters,
+    ProgramOptions,
+    compiled,
+    grid_rounds,
+    single_rounds,
+)
 from compfed.trace import Trace
 
 SMALL = 2**20  # bytes of rows that fit a cache and are read in no time
 Program = Callable[[Carry, int, int], tuple]  # (carry, records, every) -> (carry, buffers, evaluation of the carry)
 Evaluate = Callable[[Sequence[np.ndarray]], Sequence[Columns]]  # models of each member -> their columns
-Pace = Callable[[int, float], int]  # (records of the last call, its seconds) -> records of the next
 
 
 def simulate(
@@ -116,55 +128,83 @@ def simulate(
     )  # fmt: skip
     check_callable(progress, "progress")
     check_callable(measure, "measure")
-    if mesh is not None or (measure is None and uses_all_cores(run)):
-        with_storage(None, "kernels are for one device, and clients are sharded over several", storage)
-        from compfed.simulation.sharding import simulate_on_cores, simulate_on_mesh  # built on this module
-
-        if mesh is None:
-            return simulate_on_cores(run, progress)
-        return simulate_on_mesh(mesh, run, progress, measure)
-    return run_compiled(run, progress=progress, measure=measure, storage=storage)
+    if mesh is not None:
+        if measure is not None:
+            raise InputError("measure needs all clients on one device; leave measure or mesh out.")
+        mesh = check_mesh(mesh)
+        if run.tol is None:  # the devices evaluate models together: no process need have all rows
+            run = replace(run, tol=-1.0, step=1.0 / problem.lipschitz)
+    elif measure is None:
+        mesh = core_mesh(run)
+    return run_compiled(run, progress=progress, measure=measure, storage=storage, mesh=mesh)
 
 
 def run_compiled(
-    run: RunOptions, *, progress: Progress | None = None, measure: Measure | None = None, storage: Storage = "float32"
+    run: RunOptions,
+    *,
+    progress: Progress | None = None,
+    measure: Measure | None = None,
+    storage: Storage = "float32",
+    mesh: Mesh | None = None,
 ) -> Trace:
-    """Run checked options as one program on one device. Raises `Divergence`, which carries the trace so far."""
+    """Run checked options as one program. Raises `Divergence`, which carries the trace so far."""
     problem = rows_of(run)
     options, probabilities = program_options(run, measure)
     monitor = Monitor(run, "simulate")
     with precision(problem.dtype):
-        kernel, why = choose_kernel(problem, run.algorithm, run.batch_size, run.participants)
+        kernel, why = None, "kernels are for one device, and clients are sharded over several"
+        if mesh is None:
+            kernel, why = choose_kernel(problem, run.algorithm, run.batch_size, run.participants)
         kernel = with_storage(kernel, why, storage)
         if kernel is not None:  # a kernel computes all clients at once
             options = options._replace(kernel=kernel, clients_at_once=None)
-        if jax.devices()[0].platform == "gpu" or kernel is not None:
-            monitor.provenance["kernel"] = {
-                "kind": kernel and kernel.kind, "why": why, "storage": kernel and kernel.storage,
-            }  # fmt: skip
+        if mesh is None and (jax.devices()[0].platform == "gpu" or kernel is not None):
+            kind, stored = (None, None) if kernel is None else (kernel.kind, kernel.storage)
+            monitor.provenance["kernel"] = {"kind": kind, "why": why, "storage": stored}
+
+        def evaluate(models: Sequence[np.ndarray]) -> list[Columns]:
+            return [evaluate_models(problem, models[0])]
+
         params = parameters(run, probabilities)
-
-        def program(carry: Carry, records: int, every: int) -> tuple:
-            return single_program()(params, problem.dataset, options, carry, records, every)
-
-        carry = drive(program, first_carry([run]), [monitor], progress, lambda x: [evaluate_models(problem, *x)])
+        carry = all_rounds([run], [monitor], params, options, evaluate, progress=progress, mesh=mesh)
         return finish(monitor, carry, 0)
 
 
-def drive(
-    program: Program,
-    carry: Carry,
+def all_rounds(
+    runs: Sequence[RunOptions],
     monitors: Sequence[Monitor],
-    progress: Progress | None,
-    evaluate: Evaluate | None,
-    pace: Pace | None = None,
+    params: Parameters,
+    options: ProgramOptions,
+    evaluate: Evaluate,
+    *,
+    members: Members | None = None,
+    progress: Progress | None = None,
+    mesh: Mesh | None = None,
+) -> Carry:
+    """All rounds of one run, or of the `members` of a grid, on this device or with the clients sharded over a mesh."""
+    problem, start = rows_of(runs[0]), first_carry(runs)
+    if mesh is None:
+        more, rounds = ({}, single_rounds) if members is None else (members._asdict(), grid_rounds)
+        program = compiled(rounds, "options", *more, grid=members is not None)
+        on_device = partial(program, params, problem.dataset, options, **more)
+        return drive(on_device, jax.device_put(start), monitors, progress, evaluate)
+    sharded = ShardedRounds(mesh, problem, params, options, members)
+    for monitor in monitors:
+        monitor.provenance["mesh"] = {
+            "devices": mesh.size, "processes": len({device.process_index for device in mesh.devices.flat}),
+        }  # fmt: skip
+    with keep_cores_awake() if mesh.devices.flat[0].platform == "cpu" else nullcontext():
+        return sharded.collect(drive(sharded.rounds, sharded.placed(start), monitors, progress, evaluate))
+
+
+def drive(
+    program: Program, carry: Carry, monitors: Sequence[Monitor], progress: Progress | None, evaluate: Evaluate
 ) -> Carry:
     """Call a program until all rounds of all members are done, and record them.
 
     All outputs of the program have a leading member axis. `evaluate` gives the columns that the program does not compute.
     """
     run, done = monitors[0].run, 0
-    pace = half_a_second if pace is None else pace
     start = jax.tree.map(np.asarray, program(carry, 0, 1)[2])  # compiles, and evaluates the start
     if run.resume is None:
         x, columns = jax.tree.map(lambda leaf: leaf[:, None], start)
@@ -182,15 +222,13 @@ def drive(
             records, done = records - batch, done + batch * every
             for monitor, r in zip(monitors, reached, strict=True):  # the program itself ends a run that has converged
                 monitor.converged = monitor.converged or (not monitor.diverged and int(r) < run.start + done)
-            batch = pace(batch, seconds)
+            # About half a second: progress and divergence show in time. Several processes must do the same rounds, and
+            # their clocks differ.
+            longer = 0.5 / max(seconds, 1e-9) if jax.process_count() == 1 else 2
+            batch = int(np.clip(longer * batch, 1, BUFFER))
             if progress is not None:
                 progress(done, run.rounds)
     return carry
-
-
-def half_a_second(batch: int, seconds: float) -> int:
-    """Records of the next call, so that it takes about half a second: progress and divergence show in time."""
-    return int(np.clip(0.5 / max(seconds, 1e-9) * batch, 1, BUFFER))
 
 
 def _record(
@@ -200,26 +238,19 @@ def _record(
     columns: Columns,
     seconds: float,
     not_finite: np.ndarray,
-    evaluate: Evaluate | None,
+    evaluate: Evaluate,
 ) -> None:
     """Record the models of every member, (members, rounds, d), after the rounds that are new to it."""
     new = [m.new_rounds(of, int(bad)) for m, of, bad in zip(monitors, rounds, not_finite, strict=True)]
     fresh = [of[k] for of, k in zip(models, new, strict=True)]
-    more: Sequence[Columns] = [{}] * len(new)
-    if evaluate is not None and "gradient_mapping" not in columns:
-        more = evaluate(fresh)
+    more = [{}] * len(new) if "gradient_mapping" in columns else evaluate(fresh)
     for i, (monitor, k) in enumerate(zip(monitors, new, strict=True)):
         own = {name: values[i][k] for name, values in columns.items()}
         monitor.record(rounds[i][k], fresh[i], {**own, **more[i]}, seconds, int(not_finite[i]))
 
 
-def clients_at_once(problem: Problem, batch_size: int | None) -> int | None:
-    """How many clients to compute side by side; None for all."""
-    return clients_at_once_for(problem.dataset.A.nbytes, batch_size)
-
-
-def clients_at_once_for(nbytes: int, batch_size: int | None) -> int | None:
-    """How many clients to compute side by side, by the bytes of all rows.
+def clients_at_once(nbytes: int, batch_size: int | None) -> int | None:
+    """How many clients to compute side by side, by the bytes of all rows; None for all.
 
     On a CPU one client per core, so that a client's rows stay in cache for its tau full-gradient steps; all of them on other
     devices, for data that fits the cache anyway, and for mini-batches.
@@ -228,11 +259,12 @@ def clients_at_once_for(nbytes: int, batch_size: int | None) -> int | None:
     return None if everyone else os.cpu_count() or 1
 
 
-def uses_all_cores(run: RunOptions, members: int = 1) -> bool:
-    """Whether the clients are sharded over the CPU cores.
+def core_mesh(run: RunOptions, members: int = 1) -> Mesh | None:
+    """The CPU devices of this process, if the clients are to be sharded over them.
 
     They are where each core is a device, all clients take part, their rows are worth a second copy, and a round (of so many
-    members of a grid) takes much longer than the cores wait for each other after it.
+    members of a grid) takes much longer than the cores wait for each other after it. One device uses several cores by
+    splitting every product among them, and waits for the last core after each; on a mesh each core waits once a round.
     """
     problem, devices = rows_of(run), jax.devices()
     several = devices[0].platform == "cpu" and jax.process_count() == 1 and len(devices) > 1
@@ -242,14 +274,17 @@ def uses_all_cores(run: RunOptions, members: int = 1) -> bool:
         waits = 1 + 4 / run.record_every  # a recorded round takes four more sums over all cores
         tau = getattr(run.algorithm, "tau", 1)  # in a user's method `tau` may be something else
         read = per_step * (tau if isinstance(tau, int) else 1) * members / waits
-    return several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= MAX_DENSE_BYTES
+    if several and run.participants == problem.n > 1 and min(stored, read) > SMALL and stored <= MAX_DENSE_BYTES:
+        return check_mesh(devices[: problem.n])
+    return None
 
 
 def program_options(run: RunOptions, measure: Measure | None) -> tuple[ProgramOptions, InclusionProbabilities | None]:
     """The static options of a run's program, and the inclusion probabilities where clients are drawn by weight."""
     problem, k = rows_of(run), run.participants
     scheme = scheme_in_use(run.sampling, problem.weights, k)
-    options = ProgramOptions(k, run.batch_size, clients_at_once(problem, run.batch_size), measure, scheme)
+    at_once = clients_at_once(problem.dataset.A.nbytes, run.batch_size)
+    options = ProgramOptions(k, run.batch_size, at_once, measure, scheme)
     if scheme != "proportional":
         return options, None
     found = inclusion_probabilities(problem.weights, k)
@@ -257,25 +292,19 @@ def program_options(run: RunOptions, measure: Measure | None) -> tuple[ProgramOp
     return options, InclusionProbabilities(*(each[problem.order] for each in found))
 
 
-def parameters(
-    run: RunOptions, probabilities: InclusionProbabilities | None, key: jax.Array | None = None
-) -> Parameters:
+def parameters(run: RunOptions, probabilities: InclusionProbabilities | None) -> Parameters:
     """The arrays of a run's program."""
-    key = run_key(run.seed) if key is None else key
-    step = None if run.tol is None else run.step
-    return Parameters(run.algorithm, rows_of(run).loss, run.problem.regulariser, key, run.tol, step, probabilities)
+    problem, step = rows_of(run), None if run.tol is None else run.step
+    return Parameters(run.algorithm, problem.loss, problem.regulariser, run_key(run.seed), run.tol, step, probabilities)
 
 
 def first_carry(runs: Sequence[RunOptions]) -> Carry:
     """The start of some runs, stacked along a member axis. In NumPy: each small array moves to the device once."""
-
-    def one(run: RunOptions) -> Carry:
-        server, clients = first_state(run)
-        order = rows_of(run).order
-        numbers: tuple = (np.zeros((), run.problem.dtype), np.int32(run.start), np.int32(0))
-        return Carry(server, jax.tree.map(lambda leaf: leaf[order], clients), *numbers)
-
-    return jax.device_put(jax.tree.map(lambda *leaves: np.stack(leaves), *map(one, runs)))
+    server, clients = jax.tree.map(lambda *leaves: np.stack(leaves), *map(first_state, runs))
+    problem, count = rows_of(runs[0]), len(runs)
+    clients = jax.tree.map(lambda leaf: leaf[:, problem.order], clients)
+    drift, r = np.zeros(count, problem.dtype), np.full(count, runs[0].start, np.int32)
+    return Carry(server, clients, drift, r, np.zeros(count, np.int32))  # pyright: ignore[reportArgumentType]  # NumPy's
 
 
 def rows_of(run: RunOptions) -> Problem:

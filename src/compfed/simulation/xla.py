@@ -26,14 +26,19 @@ from compfed.problem.padded_dataset import PaddedDataset, rows_from
 from compfed.regularisers import Regulariser
 from compfed.sampling import InclusionProbabilities, Scheme, client_key, mean_weights, participants
 from compfed.simulation.evaluation import own_columns
-from compfed.simulation.pallas.choice import Kernel
-from compfed.simulation.pallas.kernels import ClientRows, OnePass, rounds_fetching_rows, rounds_of_clients
-from compfed.simulation.pallas.layout import Bucket, Flat, for_kernels, in_buckets, in_one_piece, narrowed, widened
+from compfed.simulation.kernel_lowering import Rows, for_kernels, in_buckets, in_one_piece, narrowed, widened
+from compfed.simulation.kernels import (
+    ClientRows,
+    ClientUpdate,
+    Kernel,
+    OnePass,
+    rounds_fetching_rows,
+    rounds_of_clients,
+)
 from compfed.stopping import has_converged
 
 Measure = Callable[[Loss, Regulariser, PaddedDataset, Algorithm, PyTree, PyTree], dict[str, Array]]
-ClientUpdate = Callable[[LocalLoss, PyTree, Array], tuple[PyTree, PyTree, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
-KernelRows = list[Bucket] | Flat  # the rows as a kernel reads them; an empty list without kernels
+KernelRows = list[Rows] | Rows  # the rows as a kernel reads them; an empty list without kernels
 
 
 class ProgramOptions(NamedTuple):
@@ -194,26 +199,24 @@ class _Clients(NamedTuple):
         """Full gradients of all clients, each client's round in one kernel. The choice of kernel ruled out random keys."""
         assert self.options.kernel is not None
         assert isinstance(self.rows, list)
-        done = []
-        for bucket, c in zip(self.rows, _by_bucket(widened(states, size), self.data), strict=True):
-            client = partial(_with_key, update, self.params.key)
-            done.append(rounds_of_clients(client, self.params.loss, *bucket, c, self.options.kernel.interpret))
-        return _joined(done)
 
-    def _in_fetching_kernel(self, update: Any, states: PyTree, size: int) -> PyTree:
+        def client(f: LocalLoss, c: PyTree) -> tuple[PyTree, PyTree, Array]:
+            return update(f, c, self.params.key)
+
+        by_bucket = zip(self.rows, _by_bucket(widened(states, size), self.data), strict=True)
+        loss, interpret = self.params.loss, self.options.kernel.interpret
+        return _joined([rounds_of_clients(client, loss, *rows, c, interpret) for rows, c in by_bucket])
+
+    def _in_fetching_kernel(self, update: ClientUpdate, states: PyTree, size: int) -> PyTree:
         """Each participant's round in one kernel, which fetches the rows of its mini-batches, or all of its rows."""
         data, who, options = self.data, self._positions(), self.options
         assert options.kernel is not None
-        assert isinstance(self.rows, Flat)
+        assert isinstance(self.rows, Rows)
         keys = jax.vmap(self._key)(data.ids[who])
         c = widened(jax.tree.map(lambda leaf: leaf[who], states), size)
         where = ClientRows(keys, data.offset[who], data.size[who], max(rows for _, rows in data.buckets))
         loss, interpret = self.params.loss, options.kernel.interpret
         return rounds_fetching_rows(update, loss, self.rows, where, options.batch_size, c, interpret)
-
-
-def _with_key(update: Any, key: Array, f: Any, c: PyTree) -> PyTree:
-    return update(f, c, key)
 
 
 def _by_bucket(tree: PyTree, data: PaddedDataset) -> list[PyTree]:
@@ -446,16 +449,6 @@ def compiler_options(grid: bool = False) -> dict[str, Any] | None:
 
 
 @functools.cache
-def single_program() -> Any:
-    return jit(single_rounds, static_argnames="options", compiler_options=compiler_options())
-
-
-@functools.cache
-def grid_program() -> Any:
-    static = ("options", "varies", "shape")
-    return jit(grid_rounds, static_argnames=static, compiler_options=compiler_options(grid=True))
-
-
-def programs_compiled() -> int:
-    """How many programs this process has compiled so far."""
-    return single_program()._cache_size() + grid_program()._cache_size()  # jax has no public count
+def compiled(function: Callable[..., Any], *static: str, grid: bool = False) -> Any:
+    """A function of rounds as a program, with the names of its static arguments."""
+    return jit(function, static_argnames=static, compiler_options=compiler_options(grid))

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from compfed._utils.records import choice, record
 from compfed.algorithms.base import Citation
-from compfed.algorithms.decoupled_prox import Client, DecoupledProx, Update, local_dual_averaging
+from compfed.algorithms.decoupled_prox import DriftCorrected
 
 
 @record
-class AblatedProx(DecoupledProx):
+class AblatedProx(DriftCorrected):
     citation = Citation("ours")
     exact = False
     exact_sampled = None
@@ -27,10 +27,7 @@ class AblatedProx(DecoupledProx):
 
     rule: str = choice("eta", "eta-tilde", "none", default="eta")
 
-    def client_update(self, f, g, d, c, key):
-        def local_prox(zhat, t):
-            return zhat if self.rule == "none" else g.prox(zhat, self.eta if self.rule == "eta" else self.eta_tilde)
-
-        p = g.prox(d.x, self.eta_tilde)
-        _, z, S = local_dual_averaging(f.grad, local_prox, p, c.c, self.eta, self.tau, key)
-        return Update(z=p - self.eta * S), Client(c=c.c, p=p, S=S), z
+    def local_prox(self, g, zhat, t):
+        if self.rule == "none":
+            return zhat
+        return g.prox(zhat, self.eta if self.rule == "eta" else self.eta_tilde)

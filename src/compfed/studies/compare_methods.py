@@ -28,13 +28,13 @@ from compfed.errors import InputError
 from compfed.federation.codec import payload
 from compfed.federation.queries import Evaluate, Query
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.spec import FederatedProblem
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
 from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.sampling import Scheme
 from compfed.simulation import grid
 from compfed.simulation.options import check_sampling
-from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated, solve_pooled
 from compfed.solvers import auto
 from compfed.solvers.base import SOLVERS, Method, SecondOrder, find_method
@@ -64,7 +64,7 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     if methods is None:
         smooth = isinstance(problem.regulariser, Zero)
         found: list[Method] = [cls for cls in alg.known().values() if smooth or cls.composite is not False]
-        allowed = {candidate.method for candidate in auto.candidates(spec_of(problem), alg.FISTA)}
+        allowed = {candidate.method for candidate in auto.candidates(FederatedProblem.of(problem), alg.FISTA)}
         return found + [solver for solver in SOLVERS.values() if solver in allowed]
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")

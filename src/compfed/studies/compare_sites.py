@@ -38,7 +38,7 @@ from compfed.federation.site.in_process import InProcess
 from compfed.losses import Poisson
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.splits import Holdout, names_rows
 from compfed.studies.pooled_fit import fit_pooled
 

@@ -27,12 +27,12 @@ from compfed.data import from_table
 from compfed.data.bundled import breast_cancer
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.spec import FederatedProblem
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
 from compfed.report.figures import Line, Panel, check_matplotlib, draw
 from compfed.simulation import simulate
-from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated
 from compfed.solvers.auto import evaluate_start
 from compfed.solvers.base import Method, SearchOptions
@@ -94,7 +94,7 @@ def problems(quick: bool = False) -> dict[str, Problem]:
 
 def algorithm_trace(problem: Problem, method: type[alg.Algorithm], x_star: np.ndarray, rounds: int) -> Trace:
     """Rounds with default steps until the last accuracy is reached, after the first message of `solve_federated`."""
-    start = evaluate_start(spec_of(problem), SearchOptions(method), problem.start)
+    start = evaluate_start(FederatedProblem.of(problem), SearchOptions(method), problem.start)
     _, first = run_program(InProcess(problem.sites), start)
     algorithm, trace = default_steps(method, problem), None
     while trace is None or (trace["optimality"].min() > ACCURACIES[-1] and trace["round"][-1] < rounds - 1):

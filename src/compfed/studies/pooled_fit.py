@@ -25,7 +25,7 @@ from compfed.estimators.base import FederatedModel
 from compfed.estimators.programs.fit import PreparedProblem, describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
-from compfed.simulation.federation import Simulated
+from compfed.simulation.local_federation import Simulated
 from compfed.solve import solve_pooled
 from compfed.splits import RowSubset
 

@@ -2,7 +2,7 @@
 
 `ServerLoop` runs one round after another by messages. Over sites in this process it is `simulation.run_plain`; over a network it
 is the real federation. `Order` and `Runner` run models side by side, evaluated every few rounds. A federation whose rounds
-are compiled brings its own runner (`simulation.federation`); both count the same messages.
+are compiled brings its own runner (`simulation.local_federation`); both count the same messages.
 """
 
 from __future__ import annotations

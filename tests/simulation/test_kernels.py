@@ -11,10 +11,8 @@ import pytest
 
 import compfed as cf
 from compfed.algorithms import default_steps
-from compfed.simulation.pallas import choice, kernels
-from compfed.simulation.pallas.kernels import gradients
-from compfed.simulation.pallas.layout import for_kernels
-from compfed.simulation.pallas.lowering import NoKernel, lowered
+from compfed.simulation import kernels
+from compfed.simulation.kernel_lowering import NoKernel, for_kernels, lowered
 
 ROUNDS = 3
 SIZES = (30, 30, 17, 30, 9)  # two buckets; neither rows nor columns are powers of two
@@ -44,7 +42,7 @@ def slowly(*cases: Any) -> list[Any]:
 
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(choice, "INTERPRET", True)
+    monkeypatch.setattr(kernels, "INTERPRET", True)
     return monkeypatch
 
 
@@ -111,7 +109,7 @@ def test_methods_without_a_prox_too(interpreted, method):
 def test_every_loss(interpreted, loss, on_chip):
     """On chip, and, where the rows of a client do not fit, in one pass over them per gradient."""
     if not on_chip:
-        interpreted.setattr(choice, "ON_CHIP", 0)
+        interpreted.setattr(kernels, "ON_CHIP", 0)
     weighted = cf.regularisers.ElasticNet(np.linspace(0, 0.05, 6), np.full(6, 0.01))
     error, kernel = apart(loss, weighted, "DecoupledProx")
     assert kernel["kind"] == ("whole round" if on_chip else "one pass")
@@ -135,7 +133,7 @@ def test_what_has_no_kernel_says_why_and_runs(interpreted, g, method, kind, why)
 def test_without_a_gpu_there_is_no_kernel():
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype="float32")
     algorithm = cf.algorithms.DecoupledProx(eta=0.1)
-    assert choice.choose_kernel(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
+    assert kernels.choose_kernel(problem, algorithm, None, problem.n) == (None, "kernels are for a GPU")
 
 
 @pytest.mark.parametrize(
@@ -148,7 +146,7 @@ def test_without_a_gpu_there_is_no_kernel():
 )
 def test_where_kernels_do_not_apply(interpreted, method, dtype, batch, k, why):
     problem = cf.Problem(LOSSES["Logistic"][0], cf.regularisers.L1(1e-2), federation("signs"), dtype=dtype)
-    kernel, said = choice.choose_kernel(problem, default_steps(method, problem, tau=3), batch, k)
+    kernel, said = kernels.choose_kernel(problem, default_steps(method, problem, tau=3), batch, k)
     assert kernel is None
     assert why in said
 
@@ -178,7 +176,7 @@ def test_rows_fetched_by_the_kernel(interpreted, method, batch, k):
 def test_rows_kept_in_sixteen_bits(interpreted, kind, batch):
     """The rounds over rows that were rounded first, by NumPy's own rounding; sums are in single precision."""
     if kind == "one pass":
-        interpreted.setattr(choice, "ON_CHIP", 0)
+        interpreted.setattr(kernels, "ON_CHIP", 0)
     sites = federation("signs")
     rounded = [np.asarray(a, jnp.bfloat16).astype(float) for a in sites.features]
     exact, plain = (
@@ -235,7 +233,9 @@ def test_gradients_in_one_pass(n, m, d):
     y, q = np.sign(rng.standard_normal((n, m))), rng.uniform(0, 1 / m, (n, m))
     slope = -y / (1 + np.exp(y * np.einsum("nmd,nd->nm", A, x)))
     right = np.einsum("nmd,nm->nd", A, q * slope)
-    found = gradients(cf.losses.Logistic(), *(jnp.asarray(a, jnp.float32) for a in (A, y, q, x)), interpret=True)
+    found = kernels.gradients(
+        cf.losses.Logistic(), *(jnp.asarray(a, jnp.float32) for a in (A, y, q, x)), interpret=True
+    )
     np.testing.assert_allclose(found, right, rtol=0, atol=2e-6 * np.abs(right).max())
 
 

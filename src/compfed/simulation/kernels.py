@@ -1,4 +1,4 @@
-"""The three kernels: gradients in one pass over the rows, and a client's whole round on rows held or fetched on chip.
+"""Kernels for a GPU, and the choice of one for a run (`choose_kernel`).
 
 - `gradients`: grad_i = A_i^T (q_i * slope(A_i x_i, y_i)) for many clients. XLA reads A_i twice, once for the predictions and
   once for the sum; this kernel reads each block of rows once. A client with many rows is split over several programs.
@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +22,138 @@ from jax.experimental.pallas import triton
 from jax.extend import core
 
 from compfed._utils.text import shapes_shown
-from compfed.problem.evaluation import FullGradient
+from compfed.algorithms.base import Algorithm, PyTree, dense
+from compfed.algorithms.round import Message, Reply, drive_round, run_round
+from compfed.errors import InputError
+from compfed.losses import Loss
+from compfed.losses.base import OneOutput
+from compfed.problem.evaluation import FullGradient, LocalLoss
+from compfed.problem.problem import Problem
+from compfed.regularisers import Regulariser
 from compfed.sampling import sample_rows
-from compfed.simulation.pallas.layout import Flat, power
-from compfed.simulation.pallas.lowering import NoKernel, Numbered, Rules, jaxprs_within, lowered, run, traced
+from compfed.simulation import kernel_lowering
+from compfed.simulation.kernel_lowering import NoKernel, Rows, Rules, Value, lowered, power
 
+Kind = Literal["whole round", "one pass", "rows fetched"]
+Storage = Literal["float32", "bfloat16"]
+Ref: TypeAlias = Any  # an array in the memory of the GPU, as Pallas passes it
+ClientUpdate = Callable[..., tuple[PyTree, PyTree, Array]]  # (f_i, c_i, key) -> (u_i, c_i, z_i)
+INTERPRET = False  # tests run kernels on a CPU
+CACHED = 40 * 2**20  # bytes that the cache of a large GPU holds: reading them twice costs little
 ON_CHIP = 32_768  # numbers of a client's rows that a program can hold in registers
 BLOCK = 4096  # numbers of a block of fetched rows
+
+
+# --- the choice of a kernel ---
+
+
+class Kernel(NamedTuple):
+    """The static options of a kernel. `interpret` runs it on any device, slowly, for tests; rows are kept in `storage`."""
+
+    kind: Kind
+    interpret: bool = False
+    storage: Storage = "float32"
+
+
+Choice = tuple[Kernel | None, str]  # with the reason
+
+
+def choose_kernel(problem: Problem, algorithm: Algorithm, batch_size: int | None, participants: int) -> Choice:
+    """A client's whole round where its rows fit on chip, else gradients in one pass; None on a CPU, or where neither applies."""
+    if jax.devices()[0].platform != "gpu" and not INTERPRET:
+        return None, "kernels are for a GPU"
+    if problem.dtype != np.float32:
+        return None, f"kernels are for float32; the problem is {problem.dtype.name}"
+    if not isinstance(problem.loss, OneOutput):
+        return None, f"kernels are for linear models with one output; the loss is {type(problem.loss).__name__}"
+    largest = max(rows for _, rows in problem.dataset.buckets)
+    small = power(largest) * power(problem.sites.width) <= ON_CHIP
+    if batch_size is not None or (participants != problem.n and small):
+        return _fetching(problem, algorithm, batch_size)
+    if not small:
+        return _one_pass(problem, "the rows of a client do not fit on chip")
+    try:
+        _trace_round(problem, algorithm)
+    except NoKernel as reason:
+        return _one_pass(problem, f"not a whole round: {reason}")
+    return Kernel("whole round", INTERPRET), "the rows of a client stay on chip for its whole round"
+
+
+def with_storage(kernel: Kernel | None, why: str, storage: object) -> Kernel | None:
+    """The kernel with rows kept in `storage`, which only kernels can do."""
+    if storage not in ("float32", "bfloat16"):
+        raise InputError(
+            f"storage={storage!r} is not how rows can be kept. Use 'float32' or 'bfloat16', or leave it out."
+        )
+    if storage == "bfloat16" and kernel is None:
+        raise InputError(f"storage='bfloat16' is for kernels on a GPU, and this run has none: {why}. Leave it out.")
+    return None if kernel is None else kernel._replace(storage=storage)
+
+
+def _fetching(problem: Problem, algorithm: Algorithm, batch_size: int | None) -> Choice:
+    if power(batch_size or 16) * power(problem.sites.width) > ON_CHIP:
+        return None, "the rows of a mini-batch do not fit on chip"
+    try:
+        _trace_round(problem, algorithm, True, batch_size)
+    except NoKernel as reason:
+        return None, str(reason)
+    what = "rows it draws" if batch_size else "participants' rows"
+    return Kernel("rows fetched", INTERPRET), f"a client's whole round at once, on the {what}"
+
+
+def _one_pass(problem: Problem, because: str) -> Choice:
+    if problem.dataset.A.nbytes < CACHED and not INTERPRET:
+        return None, f"{because}, and all rows together stay in the cache"
+    try:
+        A, y, q, x = (jax.ShapeDtypeStruct(s, problem.dtype) for s in ((1, 16, 16), (1, 16), (1, 16), (1, 16)))
+        jax.eval_shape(lambda *rows: gradients(problem.loss, *rows), A, y, q, x)
+    except NoKernel as reason:
+        return None, f"{type(problem.loss).__name__}: {reason}"
+    return Kernel("one pass", INTERPRET), f"gradients in one pass over the rows; {because}"
+
+
+def _trace_round(problem: Problem, algorithm: Algorithm, fetched: bool = False, batch_size: int | None = None) -> None:
+    """Trace a round of one client in a kernel. Raises NoKernel where its update has no translation."""
+    d, g = power(problem.d), kernel_lowering.for_kernels(problem.regulariser, problem.d)
+    if d != problem.d:
+        zero = np.asarray(g.prox(jnp.zeros(d, problem.dtype), 1.0)) if _takes(g, d) else None
+        if zero is None or zero[problem.d :].any():
+            raise NoKernel(f"{type(g).__name__} cannot be filled up from {problem.d} to {d} coefficients")
+
+    def one_client(A: Array, y: Array, q: Array) -> PyTree:
+        s, c = algorithm.init(jnp.zeros(d, problem.dtype))
+        c = jax.tree.map(lambda leaf: leaf[None], c)
+        key = jax.random.key(0)
+
+        def reply_to(message: Message) -> Reply | None:
+            nonlocal c
+            exchange, down = message
+            if exchange is None:
+                return None
+
+            def client(f: LocalLoss, c: PyTree, key: Array = key) -> tuple[PyTree, PyTree, Array]:
+                return exchange.client_update(f, g, down, c, key)
+
+            if fetched:
+                zero = jnp.zeros(1, jnp.int32)
+                where = ClientRows(jax.random.split(key, 1), zero, zero, 2 * (batch_size or 16))
+                u, c, _ = rounds_fetching_rows(client, problem.loss, Rows(A[0], y[0], q[0]), where, batch_size, c)
+            else:
+                u, c, _ = rounds_of_clients(client, problem.loss, A, y, q, c)
+            return dense(jax.tree.map(lambda leaf: leaf[0], u), d), jnp.ones((), problem.dtype)
+
+        return drive_round(run_round(algorithm, g, s), reply_to)
+
+    jax.eval_shape(one_client, *(jax.ShapeDtypeStruct(s, problem.dtype) for s in ((1, 16, d), (1, 16), (1, 16))))
+
+
+def _takes(g: Regulariser, d: int) -> bool:
+    """Whether a regulariser accepts d coefficients."""
+    try:
+        jax.eval_shape(lambda x: g.prox(x, 1.0), jax.ShapeDtypeStruct((d,), np.float32))
+    except Exception:  # a regulariser may refuse another length than its own in any way
+        return False
+    return True
 
 
 # --- gradients in one pass ---
@@ -48,7 +173,7 @@ WIDE = Tuning(block=8192, warps=2, stages=3, late=False)
 PROGRAMS = 1024  # at least so many, to keep all processors busy
 
 
-def gradients(loss: Any, A: Array, y: Array, q: Array, x: Array, interpret: bool = False) -> Array:
+def gradients(loss: Loss, A: Array, y: Array, q: Array, x: Array, interpret: bool = False) -> Array:
     """sum_l q_l grad loss(x; a_l, y_l) of every client: A is (clients, rows, width), x (clients, width)."""
     n, m, d = A.shape
     assert d == power(d), "columns are padded before"
@@ -59,9 +184,9 @@ def gradients(loss: Any, A: Array, y: Array, q: Array, x: Array, interpret: bool
     each = pl.cdiv(blocks, splits)  # blocks of rows per program
     leaves, form = jax.tree.flatten(loss)
 
-    def kernel(A_ref: Any, y_ref: Any, q_ref: Any, x_ref: Any, *rest: Any) -> None:
+    def kernel(A_ref: Ref, y_ref: Ref, q_ref: Ref, x_ref: Ref, *rest: Ref) -> None:
         numbers, out_ref = rest[:-1], rest[-1]
-        here = jax.tree.unflatten(form, [ref[0] for ref in numbers])
+        here: OneOutput = jax.tree.unflatten(form, [ref[0] for ref in numbers])
         v = x_ref[:]
         start = pl.program_id(1) * each * rows
 
@@ -99,7 +224,7 @@ def gradients(loss: Any, A: Array, y: Array, q: Array, x: Array, interpret: bool
 class OnePass(NamedTuple):
     """f_i with a gradient that, for all clients at once, is one pass over their rows."""
 
-    loss: Any
+    loss: Loss
     A: Array  # (rows, padded width)
     y: Array
     q: Array
@@ -124,15 +249,17 @@ class OnePass(NamedTuple):
         return self.full_grad(x)
 
 
-def _gradient(form: Any, interpret: bool) -> Callable[..., Array]:
+def _gradient(form: PyTree, interpret: bool) -> Callable[..., Array]:
     """The gradient of one client, which becomes the kernel where it is mapped over clients."""
 
     @custom_vmap
-    def gradient(leaves: Any, A: Array, y: Array, q: Array, x: Array) -> Array:
+    def gradient(leaves: PyTree, A: Array, y: Array, q: Array, x: Array) -> Array:
         return jax.tree.unflatten(form, leaves).gradient(x, A.astype(x.dtype), y, q)
 
     @gradient.def_vmap
-    def of_all(size: int, batched: Any, leaves: Any, A: Array, y: Array, q: Array, x: Array) -> tuple[Array, bool]:
+    def of_all(
+        size: int, batched: PyTree, leaves: PyTree, A: Array, y: Array, q: Array, x: Array
+    ) -> tuple[Array, bool]:
         of_loss, *of_rows, of_x = batched
         if any(jax.tree.leaves(of_loss)) or not all(of_rows):
             axes = jax.tree.map(lambda b: 0 if b else None, batched)
@@ -153,27 +280,27 @@ class _ClientKernel:
     `client(f, c, *more)` is traced for one client of the stacked `states`, with `more` further arguments.
     """
 
-    def __init__(self, client: Callable[..., Any], loss: Any, states: Any, *more: Any):
+    def __init__(self, client: Callable[..., PyTree], loss: Loss, states: PyTree, *more: Value):
         self.states, form = jax.tree.flatten(states)
         first = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in self.states]
-        self.closed, self.form = traced(client, jax.tree.unflatten(form, first), *more)
+        self.closed, self.form = kernel_lowering.traced(client, jax.tree.unflatten(form, first), *more)
         leaves, self.loss_form = jax.tree.flatten(loss)
         self.shared = [jnp.asarray(const) for const in (*self.closed.consts, *leaves)]
         self.counts = len(self.states), len(self.closed.consts), len(leaves)
 
     def __call__(
-        self, n: int, data: Sequence[tuple[Array, pl.BlockSpec]], rules: Callable[..., Rules], more: Sequence[Any],
+        self, n: int, data: Sequence[tuple[Array, pl.BlockSpec]], rules: Callable[..., Rules], more: Sequence[Value],
         warps: int, interpret: bool,
-    ) -> Any:  # fmt: skip
+    ) -> PyTree:  # fmt: skip
         """Run n clients. `rules(loss, *refs of data)` says how the kernel computes gradients; `more` are the arguments."""
         closed, (a, b, _) = self.closed, self.counts
         total = sum(self.counts)
 
-        def kernel(*refs: Any) -> None:
+        def kernel(*refs: Ref) -> None:
             of_data, refs = refs[: len(data)], refs[len(data) :]
             read = [ref[0] if ref.shape == (1,) else ref[:] for ref in refs[:total]]
             loss = jax.tree.unflatten(self.loss_form, read[a + b :])
-            results = run(closed.jaxpr, read[a : a + b], [*read[:a], *more], rules(loss, *of_data))
+            results = kernel_lowering.run(closed, [*read[:a], *more], rules(loss, *of_data), consts=read[a : a + b])
             for ref, value in zip(refs[total:], results, strict=True):
                 ref[...] = jnp.reshape(value, ref.shape)
 
@@ -216,7 +343,7 @@ _full_p.def_abstract_eval(lambda x: x)
 class KernelLoss:
     """f_i inside a kernel: it has gradients only."""
 
-    def __init__(self, ridge: Any, batch: int | None = None):
+    def __init__(self, ridge: Value, batch: int | None = None):
         self.ridge, self.batch = ridge, batch
 
     def grad(self, x: Array, key: Array) -> Array:
@@ -225,20 +352,20 @@ class KernelLoss:
     def full_grad(self, x: Array) -> Array:
         return _full_p.bind(x) + self.ridge * x
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Value:
         raise NoKernel(f"a client that asks for {name} of its loss")
 
 
 def rounds_of_clients(
-    client: Callable[[KernelLoss, Any], tuple[Any, Any, Array]], loss: Any, A: Array, y: Array, q: Array, c: Any,
+    client: ClientUpdate, loss: Loss, A: Array, y: Array, q: Array, c: PyTree,
     interpret: bool = False,
-) -> Any:  # fmt: skip
+) -> PyTree:  # fmt: skip
     """client(f_i, c_i) of every client: A is (clients, rows, width), sides powers of two; c stacked along clients."""
     n, m, d = A.shape
     f = KernelLoss(loss.ridge)
     round_ = _ClientKernel(lambda c: client(f, c), loss, c)
 
-    def rules(loss: Any, A_ref: Any, y_ref: Any, q_ref: Any) -> Rules:
+    def rules(loss: Loss, A_ref: Ref, y_ref: Ref, q_ref: Ref) -> Rules:
         rows, labels, weights = A_ref[:, :].astype(q_ref.dtype), y_ref[:], q_ref[:]
         return {
             "local_full_gradient": lambda eqn, values, _: [lowered(loss.gradient, values[0], rows, labels, weights)],
@@ -249,7 +376,7 @@ def rounds_of_clients(
 
 
 class ClientRows(NamedTuple):
-    """The rows of some clients in `Flat`. Stacked, except `capacity`: no client has more rows."""
+    """The rows of some clients in `Rows`. Stacked, except `capacity`: no client has more rows."""
 
     keys: Array
     offset: Array  # the first row
@@ -258,13 +385,13 @@ class ClientRows(NamedTuple):
     __repr__ = shapes_shown
 
 
-class Keys(Numbered):
+class Keys(kernel_lowering.Numbered):
     """Keys split off a client's own: number `first`, `first` + 1, ..., in the shape they were asked for."""
 
-    def __init__(self, shape: tuple[int, ...], first: Any):
+    def __init__(self, shape: tuple[int, ...], first: Value):
         self.shape, self.first = shape, first
 
-    def item(self, k: Any) -> Keys:
+    def item(self, k: Value) -> Keys:
         return Keys(self.shape[1:], self.first + k * int(np.prod(self.shape[1:], dtype=int)))
 
 
@@ -273,9 +400,9 @@ class OwnKey(Keys):
 
 
 def rounds_fetching_rows(
-    client: Callable[[KernelLoss, Any, Array], tuple[Any, Any, Array]], loss: Any, data: Flat, clients: ClientRows,
-    batch: int | None, c: Any, interpret: bool = False,
-) -> Any:  # fmt: skip
+    client: ClientUpdate, loss: Loss, data: Rows, clients: ClientRows,
+    batch: int | None, c: PyTree, interpret: bool = False,
+) -> PyTree:  # fmt: skip
     """client(f_i, c_i, key_i) of every client, c stacked along them; `batch` rows per gradient, or all."""
     n = len(clients.keys)
     f = KernelLoss(loss.ridge, batch)
@@ -284,14 +411,14 @@ def rounds_fetching_rows(
     split = _split_shape(round_.closed.jaxpr)
     drawn = _draw(clients, split, batch)
 
-    def rules(loss: Any, A_ref: Any, y_ref: Any, q_ref: Any, drawn_ref: Any, offset_ref: Any, size_ref: Any) -> Rules:
+    def rules(loss: Loss, A_ref: Ref, y_ref: Ref, q_ref: Ref, drawn_ref: Ref, offset_ref: Ref, size_ref: Ref) -> Rules:
         m = size_ref[0]
 
         def over(x: Array, rows: Array, factor: Array) -> Array:
             A = A_ref[rows, :].astype(x.dtype)
             return lowered(loss.gradient, x, A, y_ref[rows], q_ref[rows] * factor)
 
-        def of_batch(eqn: Any, values: list[Any], _: Rules) -> list[Array]:
+        def of_batch(eqn: core.JaxprEqn, values: list[Value], _: Rules) -> list[Array]:
             x, key = values
             assert batch is not None
             if split and isinstance(key, OwnKey):
@@ -300,7 +427,7 @@ def rounds_fetching_rows(
             scale = m.astype(x.dtype) / batch
             return [over(x, rows, jnp.where(jnp.arange(rows.size) < batch, scale, 0.0))]
 
-        def of_all(eqn: Any, values: list[Any], _: Rules) -> list[Array]:
+        def of_all(eqn: core.JaxprEqn, values: list[Value], _: Rules) -> list[Array]:
             x, width = values[0], max(16, min(power(clients.capacity), BLOCK // A_ref.shape[1]))
 
             def add(k: Array, total: Array) -> Array:
@@ -310,7 +437,7 @@ def rounds_fetching_rows(
 
             return [jax.lax.fori_loop(0, pl.cdiv(m, width), add, jnp.zeros_like(x))]
 
-        def split_key(eqn: Any, values: list[Any], _: Rules) -> list[Keys]:
+        def split_key(eqn: core.JaxprEqn, values: list[Value], _: Rules) -> list[Keys]:
             if not isinstance(values[0], OwnKey):
                 raise NoKernel("a client that splits its key more than once")
             return [Keys(split, 0)]
@@ -337,10 +464,10 @@ def _draw(clients: ClientRows, split: tuple[int, ...], batch: int | None) -> Arr
     return jnp.concatenate([rows, more], axis=2).astype(jnp.int32)
 
 
-def _split_shape(jaxpr: Any) -> tuple[int, ...]:
+def _split_shape(jaxpr: core.Jaxpr) -> tuple[int, ...]:
     """The shape that a client's key is split into; () if it is used as it is."""
-    splits = [eqn for j in jaxprs_within(jaxpr) for eqn in j.eqns if eqn.primitive.name == "random_split"]
-    shapes = {tuple(eqn.params["shape"]) for eqn in splits}
+    operations = [eqn for inner in kernel_lowering.jaxprs_within(jaxpr) for eqn in inner.eqns]
+    shapes = {tuple(eqn.params["shape"]) for eqn in operations if eqn.primitive.name == "random_split"}
     if len(shapes) > 1:
         raise NoKernel("a client that splits its key in several ways")
     return shapes.pop() if shapes else ()

@@ -1,1 +1,0 @@
-"""GPU kernels for rounds, made from an algorithm's own client update and a loss's own formulas."""
