@@ -111,7 +111,7 @@ def test_rounds_of_other_methods_are_those_of_the_engine_and_one_message(quick):
     np.testing.assert_allclose(trace["optimality"], plain["optimality"], rtol=1e-6, atol=1e-13)
     np.testing.assert_array_equal(trace["round"], plain["round"] + 1)
     first = 8 * d + 8 * d + 8 * d + 8 * 4  # x of two queries; gradient; value, terms, L_i and the ridge
-    first += 4 * LIPSCHITZ_BINS  # counts of the Lipschitz constants
+    first += LIPSCHITZ_BINS  # counts of the Lipschitz constants
     np.testing.assert_array_equal(trace["bytes"], first + 16 * d * plain["round"])
 
 
