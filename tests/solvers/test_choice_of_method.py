@@ -18,8 +18,7 @@ from compfed.estimators.path import path_over
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
 from compfed.simulation.plain import spec_of
 from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
 from compfed.stopping import NO_MINIMISER
 
 SMALL = logistic()

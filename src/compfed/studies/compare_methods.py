@@ -37,7 +37,8 @@ from compfed.simulation.options import check_sampling
 from compfed.simulation.plain import spec_of
 from compfed.solve import solve_federated, solve_pooled
 from compfed.solvers import auto
-from compfed.solvers.base import SOLVERS, Method, SecondOrder, find_method
+from compfed.solvers.base import Method, SecondOrder
+from compfed.solvers.second_order import SOLVERS
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,11 +65,11 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     if methods is None:
         smooth = isinstance(problem.regulariser, Zero)
         found: list[Method] = [cls for cls in alg.known().values() if smooth or cls.composite is not False]
-        allowed = {candidate.method for candidate in auto.candidates(spec_of(problem), alg.FISTA)}
+        allowed = auto.rounds_and_bytes(spec_of(problem), alg.FISTA)
         return found + [solver for solver in SOLVERS.values() if solver in allowed]
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")
-    found = [find_method(m) if isinstance(m, str) else m for m in methods]
+    found = [auto.find_method(m) if isinstance(m, str) else m for m in methods]
     for cls in found:
         if not is_solver(cls) and not (isinstance(cls, type) and issubclass(cls, alg.Algorithm)):
             raise InputError(

@@ -15,7 +15,7 @@ from compfed._utils.validation import check_int, check_numbers, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs.fit import PreparedProblem
 from compfed.federation.server.program import Federation, Program, gather
-from compfed.solvers.auto import is_second_order, solve
+from compfed.solvers.auto import choose, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.solvers.first_order import solve_all_by_rounds
 
@@ -81,7 +81,7 @@ def solve_path(
 ) -> Program[list[FederatedSolution]]:
     """The minimiser at each alpha; searches that are under way share their messages."""
     search = replace(prepared.options.search, progress=None)
-    if is_second_order(prepared.at(float(alphas[0])), search):
+    if choose(prepared.at(float(alphas[0])), search).second_order:
         return (yield from _coarse_to_fine(federation, prepared, alphas, search))
     return (yield from _in_blocks(federation, prepared, alphas, search))
 
