@@ -28,7 +28,7 @@ from compfed.data import Sites
 from compfed.data.splits import names_rows
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.cv import CrossValidated
+from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
