@@ -20,7 +20,7 @@ from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
 from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Huber, MultiSquared, Poisson
-from compfed.regularisers import GroupL2, NonNegative, Nuclear, SumOf
+from compfed.regularisers import GroupL2, Nuclear
 
 
 class Regressor(RegressorMixin, FederatedModel):
@@ -39,17 +39,6 @@ class Regressor(RegressorMixin, FederatedModel):
 
 
 # --- least squares ---
-
-
-@dataclass(frozen=True)
-class LeastSquares(ElasticNetFamily):
-    """Least squares with an elastic net, and coefficients >= 0 if they must be positive."""
-
-    positive: bool
-
-    def penalty(self, alpha, scale, outputs):
-        penalty = super().penalty(alpha, scale, outputs)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 @estimator
@@ -94,7 +83,7 @@ class FederatedLasso(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return LeastSquares(1.0, self.positive)
+        return ElasticNetFamily(1.0, self.positive)
 
 
 @estimator
@@ -136,7 +125,7 @@ class FederatedElasticNet(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return LeastSquares(self.l1_ratio, self.positive)
+        return ElasticNetFamily(self.l1_ratio, self.positive)
 
 
 # --- groups of features ---
@@ -292,7 +281,7 @@ class FederatedGroupLasso(Regressor):
 class Robust(ElasticNetFamily):
     """The Huber loss with an elastic net."""
 
-    delta: float
+    delta: float = 1.0
 
     def loss(self, labels):
         return Huber(delta=self.delta)
@@ -342,7 +331,7 @@ class FederatedHuber(Regressor):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Robust(self.l1_ratio, self.delta)
+        return Robust(self.l1_ratio, delta=self.delta)
 
 
 # --- counts ---
@@ -550,8 +539,8 @@ class FederatedNuclearRegressor(MultiRegressor):
     >>> import numpy as np
     >>> import compfed as cf
     >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((60, 4))
-    >>> Y = np.outer(X @ [1.0, -1.0, 2.0, 0.5], [1.0, 2.0, 3.0]) + 0.1 * rng.standard_normal((60, 3))
+    >>> X, noise = rng.standard_normal((60, 4)), 0.1 * rng.standard_normal((60, 3))
+    >>> Y = np.outer(X @ [1.0, -1.0, 2.0, 0.5], [1.0, 2.0, 3.0]) + noise
     >>> model = cf.FederatedNuclearRegressor(alpha=0.2).fit(X, Y, sites=np.arange(60) % 3)
     >>> int(np.linalg.matrix_rank(model.coef_, tol=1e-8))
     1

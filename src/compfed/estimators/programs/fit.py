@@ -23,7 +23,7 @@ from compfed.federation.server.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
-from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
+from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import RowSubset, SiteFold
@@ -80,13 +80,15 @@ class Family:
 
 @dataclass(frozen=True)
 class ElasticNetFamily(Family):
-    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2)."""
+    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2), and w >= 0 if it must be positive."""
 
     l1_ratio: float
+    positive: bool = False
 
     def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
         s = np.repeat(scale, outputs)
-        return ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
+        penalty = ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
+        return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 @dataclass(frozen=True)
@@ -142,29 +144,25 @@ def describe_sites(
 
 
 def _check_columns(names: Sequence[str], sites: Description) -> None:
-    """Refuse sites with different columns."""
-    for name, width, columns in zip(names, sites.widths, sites.columns, strict=True):
-        if width != sites.widths[0] or columns != sites.columns[0]:
-            apart = _columns_apart(names[0], sites.columns[0], sites.widths[0], name, columns, width)
-            raise InputError(
-                f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
-                "them and their order."
-            )
-
-
-def _columns_apart(
-    one: str, first: tuple[str, ...] | None, first_width: int, other: str, columns: tuple[str, ...] | None, width: int
-) -> str:
-    """Say where the columns of two sites differ."""
-    if first is None or columns is None:
-        return f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
-    missing, extra = ([repr(c) for c in a if c not in b] for a, b in ((first, columns), (columns, first)))
-    if missing or extra:
-        lacks = f"site {other!r} has no column {join_names(missing)}, which site {one!r} has. " if missing else ""
-        adds = f"site {other!r} has a column {join_names(extra)} that site {one!r} has not." if extra else ""
-        return f"{lacks}{adds}".strip()
-    at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
-    return f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
+    """Refuse sites with different columns, and say where they differ."""
+    one, first, first_width = names[0], sites.columns[0], sites.widths[0]
+    for other, width, columns in zip(names, sites.widths, sites.columns, strict=True):
+        if width == first_width and columns == first:
+            continue
+        if first is None or columns is None:
+            apart = f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
+        elif set(first) == set(columns):
+            at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
+            apart = f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
+        else:
+            missing, extra = ([repr(c) for c in a if c not in b] for a, b in ((first, columns), (columns, first)))
+            lacks = f"site {other!r} has no column {join_names(missing)}, which site {one!r} has. " if missing else ""
+            adds = f"site {other!r} has a column {join_names(extra)} that site {one!r} has not." if extra else ""
+            apart = f"{lacks}{adds}".strip()
+        raise InputError(
+            f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
+            "them and their order."
+        )
 
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
