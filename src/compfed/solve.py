@@ -14,6 +14,7 @@ from jax import Array
 from compfed._utils.compilation import jit, precision
 from compfed._utils.validation import check_callable, check_int, check_nonnegative
 from compfed.algorithms import Algorithm
+from compfed.algorithms.fista import Restart
 from compfed.errors import InputError
 from compfed.federation.queries import Evaluate, Lipschitz
 from compfed.federation.server.evaluation import Trial, evaluation, lipschitz_bounds
@@ -28,7 +29,7 @@ from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.simulation.local_federation import Simulated
 from compfed.simulation.options import check_tol
-from compfed.solvers.auto import evaluate_start, is_second_order, solve
+from compfed.solvers.auto import choose, evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, Method, SearchOptions, SecondOrder, Start
 
 
@@ -129,7 +130,7 @@ def _solve_from(
         start = yield from evaluate_start(spec, search, x0, scale)
         return (yield from solve(federation, spec, search, start))
     both = np.stack([x0, spec.start])  # where it starts, and where the scale is taken
-    upper_bound = is_second_order(spec, search)
+    upper_bound = choose(spec, search).second_order
     queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
     ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
     at, scale = evaluation(spec, Trial(x0), summed), safe_norm(summed.gradient[1])
@@ -255,10 +256,8 @@ def _restarted_fista(loss: Loss, g: Regulariser, data: PaddedDataset, x0: Array,
         new, norm = mapping(y)  # it certifies y, so y is remembered
         better = norm < best_norm
         best, since = jnp.where(better, y, best), jnp.where(better, 0, since + 1)
-        overshot = (y - new) @ (new - x) > 0
-        t_new = jnp.where(overshot, 1.0, 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * t * t)))
-        beta = jnp.where(overshot, 0.0, (t - 1.0) / t_new)
-        return new, new + beta * (new - x), t_new, best, jnp.minimum(norm, best_norm), since, k + 1
+        t, beta = Restart()(t, y, x, new)
+        return new, new + beta * (new - x), t, best, jnp.minimum(norm, best_norm), since, k + 1
 
     x0 = g.prox(x0, step)
     start = (x0, x0, jnp.ones(()), x0, jnp.full((), jnp.inf), 0, 0)

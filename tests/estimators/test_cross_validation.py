@@ -16,8 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.estimators.programs.cv import best_and_within_error, cross_validate
-from compfed.estimators.programs.path import SIDE_BY_SIDE, AlphaGrid
+from compfed.estimators.programs.path_and_cv import SIDE_BY_SIDE, AlphaGrid, best_and_within_error, cross_validate
 from compfed.federation import run_program
 from compfed.federation.site.in_process import sites_of
 from compfed.splits import cv_splits
@@ -404,7 +403,7 @@ WRONG = {
     "array": ({"cv": np.zeros(20)}, r"cv as an array needs one fold per row and at least two folds"),
     "one site": ({"cv": "leave-one-site-out"}, r"needs at least two sites; there is one"),
     "too many folds": ({"cv": 21}, r"cv=21 folds need at least 21 rows; got n_samples=20"),
-    "rule": ({"rule": "1se"}, r"rule='1se'\): rule must be one of 'best', 'one_standard_error'"),
+    "rule": ({"rule": "1se"}, r"rule='1se' must be one of 'best', 'one_standard_error'"),
     "eps": ({"eps": 2.0}, r"eps=2.0\): eps must be a number between 0 and 1"),
     "n_alphas": ({"n_alphas": 0}, r"n_alphas=0 must be a whole number >= 1"),
     "longer array": ({"cv": np.arange(30) % 3}, r"got 30 entries for 20 rows with 3 different folds"),
@@ -417,7 +416,7 @@ WRONG = {
         {"cv": [([0, 1, 2], [3])], "rule": "one_standard_error"},
         r"rule='one_standard_error' needs two splits or more; cv gives one",
     ),
-    "a word for alphas": ({"alphas": "auto"}, r"alphas='auto' must be a list of finite numbers"),
+    "a word for alphas": ({"alphas": "auto"}, r"alphas='auto' cannot be read as an array of numbers"),
     "a word for eps": ({"eps": "a"}, r"eps='a'\): eps must be a number between 0 and 1"),
     "nothing to find": ({"positive": True}, r"all coefficients are zero at every alpha"),
     "alphas": ({"alphas": [-1.0]}, r"alphas=\[-1.0\] must be a list of finite numbers >= 0"),

@@ -41,7 +41,7 @@ def test_labels_that_are_all_the_same():
 
 def test_where_sums_are_not_enough_an_error_says_so():
     model = cf.FederatedLasso(0.5).fit_federation(InProcess(sites()))
-    with pytest.raises(cf.InputError, match="site '0' has other columns than those the model was fitted with"):
+    with pytest.raises(cf.InputError, match="site '0' has other columns than the model was fitted with"):
         model.score_federation(InProcess(sites(("a", "b", "d"))))
     with pytest.raises(cf.InputError, match="2 outcomes per row; the model has one"):
         model.score_federation(InProcess(sites(outcomes=2)))

@@ -47,7 +47,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "masked weights": (lambda: fit(sample_weight=masked(np.ones(12), MASK)), r"sample_weight has 1 masked"),
     "masked sites": (lambda: fit(sites=masked(SITES, MASK)), r"1 row\(s\) have none, the first is row 3"),
     "masked folds": (lambda: fit(model=cf.FederatedLassoCV(cv=masked(SITES, MASK))), r"cv has 1 masked"),
-    "masked alphas": (lambda: fit(model=cf.FederatedLassoCV(masked([1, 0.1], [0, 1]))), r"alphas=masked"),
+    "masked alphas": (lambda: fit(model=cf.FederatedLassoCV(masked([1, 0.1], [0, 1]))), r"alphas has 1 masked"),
     "masked X to predict": (lambda: fit().predict(masked(X, X > 1)), r"X has \d+ masked"),
     "dates to predict": (lambda: fit().predict(np.full((2, 3), "2020-01-01", "datetime64[D]")), r"row 0, column 0 has"),
     "dates": (lambda: fit(np.full((12, 3), "2020-01-01", "datetime64[D]")), r"X must be numbers: row 0, column 0 has"),
@@ -150,7 +150,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         r"y must be the class of every row; 6 row\(s\) have none, the first is row 1",
     ),
     "a hole in the folds": (lambda: fit(model=cf.FederatedLassoCV(cv=[0.0, np.nan] * 6)), r"6 row\(s\) have none"),
-    "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] must be a list"),
+    "truth values for alphas": (lambda: fit(model=cf.FederatedLassoCV([True, 0.1])), r"alphas=\[True, 0\.1\] cannot be read"),
     "a row twice in a pair": (
         lambda: fit(model=cf.FederatedLassoCV([0.1], cv=[([0, 1, 2, 3, 3, 3], [4, 5, 6])])),
         r"row 3 3 times; a row may be in a part once\. Give np\.unique\(part\)",

@@ -68,7 +68,7 @@ def test_every_kind_of_estimator_is_read_back(name, tmp_path):
     model = estimator.fit_federation(InProcess(data))
     assert save_model(model, tmp_path) == tmp_path / NAME
     assert [path.name for path in tmp_path.iterdir()] == [NAME]  # one file
-    again: Any = load_model(tmp_path)
+    again = load_model(tmp_path)
     assert type(again) is type(model)
     frame = pd.DataFrame(np.concatenate(data.features), columns=list(data.columns or ()))
     for method in ("predict", "predict_proba", "decision_function"):
@@ -94,7 +94,7 @@ def test_classes_of_every_dtype_are_read_back(tmp_path, kind):
     y = (X[:, 0] > 0.1).astype("str" if kind == "object" else kind).astype(kind)
     model = cf.FederatedLogisticRegression(0.1).fit(X, y, sites=np.arange(40) % 2)
     save_model(model, tmp_path)
-    again: Any = load_model(tmp_path)
+    again = load_model(tmp_path)
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert again.predict(X).dtype.kind == model.predict(X).dtype.kind
     np.testing.assert_array_equal(again.classes_, model.classes_)
@@ -105,7 +105,7 @@ def test_words_of_any_language_are_read_back(tmp_path):
     words = np.where(X[:, 0] > 0.1, "überlebt", "死亡")
     model = cf.FederatedLogisticRegression(0.1).fit(X, words, sites=np.arange(40) % 2)
     save_model(model, tmp_path)
-    again: Any = load_model(tmp_path)
+    again = load_model(tmp_path)
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
 
 

@@ -14,12 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 import compfed as cf
 from compfed.algorithms import FISTA, AcceleratedDecoupledProx
-from compfed.estimators.path import path_over
+from compfed.estimators.path_and_cv import path_over
+from compfed.estimators.programs.path_and_cv import AlphaGrid
 from compfed.federation import DisclosurePolicy, InProcess, SiteRefusal
 from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import BANDWIDTH, ROUNDS, Choice, choose_method
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
 from compfed.stopping import NO_MINIMISER
 
 SMALL = logistic()
@@ -195,7 +195,7 @@ def test_a_fit_has_the_same_coefficients_with_and_without_a_refusal(cancer):
 def test_a_path_has_the_same_coefficients_with_and_without_a_refusal(cancer):
     """Here models share their memory of f instead of its curvature."""
     plain, without = (
-        path_over(f, cf.FederatedLogisticRegression(), n_alphas=10, eps=0.01)
+        path_over(f, cf.FederatedLogisticRegression(), AlphaGrid("test", None, 10, 0.01))
         for f in (InProcess(cancer), refusing(cancer, NEVER))
     )
     assert plain.converged

@@ -31,8 +31,7 @@ from compfed.federation.spec import FederatedProblem
 from compfed.solvers.auto import solve
 from compfed.solvers.base import SearchOptions, Start
 from compfed.solvers.first_order import faster_method
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
 
 # one problem for all, so that a method compiles once
 PROBLEM = quadratics()

@@ -41,10 +41,11 @@ from compfed.solvers.quadratic_model import (
     minimiser,
     newton_step,
     penalty_value,
+    ranked,
     solve_symmetric,
     sufficient_decrease,
+    working_set,
 )
-from compfed.solvers.working_set import ranked, working_set
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 

@@ -22,10 +22,8 @@ from compfed.losses import Huber, Logistic, MultiSquared, SmoothedQuantile, Soft
 from compfed.regularisers import L1, GroupL2, OnBlock, Zero
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.auto import evaluate_start, solve
-from compfed.solvers.base import SOLVERS, FederatedSolution, SearchOptions, Start
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
-from compfed.solvers.second_order import solve_by_trials
+from compfed.solvers.base import FederatedSolution, SearchOptions, Start
+from compfed.solvers.second_order import SOLVERS, ProximalBFGS, ProximalNewton, solve_by_trials
 
 SMOOTH = quadratics(g=Zero())
 D = SMOOTH.d
@@ -42,9 +40,8 @@ def accepted(problem: cf.Problem, solver: Any, evaluations: int, x0: Any = None)
     spec, sites = FederatedProblem.of(problem), InProcess(problem.sites)
     state, models = solver.init(np.zeros(problem.d) if x0 is None else x0), []
     for _ in range(evaluations):
-        trial = solver.trial(state)
-        (summed,) = ask(sites, *evaluate_request(spec, trial).queries, weights=spec.weights)
-        state = solver.update(problem.regulariser, state, evaluation(spec, trial, summed))
+        (summed,) = ask(sites, *evaluate_request(spec, state.trial).queries, weights=spec.weights)
+        state = solver.update(problem.regulariser, state, evaluation(spec, state.trial, summed))
         models.append(state.at.x)
     return models
 

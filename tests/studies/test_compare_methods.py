@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import compfed as cf
-from compfed.solvers.base import SOLVERS
+from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import methods_for
 
 

@@ -16,7 +16,7 @@ import compfed as cf
 from compfed.cli import main
 from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.solvers import auto as choice_of_method
-from compfed.solvers.base import SOLVERS
+from compfed.solvers.second_order import SOLVERS
 from compfed.studies.compare_methods import solver_trace
 from compfed.studies.few_rounds import ACCURACIES, METHODS, cell, problems, raw_columns, run, wide
 from compfed.trace import Trace

@@ -16,7 +16,7 @@ from places import ROOT
 import compfed as cf
 from compfed._utils.text import markdown_table
 from compfed.algorithms import ALGORITHMS
-from compfed.solvers.base import SOLVERS
+from compfed.solvers.second_order import SOLVERS
 from compfed.studies.method_table import HEADER, SOLVER_HEADER, entries, references, solver_rows
 
 

@@ -1,7 +1,7 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
 from compfed.estimators.classification import FederatedLogisticRegression
-from compfed.estimators.cv import (
+from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
     FederatedGroupLassoCV,
     FederatedHuberCV,
@@ -10,16 +10,18 @@ from compfed.estimators.cv import (
     FederatedMultiTaskLassoCV,
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
+    Path,
+    regularisation_path,
 )
-from compfed.estimators.linear import (
+from compfed.estimators.regression import (
     FederatedElasticNet,
     FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
+    FederatedMultiTaskLasso,
+    FederatedNuclearRegressor,
     FederatedPoissonRegressor,
 )
-from compfed.estimators.multi_output import FederatedMultiTaskLasso, FederatedNuclearRegressor
-from compfed.estimators.path import Path, regularisation_path
 
 __all__ = [
     "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",

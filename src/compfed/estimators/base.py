@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self, TypeVar, dataclass_transform
+from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -22,35 +22,21 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.text import join_names, progress_bar
-from compfed._utils.validation import check_bool, check_int, check_same_index, is_number
+from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, check_same_index
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
-from compfed.data.columns import check_column_names
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
-from compfed.estimators.programs.fit import Family, FitOptions, Fitted, r2_score
-from compfed.estimators.programs.fit import fit as fit_program
-from compfed.estimators.table import (
-    UNSPECIFIED,
-    Features,
-    RowWeights,
-    SiteOfRows,
-    Table,
-    check_features,
-    check_same_columns,
-    check_table,
-    column_labels,
-    make_table,
-    warn_of_one_site,
-)
+from compfed.estimators import table as tables
+from compfed.estimators.programs import fit as programs
+from compfed.estimators.programs.fit import Family, FitOptions, Fitted
+from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
-from compfed.trace import Trace
 
 T = TypeVar("T")
-BOOLEANS = ("fit_intercept", "standardize", "positive", "verbose")  # parameters that are True or False
 
 
 # --- how an estimator is defined ---
@@ -211,15 +197,19 @@ class FederatedModel(BaseEstimator):
         -------
         self
         """
-        check_no_third(type(self).__name__, more)
+        if more:  # to scikit-learn a third one is the rows' weights, and here it might be their sites
+            raise UnknownArgument(
+                f"{type(self).__name__}.fit takes X and y by position, and {len(more)} more came: say which they are. sites=... is "
+                "the site of every row, sample_weight=... how much every row counts (what scikit-learn takes third)."
+            )
         with self._restored_on_failure():
             self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
             if isinstance(sites, str):
                 self.site_column_ = sites
-            labels = column_labels(self._without_sites(X))
+            labels = tables.column_labels(self._without_sites(X))
             if labels is not None:
                 self.column_labels_ = labels
-            warn_of_one_site(type(self).__name__, sites)
+            tables.warn_of_one_site(type(self).__name__, sites)
         return self
 
     def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
@@ -246,7 +236,7 @@ class FederatedModel(BaseEstimator):
     def fit_federation(self, federation: Federation) -> Self:
         """Fit over a federation: sites in this process, or sites across a network."""
         alpha = float(self.get_params(deep=False)["alpha"])
-        fitted, cost = run_program(federation, fit_program(federation, self.fit_options(), alpha))
+        fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
@@ -255,11 +245,10 @@ class FederatedModel(BaseEstimator):
         return self
 
     def _warn_if_not_unique(self, fitted: Fitted, stacklevel: int) -> None:
-        names = fitted.undecided
-        if names:
+        if fitted.undecided:
             warnings.warn(
                 f"{type(self).__name__}: these coefficients are one choice of many with the same objective: those of "
-                f"{join_names(names)} can change together at no cost. Some of these columns are the same, or add up to others. "
+                f"{join_names(fitted.undecided)} can change together at no cost. Some of these columns are the same, or add up to others. "
                 "Drop one, or give a penalty with a ridge (l1_ratio < 1), which has one minimiser.",
                 NotUniqueWarning,
                 stacklevel=stacklevel,
@@ -282,39 +271,31 @@ class FederatedModel(BaseEstimator):
 
     def fit_options(self) -> FitOptions:
         """The parameters, checked."""
-        me = type(self).__name__
-        finite(me, "alpha", getattr(self, "alpha", 0.0))
-        tol = finite(me, "tol", self.tol)
+        me, none = type(self).__name__, 0.0
+        for name in ("alpha", "l1_ratio", "tol", "seconds_per_round"):
+            check_nonnegative(getattr(self, name, none), f"{me}: {name}")
+        if (l1_ratio := getattr(self, "l1_ratio", none)) > 1:
+            raise InputError(f"{me}: l1_ratio={l1_ratio} must be between 0 and 1.")
         tau, max_rounds = (check_int(getattr(self, name), f"{me}: {name}", 1) for name in ("tau", "max_rounds"))
-        if not isinstance(self.site_weights, str) or self.site_weights not in ("rows", "equal"):
-            raise InputError(
-                f"{me}(site_weights={self.site_weights!r}): site_weights must be 'rows' (every row "
-                "counts the same, as if pooled) or 'equal' (every site counts the same)."
-            )
-        for name in BOOLEANS:
-            if hasattr(self, name):
-                check_bool(getattr(self, name), f"{me}: {name}")
-        progress = progress_bar(me, quiet=0.0) if self.verbose else None
-        price = finite(me, "seconds_per_round", self.seconds_per_round)
-        search = SearchOptions(self.algorithm, tau, tol, max_rounds, progress=progress, seconds_per_round=price)
-        return FitOptions(
-            self.family(), search, bool(self.fit_intercept), bool(self.standardize), self.site_weights == "equal"
-        )
+        every = " With 'rows' every row counts the same, as if pooled; with 'equal' every site does."
+        check_choice(self.site_weights, f"{me}: site_weights", ("rows", "equal"), every)
+        for name in ("fit_intercept", "standardize", "positive", "verbose"):
+            check_bool(getattr(self, name, False), f"{me}: {name}")
+        search = SearchOptions(
+            self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
+            progress=progress_bar(me, quiet=0.0) if self.verbose else None,
+        )  # fmt: skip
+        equal = self.site_weights == "equal"
+        return FitOptions(self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal)
 
     def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
+        me = type(self).__name__
         if isinstance(sites, str):
-            frame: Any = X
-            if sites not in getattr(X, "columns", ()):
-                raise InputError(
-                    f"sites={sites!r} names a column, and X has none of that name. Give a DataFrame with that column, "
-                    "or one site per row."
-                )
-            check_column_names("X", frame.columns)
-            X, sites = frame.drop(columns=sites), frame[sites]
-        check_table(type(self).__name__, X, y, sites, sample_weight)
-        labels = column_labels(X)
+            X, sites = tables.take_site_column(X, sites)
+        tables.check_table(me, X, y, sites, sample_weight)
+        labels = tables.column_labels(X)
         if labels is not None:
             self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
@@ -325,7 +306,7 @@ class FederatedModel(BaseEstimator):
             dtype=np.float64,
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
-        return make_table(type(self).__name__, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
+        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
@@ -344,7 +325,9 @@ class FederatedModel(BaseEstimator):
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
         self.communication_ = cost
         self.n_rounds_ = self.n_iter_ = cost.rounds
-        self.trace_ = _with_all_costs(minimum.trace, cost)
+        # set-up and certificate are counted before the first row of the trace: its last row has the whole cost
+        spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
+        self.trace_ = minimum.trace.after(**{name: n - minimum.trace[name][-1] for name, n in spent.items()})
         if events := getattr(federation, "events", None):  # of a network: messages repeated, states lost and restored
             self.trace_.provenance["events"] = list(events)
         self.certificate_ = fitted.certificate
@@ -357,6 +340,14 @@ class FederatedModel(BaseEstimator):
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
 
     # --- prediction ---
+
+    def predict(self, X: Features) -> np.ndarray:
+        """Predict the outcome of every row."""
+        raise NotImplementedError
+
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+        """How well the predictions of rows fit their outcomes: 1 is perfect."""
+        raise NotImplementedError
 
     def score_federation(self, federation: Federation) -> float:
         """R^2 of the model on the rows of all sites together, which stay where they are. Two messages.
@@ -372,14 +363,14 @@ class FederatedModel(BaseEstimator):
             )
         names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
-        return run_program(federation, r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
+        return run_program(federation, programs.r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
     def linear_predictor(self, X: Features) -> np.ndarray:
         """The linear predictor z = X w + b, of shape (rows, outputs)."""
         check_is_fitted(self)
         rows = self._without_sites(X)
-        check_features(type(self).__name__, rows)
-        check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
+        tables.check_features(type(self).__name__, rows)
+        tables.check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
         rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
         return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
 
@@ -393,8 +384,8 @@ class FederatedModel(BaseEstimator):
             check_same_index(X, given, what)
 
     def _without_sites(self, X: Features) -> Any:
-        column, frame = getattr(self, "site_column_", None), X
-        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X  # pyright: ignore[reportAttributeAccessIssue]  # a DataFrame
+        column, frame = getattr(self, "site_column_", None), cast(Any, X)
+        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -402,68 +393,38 @@ class FederatedModel(BaseEstimator):
         return tags
 
 
-def _with_all_costs(trace: Trace, cost: Communication) -> Trace:
-    """The trace of a fit, with set-up and certificate counted before its first row: its last row has the whole cost."""
-    spent = {"round": cost.rounds, "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down}
-    return trace.after(**{name: total - trace[name][-1] for name, total in spent.items()})
-
-
-# --- checks of parameters ---
-
-
-def finite(me: str, name: str, value: object) -> float:
-    """A parameter, if it is a finite number >= 0."""
-    if not is_number(value) or not 0 <= float(value) < np.inf:  # pyright: ignore[reportArgumentType]  # a number
-        raise InputError(f"{me}({name}={value!r}): {name} must be a finite number >= 0.")
-    return float(value)  # pyright: ignore[reportArgumentType]  # a number
-
-
-def check_l1_ratio(me: str, l1_ratio: object) -> float:
-    """l1_ratio, if it is between 0 and 1."""
-    ratio = finite(me, "l1_ratio", l1_ratio)
-    if ratio > 1:
-        raise InputError(f"{me}(l1_ratio={l1_ratio}): l1_ratio must be between 0 and 1.")
-    return ratio
-
+# --- names of parameters ---
 
 ALWAYS = "there is nothing to set"
+OF_CV = "to choose among several, use the estimator with CV at the end of its name"
 # What to give instead of parameters of scikit-learn; {alpha} is "alphas" for an estimator that chooses among several
-INSTEAD = {
-    "C": "{alpha} = 1 / (C * n) with n rows in all: alpha is the weight of the penalty beside the mean loss",
-    "Cs": "{alpha} = 1 / (C * n) with n rows in all: alpha is the weight of the penalty beside the mean loss",
+INSTEAD_OF_EACH = {
+    "C Cs": "{alpha} = 1 / (C * n) with n rows in all: alpha is the weight of the penalty beside the mean loss",
+    "lam lambda lambda_ lmbda reg reg_param regularization regularisation strength":
+        "{alpha}, the weight of the penalty beside the mean loss",
     "penalty": "l1_ratio=1 for 'l1' and l1_ratio=0 for 'l2', where the model has it, and {alpha}=0 for no penalty",
     "alpha": "alphas, a list to choose from; with a given alpha, use the estimator without CV in its name",
-    "alphas": "alpha, a number; to choose among several, use the estimator with CV at the end of its name",
-    "n_alphas": "alpha, a number; to choose among several, use the estimator with CV at the end of its name",
-    "cv": "nothing: alpha is given. To choose it, use the estimator with CV at the end of its name",
+    "alphas n_alphas": f"alpha, a number; {OF_CV}",
+    "cv": f"nothing: alpha is given; {OF_CV}",
     "l1_ratio": "FederatedElasticNet (or FederatedLogisticRegression, FederatedHuber, FederatedPoissonRegressor), which has it",
     "l1_ratios": "one l1_ratio; scikit-learn's GridSearchCV compares several",
-    "max_iter": "max_rounds, the most messages to each site",
-    "n_iter": "max_rounds, the most messages to each site",
-    "solver": "algorithm, 'auto' or a name from `compfed list algorithms`",
-    "method": "algorithm, 'auto' or a name from `compfed list algorithms`",
-    "n_jobs": f"nothing: all sites work at the same time, and {ALWAYS}",
+    "max_iter n_iter": "max_rounds, the most messages to each site",
+    "solver method": "algorithm, 'auto' or a name from `compfed list algorithms`",
     "epsilon": "delta, in the units of y",
-    "normalize": "standardize=True",
+    "normalize normalise": "standardize=True",
     "standardise": "standardize",
-    "normalise": "standardize=True",
     "random_state": f"seed, where folds are drawn; a fit with a given alpha has nothing random and {ALWAYS}",
+    "n_jobs": f"nothing: all sites work at the same time, and {ALWAYS}",
     "warm_start": f"nothing: a fit takes about a dozen messages from the start, and {ALWAYS}",
-    "precompute": f"nothing: {ALWAYS}",
     "copy_X": f"nothing: X is never changed, and {ALWAYS}",
-    "selection": f"nothing: {ALWAYS}",
-    "dual": f"nothing: {ALWAYS}",
+    "precompute selection dual": f"nothing: {ALWAYS}",
+    "intercept": "fit_intercept",
     "intercept_scaling": "fit_intercept alone: the intercept is never penalised",
     "multi_class": "nothing: more than two classes are fitted together (multinomial)",
-    "class_weight": "fit(..., sample_weight=...), the weight of every row",
-    "sample_weight": "fit(..., sample_weight=...), the weight of every row",
+    "class_weight sample_weight": "fit(..., sample_weight=...), the weight of every row",
     "sites": "fit(..., sites=...), the site of every row",
-    "intercept": "fit_intercept",
 }  # fmt: skip
-INSTEAD |= dict.fromkeys(
-    ("lam", "lambda", "lambda_", "lmbda", "reg", "reg_param", "regularization", "regularisation", "strength"),
-    "{alpha}, the weight of the penalty beside the mean loss",
-)
+INSTEAD = {name: text for names, text in INSTEAD_OF_EACH.items() for name in names.split()}
 
 
 def check_known(estimator: str, given: Iterable[str], known: Collection[str]) -> None:
@@ -480,12 +441,3 @@ def check_known(estimator: str, given: Iterable[str], known: Collection[str]) ->
         else:
             hint = f"It takes {', '.join(sorted(known))}."
         raise UnknownArgument(f"{estimator} has no parameter {name!r}. {hint}")
-
-
-def check_no_third(estimator: str, given: tuple[object, ...]) -> None:
-    """Refuse fit(X, y, z): to scikit-learn z is the rows' weights, and here it might be their sites."""
-    if given:
-        raise UnknownArgument(
-            f"{estimator}.fit takes X and y by position, and {len(given)} more came: say which they are. "
-            "sites=... is the site of every row, sample_weight=... how much every row counts (what scikit-learn takes third)."
-        )

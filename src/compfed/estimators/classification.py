@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from compfed._utils.validation import as_row_labels
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
+from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
 from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Logistic, Loss, Softmax
@@ -95,7 +95,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Classes(check_l1_ratio(type(self).__name__, self.l1_ratio))
+        return Classes(self.l1_ratio)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         as_row_labels(f"{type(self).__name__}: y must be the class of every row", y)

@@ -15,12 +15,12 @@ from sklearn.utils.validation import _check_sample_weight
 from compfed._utils.arrays import as_slice, group_rows
 from compfed._utils.text import shapes_shown
 from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, row_index
-from compfed.data.columns import as_floats, check_dataframe, is_dataframe
+from compfed.data.columns import as_floats, check_column_names, check_dataframe, is_dataframe
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
 from compfed.problem.padded_dataset import DENSE_BYTES
 from compfed.simulation.local_federation import Simulated
-from compfed.splits import Masks, RowSubset
+from compfed.splits import Masks
 
 
 class Unspecified:
@@ -59,23 +59,15 @@ class Table:
 
     def federation(self, splits: Sequence[Masks] = ()) -> Simulated:
         """The sites, each with its own rows of the splits."""
-        place = np.zeros(self.length, int)
-        place[np.concatenate(self.rows)] = np.concatenate([np.arange(len(r)) for r in self.rows])
         sites = []
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
-            sites.append(
-                Site(
-                    self.X[as_slice(rows)],  # contiguous rows are not copied: the sites live no longer than a fit
-                    self.y[rows],
-                    name=name,
-                    index=i,
-                    row_weights=None if self.weights is None else self.weights[rows],
-                    columns=self.columns,
-                    splits=[(train[rows], test[rows]) for train, test in splits],
-                    limits=None,
-                    room=room_for(len(rows) / len(place)),
-                )
-            )
+            X = self.X[as_slice(rows)]  # contiguous rows are not copied: the sites live no longer than a fit
+            weights = None if self.weights is None else self.weights[rows]
+            masks = [(train[rows], test[rows]) for train, test in splits]
+            sites.append(Site(
+                X, self.y[rows], name=name, index=i, row_weights=weights, columns=self.columns, splits=masks, limits=None,
+                room=room_for(len(rows) / self.length),
+            ))  # fmt: skip
         return Simulated(sites)
 
 
@@ -117,9 +109,8 @@ def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width
     known = list(range(width)) if fitted is None else list(fitted)
     by_word = any(isinstance(label, str) for label in known)
     found: list[Any] = [str(label) for label in given] if by_word else list(given)
-    if found == known or (
-        (fitted is None or by_word) and set(found) != set(known)
-    ):  # names unrelated to those of the fit
+    unrelated = (fitted is None or by_word) and set(found) != set(known)  # to the names at fit
+    if found == known or unrelated:
         return
     at = next(j for j, (a, b) in enumerate(zip(found, known, strict=True)) if a != b)
     place = {label: j for j, label in enumerate(found)}
@@ -130,6 +121,16 @@ def check_same_columns(name: str, X: object, fitted: Sequence[Any] | None, width
     )
 
 
+def take_site_column(X: Any, column: str) -> tuple[Any, Any]:
+    """A DataFrame without its column of sites, and that column."""
+    if column not in getattr(X, "columns", ()):
+        raise InputError(
+            f"sites={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one site per row."
+        )
+    check_column_names("X", X.columns)
+    return X.drop(columns=column), X[column]
+
+
 def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
     """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X)
@@ -138,9 +139,7 @@ def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_
         raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
     _check_real(name, "y", y)
     if _kind(y) in "mM":
-        raise InputError(
-            f"{name}: y holds dates or times, which are no numbers. Give numbers, such as days since the first."
-        )
+        raise InputError(f"{name}: y holds dates or times. Give numbers, such as days since the first.")
     if sample_weight is not None:
         _check_weights(sample_weight, f"{name}: sample_weight")
     given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
@@ -167,12 +166,7 @@ def _check_weights(values: npt.ArrayLike, what: str) -> None:
 
 
 def make_table(
-    name: str,
-    X: Any,
-    y: np.ndarray,
-    sites: object,
-    sample_weight: RowWeights,
-    columns: Sequence[object] | None,
+    name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None
 ) -> Table:
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
@@ -191,21 +185,5 @@ def make_table(
         if not keep.size:
             raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
     found, rows = group_rows(where[keep])
-    return Table(
-        X=X,
-        y=y,
-        weights=weights,
-        names=tuple(str(site) for site in found),
-        rows=tuple(keep[r] for r in rows),
-        length=length,
-        columns=None if columns is None else tuple(str(c) for c in columns),
-    )
-
-
-def fold_of_rows(table: Table, sites: Sequence[Any], splits: Sequence[RowSubset]) -> np.ndarray:
-    """The number of the split that tests with each row of the table; -1 for a row that none does."""
-    fold = np.full(table.length, -1)
-    for number, split in enumerate(splits):
-        for rows, site in zip(table.rows, sites, strict=True):
-            fold[rows[split.mask(site)]] = number
-    return fold
+    names = None if columns is None else tuple(map(str, columns))
+    return Table(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-    from compfed.estimators.cv import CrossValidated
-    from compfed.estimators.path import Path
+    from compfed.estimators.path_and_cv import CrossValidated, Path
     from compfed.studies.compare_sites import SiteComparison
 
 # --- a regularisation path ---

@@ -1,31 +1,93 @@
-"""What all solvers share: the options of a search for a minimiser, its start, and its solution."""
+"""What all solvers share: the options of a search, its start and its solution, and the steps of a second-order solver."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from compfed._utils.text import shorten
-from compfed.algorithms import Algorithm, find
-from compfed.algorithms.base import Bounds
+from compfed.algorithms import Algorithm
+from compfed.algorithms.base import Bounds, Citation
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.server.evaluation import Evaluation
+from compfed.federation.server.evaluation import Evaluation, Trial
 from compfed.federation.spec import FederatedProblem
 from compfed.monitor import Progress
 from compfed.problem_spec import check_lipschitz
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.regularisers import Regulariser
+from compfed.solvers.quadratic_model import OUTSIDE_DOMAIN, penalty_value, sufficient_decrease
 from compfed.stopping import Certificate
 from compfed.trace import Trace
 
-SecondOrder = ProximalNewton | ProximalBFGS
-SOLVERS: dict[str, type[SecondOrder]] = {"ProximalNewton": ProximalNewton, "ProximalBFGS": ProximalBFGS}
-Method = type[Algorithm] | type[SecondOrder]
-
 FIRST_ORDER = "first-order"  # the faster one of the first-order methods
+
+
+class State(NamedTuple):
+    """A second-order solver between two trials: the model that was accepted last, and the trial on the way from it."""
+
+    at: Evaluation  # f at the accepted model
+    F: float  # f + g there
+    trial: Trial
+    kept: Mapping[str, np.ndarray]  # what does not depend on g, for a search with another one
+    t: float = 1.0  # share of the step that the trial takes
+    D: float = 0.0  # decrease that a linear model of f predicts for the whole step
+
+
+class SecondOrder:
+    """A solver that evaluates f at trial points. A subclass says which quadratic model of f it minimises.
+
+    The step from x goes to u, the minimiser of the quadratic model plus g, and the trial is x + t (u - x): t = 1 after an
+    acceptance, halved while F(trial) > F(x) + t D / 10^4, with D = <grad f(x), u - x> + g(u) - g(x).
+    """
+
+    citation: ClassVar[Citation]
+
+    @classmethod
+    def from_bounds(cls, bounds: Bounds) -> Self:
+        """The solver with its default parameters."""
+        raise NotImplementedError
+
+    def init(self, x0: np.ndarray, at: Evaluation | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+        """The state before the first trial, which is x0; `at` is f there if known, `kept` from a search with another g."""
+        raise NotImplementedError
+
+    def minimise_model(self, g: Regulariser, at: Evaluation, kept: Mapping[str, np.ndarray]) -> np.ndarray:
+        """u."""
+        raise NotImplementedError
+
+    def hessian_coordinates(self, g: Regulariser, at: Evaluation, x: np.ndarray) -> np.ndarray | None:
+        """The coordinates of the Hessian to ask for at the trial x, on the way from `at`."""
+        return None
+
+    def keep(self, s: State, at_trial: Evaluation, t: float) -> Mapping[str, np.ndarray]:
+        """What to remember after an evaluation."""
+        return s.kept
+
+    def update(self, g: Regulariser, s: State, at_trial: Evaluation) -> State:
+        """Accept or reject the trial, and propose the next one."""
+        F = at_trial.value + penalty_value(g, at_trial.x)
+        accepted = sufficient_decrease(F, s.F, s.t * s.D)
+        at, F, t = (at_trial, F, 1.0) if accepted else (s.at, s.F, s.t / 2)
+        kept = self.keep(s, at_trial, t)
+        u = self.minimise_model(g, at, kept)
+        D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
+        x = u if t == 1.0 else at.x + t * (u - at.x)
+        W = self.hessian_coordinates(g, at, x) if accepted else s.trial.W
+        return State(at, F, Trial(x, W), kept, t, D)
+
+
+def first_state(x0: np.ndarray, W: np.ndarray | None = None, kept: Mapping[str, np.ndarray] | None = None) -> State:
+    """The state whose first trial is x0, which any value of f there improves on."""
+    H = None if W is None else np.zeros((len(W), len(W)))
+    nothing = Evaluation(x0, OUTSIDE_DOMAIN, np.zeros_like(x0), 0.0, W, H)
+    return State(nothing, OUTSIDE_DOMAIN, Trial(x0, W), kept or {})
+
+
+Method = type[Algorithm] | type[SecondOrder]
 
 
 @dataclass(frozen=True)
@@ -41,23 +103,13 @@ class SearchOptions:
     seconds_per_round: float = 1.0  # cost of a message beside its bytes
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, (str, type, Algorithm, ProximalNewton, ProximalBFGS)):
+        given = self.algorithm
+        is_method = isinstance(given, type) and issubclass(given, (Algorithm, SecondOrder))
+        if not (is_method or isinstance(given, (str, Algorithm, SecondOrder))):
             raise InputError(
                 "algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got "
-                f"{shorten(repr(self.algorithm), 80)}."
+                f"{shorten(repr(given), 80)}."
             )
-
-
-def find_method(asked: str | Method) -> Method:
-    """The class of a name, or the class itself: a second-order solver, or a local-update algorithm."""
-    plain = asked.lower().replace("-", "").replace("_", "") if isinstance(asked, str) else ""
-    for name, solver in SOLVERS.items():
-        if asked is solver or plain == name.lower():
-            return solver
-    cls = find(asked) if isinstance(asked, str) else asked
-    if not (isinstance(cls, type) and issubclass(cls, Algorithm)):
-        raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {cls!r}.")
-    return cls
 
 
 @dataclass(frozen=True)
@@ -69,7 +121,7 @@ class Start:
     L_max: float  # a bound on max_i L_i
     scale: float
     at: Evaluation | None = None  # f at x
-    kept: dict[str, np.ndarray] | None = None  # from a search with another g: the solver's state that depends on f only
+    kept: Mapping[str, np.ndarray] | None = None  # from a search with another g: State.kept
     refused: str = ""  # why a site gave no Hessian
     upper_bound: bool = False  # are L and L_max bounds that are too large for steps?
 
@@ -126,7 +178,7 @@ class FederatedSolution:
     trace: Trace
     notes: list[str] = field(default_factory=list)
     at: Evaluation | None = None
-    kept: dict[str, np.ndarray] | None = None
+    kept: Mapping[str, np.ndarray] | None = None
     communication: Communication | None = None
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
+from typing import Any
 
 from compfed._utils.records import has_leaf, with_leaf
-from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm
+from compfed.algorithms import FISTA, AcceleratedDecoupledProx, Algorithm, find
 from compfed.algorithms.base import Bounds
 from compfed.errors import StepSizeWarning
 from compfed.federation.queries import Lipschitz
@@ -16,7 +17,7 @@ from compfed.federation.server.evaluation import Evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, gather
 from compfed.federation.server.rounds import CHECK, Order, Segment, runner
 from compfed.federation.spec import FederatedProblem
-from compfed.solvers.base import FIRST_ORDER, FederatedSolution, SearchOptions, Start, find_method
+from compfed.solvers.base import FIRST_ORDER, FederatedSolution, SearchOptions, Start
 from compfed.stopping import Certificate, Status, has_converged, has_stalled, rounding_error, rounding_level
 from compfed.trace import Trace
 
@@ -37,7 +38,7 @@ def solve_by_rounds(
         ((bound,),) = yield [Request((Lipschitz(spec.objective, start.x),), weights=spec.weights)]
         L, L_max = lipschitz_bounds(spec, bound)
         start = replace(start, L=L, L_max=L_max, upper_bound=False)
-    steps = StepBacktracking.at_start(spec, search, start)
+    steps = Steps(spec, search, start.bounds(spec, search.tau))
     step, tol = start.certificate_step(spec), search.tol * start.scale
     good, pieces, notes = start.x, list[Trace](), list[str]()
     done = spent = 0  # rounds in all, and with steps that were given up
@@ -48,8 +49,10 @@ def solve_by_rounds(
         before, done = done, spent + int(segment.trace["round"][-1])
         certificate = _certificate(spec, search, start, segment)
         status = _status(segment, allowed, done - before, certificate)
-        rounding = _at_rounding_level(segment, 1.0 / step)
-        if status is Status.CONVERGED or done >= search.max_rounds or (status.failed and rounding):
+        zero_to_rounding = segment.at is not None and has_converged(
+            certificate.gradient_mapping, rounding_level(segment.trace.x, 1.0 / step, segment.at.terms)
+        )
+        if status is Status.CONVERGED or done >= search.max_rounds or (status.failed and zero_to_rounding):
             break
         good = good if status.failed else segment.trace.x
         note, steps_after = steps.after(status, allowed, segment.at)
@@ -62,7 +65,7 @@ def solve_by_rounds(
             run = runner(federation, Order([spec], steps.algorithm, good, tol, step, search.seed, search.progress))
     trace = reduce(Trace.then, [*pieces, segment.trace])
     x = good if segment.at is None else trace.x
-    converged = status is Status.CONVERGED or rounding
+    converged = status is Status.CONVERGED or zero_to_rounding
     return FederatedSolution(x.astype(float), certificate, converged, done, steps.algorithm, trace, notes, segment.at)
 
 
@@ -75,35 +78,25 @@ def solve_all_by_rounds(
     """
     if specs[0].loss.curvature is None:  # the step depends on the model, and each problem has its own
         return (yield from gather([solve_by_rounds(federation, spec, search, start) for spec in specs]))
-    algorithm = StepBacktracking.at_start(specs[0], search, start).algorithm
+    algorithm = Steps(specs[0], search, start.bounds(specs[0], search.tau)).algorithm
     step = start.certificate_step(specs[0])
     order = Order(specs, algorithm, start.x, search.tol * start.scale, step, search.seed)
     segments = yield from runner(federation, order).advance(min(search.max_rounds, SHARED_ROUNDS))
-    programs = [
-        _continue_alone(federation, spec, search, start, s, algorithm) for spec, s in zip(specs, segments, strict=True)
-    ]
-    return (yield from gather(programs))
 
+    def finish(spec: FederatedProblem, segment: Segment) -> Program[FederatedSolution]:
+        """The solution of a segment that converged, or of the search that goes on from it."""
+        trace, done, at = segment.trace, int(segment.trace["round"][-1]), segment.at
+        certificate = _certificate(spec, search, start, segment)
+        if certificate.holds or done >= search.max_rounds:
+            return FederatedSolution(
+                trace.x.astype(float), certificate, certificate.holds, done, algorithm, trace, at=at
+            )
+        rest = replace(search, max_rounds=search.max_rounds - done)
+        last = replace(start, x=start.x if at is None else trace.x)
+        alone = yield from solve_by_rounds(federation, spec, rest, last)
+        return replace(alone, rounds=done + alone.rounds, trace=trace.then(alone.trace))
 
-def _continue_alone(
-    federation: Federation,
-    spec: FederatedProblem,
-    search: SearchOptions,
-    start: Start,
-    segment: Segment,
-    algorithm: Algorithm,
-) -> Program[FederatedSolution]:
-    """The solution of a segment that converged, or of the search that goes on from it."""
-    trace, done = segment.trace, int(segment.trace["round"][-1])
-    certificate = _certificate(spec, search, start, segment)
-    if certificate.holds or done >= search.max_rounds:
-        return FederatedSolution(
-            trace.x.astype(float), certificate, certificate.holds, done, algorithm, trace, at=segment.at
-        )
-    x = start.x if segment.at is None else trace.x
-    rest = replace(search, max_rounds=search.max_rounds - done)
-    alone = yield from solve_by_rounds(federation, spec, rest, replace(start, x=x))
-    return replace(alone, rounds=done + alone.rounds, trace=trace.then(alone.trace))
+    return (yield from gather([finish(spec, segment) for spec, segment in zip(specs, segments, strict=True)]))
 
 
 # --- when to stop ---
@@ -127,15 +120,6 @@ def _status(segment: Segment, allowed: int, done: int, certificate: Certificate)
     return Status.STALLED if has_stalled(segment.trace, allowed // CHECK + 1) else Status.RUNNING
 
 
-def _at_rounding_level(segment: Segment, L: float) -> bool:
-    """Whether the gradient mapping is zero to rounding."""
-    if segment.at is None:
-        return False
-    return bool(
-        has_converged(segment.trace["gradient_mapping"][-1], rounding_level(segment.trace.x, L, segment.at.terms))
-    )
-
-
 # --- step sizes ---
 
 
@@ -151,51 +135,47 @@ def faster_method(bounds: Bounds, n: int) -> type[Algorithm]:
 
 
 @dataclass(frozen=True)
-class StepBacktracking:
-    """The algorithm in use, and the next one to try when its step proves too long."""
+class Steps:
+    """The algorithm in use, and the next one to try when its step proves too long (step backtracking)."""
 
     spec: FederatedProblem
     search: SearchOptions
     bounds: Bounds
-    halvings: int
-    algorithm: Algorithm
+    halvings: int = 0
 
-    @classmethod
-    def at_start(cls, spec: FederatedProblem, search: SearchOptions, start: Start) -> StepBacktracking:
-        return cls._with(spec, search, start.bounds(spec, search.tau), 0)
-
-    @classmethod
-    def _with(cls, spec: FederatedProblem, search: SearchOptions, bounds: Bounds, halvings: int) -> StepBacktracking:
-        asked = search.algorithm
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        asked, factor = self.search.algorithm, 0.5**self.halvings
         if isinstance(asked, Algorithm):
-            algorithm = with_leaf(asked, "eta", getattr(asked, "eta", 1.0) * 0.5**halvings) if halvings else asked
-        else:
-            method = faster_method(bounds, spec.n) if asked in ("auto", FIRST_ORDER) else find_method(asked)  # pyright: ignore[reportArgumentType]  # no solver
-            algorithm = method.from_bounds(bounds, 0.5**halvings)  # pyright: ignore[reportCallIssue]  # an Algorithm
-        return cls(spec, search, bounds, halvings, algorithm)  # pyright: ignore[reportArgumentType]  # an Algorithm
+            return with_leaf(asked, "eta", getattr(asked, "eta", 1.0) * factor) if self.halvings else asked
+        if asked in ("auto", FIRST_ORDER):
+            asked = faster_method(self.bounds, self.spec.n)
+        method: Any = find(asked) if isinstance(asked, str) else asked
+        return method.from_bounds(self.bounds, factor)
 
     def rounds_to_check(self, done: int) -> int:
         """Rounds until the next check of the step: few, at first, where the curvature changes with the model."""
         return SEGMENT if self.spec.loss.curvature is not None or done >= SEGMENT else SEGMENT // 10
 
-    def after(self, status: Status, rounds: int, at: Evaluation | None) -> tuple[str, StepBacktracking | None]:
+    def after(self, status: Status, rounds: int, at: Evaluation | None) -> tuple[str, Steps | None]:
         """(note, steps): the same steps if they serve, shorter ones after a failure, None if nothing is left to try."""
+        algorithm = self.algorithm
         if not status.failed:
             return self._after_curvature_change(at)
         trouble = f"{rounds} {status.value}" if status is Status.STALLED else status.value
-        if self.algorithm.exact is False or self.halvings == HALVINGS or not has_leaf(self.algorithm, "eta"):
+        if algorithm.exact is False or self.halvings == HALVINGS or not has_leaf(algorithm, "eta"):
             return f"{trouble}; stopped", None
-        steps = self._with(self.spec, self.search, self.bounds, self.halvings + 1)
-        eta = steps.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]  # has_leaf above
+        steps = replace(self, halvings=self.halvings + 1)
+        eta = vars(steps.algorithm)["eta"]
         note = f"{trouble}; step halved to eta={eta:.3g}, continuing from the last good model"
-        warnings.warn(f"{type(self.algorithm).__name__}: {note}.", StepSizeWarning, stacklevel=2)
+        warnings.warn(f"{type(algorithm).__name__}: {note}.", StepSizeWarning, stacklevel=2)
         return note, steps
 
-    def _after_curvature_change(self, at: Evaluation | None) -> tuple[str, StepBacktracking]:
+    def _after_curvature_change(self, at: Evaluation | None) -> tuple[str, Steps]:
         """New steps where the curvature at the model has changed by half or more."""
         old, given = self.bounds, isinstance(self.search.algorithm, Algorithm)
         if given or at is None or at.L is None or at.L_max is None or old.L / 1.5 < at.L < old.L * 1.5:
             return "", self
-        bounds = replace(old, L=at.L, L_max=at.L_max)  # halvings were for the curvature of another place
-        note = f"the curvature at the model is now {at.L:.3g}; new step"
-        return note, self._with(self.spec, self.search, bounds, 0)
+        # halvings were for the curvature of another place
+        steps = replace(self, bounds=replace(old, L=at.L, L_max=at.L_max), halvings=0)
+        return f"the curvature at the model is now {at.L:.3g}; new step", steps

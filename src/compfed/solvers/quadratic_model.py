@@ -21,12 +21,12 @@ from scipy.sparse.linalg import eigsh
 
 from compfed._utils.array_namespace import Numbers
 from compfed._utils.compilation import jit, precision
+from compfed.algorithms.fista import Restart
 from compfed.losses.lipschitz import GRAM_WIDTH
 from compfed.prox import group_shrinkage, soft_threshold, soft_threshold_number
 from compfed.regularisers import Regulariser
 from compfed.regularisers.base import BaseRegulariser
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
-from compfed.solvers.working_set import working_set
 
 MAX_SWEEPS = 200  # of coordinate descent, each followed by a Newton step
 MAX_STALE_SWEEPS = 30  # without halving the distance: then the next evaluation of f helps more than another sweep
@@ -69,11 +69,6 @@ def newton_step(g: Regulariser, x: np.ndarray, gradient: np.ndarray, H: np.ndarr
     return u
 
 
-def predicted_gradient(gradient: np.ndarray, H: np.ndarray, W: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """The gradient of the quadratic model after a change of x: exact on the coordinates W only."""
-    return gradient + np.bincount(W, H @ change[W], minlength=len(gradient))
-
-
 def next_working_set(g: Regulariser, x: np.ndarray, gradient: np.ndarray, width: int) -> np.ndarray:
     """The coordinates whose Hessian is needed at x: at least `width` of them, all where g has no form."""
     form = coordinate_form(g, x.size)
@@ -98,6 +93,53 @@ def bfgs_step(
     R = np.asarray(np.linalg.qr(B.Q, mode="r"))
     bound = B.diagonal.max() + abs(_largest_eigenvalue((-R * B.signs) @ R.T))
     return fista(g, x, gradient, B, bound, BFGS_TOLERANCE)
+
+
+# --- working sets: the coordinates that are furthest from optimal, or, at a kink of g, nearest to leaving it ---
+
+
+def kink_margin(form: CoordinateForm, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """Gradient less the slope of the kink or bound at x: negative where a coordinate stays, positive where it will leave.
+
+    Infinite for coordinates that are at no kink or bound.
+    """
+    held = ((x <= form.lower) & (gradient > 0)) | ((x >= form.upper) & (gradient < 0))
+    excess = np.where(held, -np.abs(gradient), np.abs(gradient)) - form.l1
+    margin = np.where(form.at_kink_or_bound(x), excess, np.inf)
+    if form.separable:
+        return margin
+    grouped, member = form.group >= 0, np.maximum(form.group, 0)
+    force = form.norms(soft_threshold(gradient, form.l1))[member]
+    of_group = np.where(force > 0, force, margin) - form.group_weight[member]
+    return np.where(grouped & np.isfinite(margin), of_group, margin)
+
+
+def ranked(form: CoordinateForm, x: np.ndarray, gradient: np.ndarray, width: int) -> np.ndarray:
+    """`width` coordinates: first those at no kink, then those nearest to leaving theirs.
+
+    If at least `width` are at no kink, the ones furthest from optimal among all.
+    """
+    width, margin = min(width, len(x)), kink_margin(form, x, gradient)
+    distance = np.abs(form.min_subgradient(x, gradient))
+    free = np.isinf(margin)
+    if free.sum() >= width:
+        return np.argsort(-distance, kind="stable")[:width]
+    # Few of many are wanted: only coordinates that can be among them are sorted.
+    some = np.flatnonzero(margin >= -np.partition(-margin, width - 1)[width - 1])
+    first = np.lexsort((np.where(free, -distance, -margin)[some], ~free[some]))
+    return some[first[:width]]
+
+
+def working_set(form: CoordinateForm, x: np.ndarray, gradient: np.ndarray, least: int) -> np.ndarray:
+    """All coordinates at no kink, then those nearest to leaving theirs: at least `least` of them, in whole groups."""
+    free = int(np.sum(~form.at_kink_or_bound(x)))
+    wanted = max(least, free + 1, int(1.5 * free))
+    taken = np.zeros(len(x), bool)
+    taken[ranked(form, x, gradient, wanted)] = True
+    if not form.separable:
+        some = np.unique(form.group[taken])
+        taken |= np.isin(form.group, some[some >= 0])
+    return np.flatnonzero(taken)
 
 
 # --- the matrix of limited-memory BFGS ---
@@ -376,12 +418,7 @@ def _largest_eigenvalue(B: np.ndarray) -> float:
 
 
 def fista(
-    g: Regulariser,
-    x: np.ndarray,
-    gradient: np.ndarray,
-    B: np.ndarray | BFGSMatrix,
-    L: float,
-    tolerance: float = 0.0,
+    g: Regulariser, x: np.ndarray, gradient: np.ndarray, B: np.ndarray | BFGSMatrix, L: float, tolerance: float = 0.0
 ) -> np.ndarray:
     """u by FISTA with restarts, for a g that is known by its prox alone; L bounds the eigenvalues of B.
 
@@ -393,9 +430,6 @@ def fista(
 
 @jit
 def _fista(g: Regulariser, x: Array, gradient: Array, B: Array | BFGSMatrix, L: Array, tolerance: Array) -> Array:
-    def apply(v: Array) -> Array:
-        return B.apply(v) if isinstance(B, BFGSMatrix) else B @ v
-
     eps = jnp.finfo(x.dtype).eps
     L = jnp.where(L > 0, L, 1.0)
     first = jnp.linalg.norm(g.prox(x - gradient / L, 1.0 / L) - x)
@@ -403,11 +437,10 @@ def _fista(g: Regulariser, x: Array, gradient: Array, B: Array | BFGSMatrix, L: 
 
     def step(carry):
         u, y, t, _, k = carry
-        new = g.prox(y - (gradient + apply(y - x)) / L, 1.0 / L)
-        overshot = (y - new) @ (new - u) > 0
-        next_t = jnp.where(overshot, 1.0, 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * t * t)))
-        beta = jnp.where(overshot, 0.0, (t - 1.0) / next_t)
-        return new, new + beta * (new - u), next_t, jnp.linalg.norm(new - y), k + 1
+        change = B.apply(y - x) if isinstance(B, BFGSMatrix) else B @ (y - x)
+        new = g.prox(y - (gradient + change) / L, 1.0 / L)
+        t, beta = Restart()(t, y, u, new)
+        return new, new + beta * (new - u), t, jnp.linalg.norm(new - y), k + 1
 
     def unfinished(carry):
         u, _, _, moved, k = carry

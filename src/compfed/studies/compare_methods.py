@@ -37,7 +37,9 @@ from compfed.simulation import grid
 from compfed.simulation.options import check_sampling
 from compfed.solve import solve_federated, solve_pooled
 from compfed.solvers import auto
-from compfed.solvers.base import SOLVERS, Method, SecondOrder, find_method
+from compfed.solvers.auto import find_method
+from compfed.solvers.base import Method, SecondOrder
+from compfed.solvers.second_order import SOLVERS
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def methods_for(problem: Problem, methods: Sequence[str | Method] | None = None)
     if methods is None:
         smooth = isinstance(problem.regulariser, Zero)
         found: list[Method] = [cls for cls in alg.known().values() if smooth or cls.composite is not False]
-        allowed = {candidate.method for candidate in auto.candidates(FederatedProblem.of(problem), alg.FISTA)}
+        allowed = auto.rounds_and_bytes(FederatedProblem.of(problem), alg.FISTA)
         return found + [solver for solver in SOLVERS.values() if solver in allowed]
     if isinstance(methods, (str, type)):
         raise InputError(f"methods={methods!r}: give a list of names or classes, such as ['FedDA', MyMethod].")

@@ -27,7 +27,7 @@ from compfed._utils.validation import check_int
 from compfed.data import Sites
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
-from compfed.estimators.cv import CrossValidated
+from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut

@@ -36,8 +36,7 @@ from compfed.simulation import simulate
 from compfed.solve import solve_federated
 from compfed.solvers.auto import evaluate_start
 from compfed.solvers.base import Method, SearchOptions
-from compfed.solvers.prox_bfgs import ProximalBFGS
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
 from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, solver_trace
 from compfed.studies.paper.experiments import paper_problem
 from compfed.trace import Trace

@@ -21,8 +21,8 @@ from compfed.data import from_arrays
 from compfed.losses import Squared
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
-from compfed.solvers.base import SOLVERS, Method
-from compfed.solvers.prox_newton import ProximalNewton
+from compfed.solvers.base import Method
+from compfed.solvers.second_order import SOLVERS, ProximalNewton
 
 TAU = 5
 HEADER = (

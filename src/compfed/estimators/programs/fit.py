@@ -15,7 +15,7 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
-from compfed.estimators.programs.certificate import duality_gap, non_unique_coefficients
+from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
@@ -23,13 +23,14 @@ from compfed.federation.server.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
-from compfed.regularisers import ElasticNet, OnBlock, Regulariser, Zero
+from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import RowSubset, SiteFold
 from compfed.stopping import Certificate
 
 INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
+NO_ROWS = "a fold holds out every row, or none; give other folds."
 
 
 # --- the model family ---
@@ -46,7 +47,10 @@ class Labels:
 
 
 class Family:
-    """Loss, penalty and null intercept of an estimator. Subclasses are frozen dataclasses and know no rows."""
+    """Loss, penalty and null intercept of an estimator: least squares, unless a subclass says otherwise.
+
+    Subclasses are frozen dataclasses and know no rows.
+    """
 
     classifies: ClassVar[bool] = False  # labels are names of classes, not numbers
 
@@ -55,7 +59,7 @@ class Family:
         return self
 
     def loss(self, labels: Labels) -> Loss:
-        raise NotImplementedError
+        return Squared()
 
     def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
         """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
@@ -76,13 +80,15 @@ class Family:
 
 @dataclass(frozen=True)
 class ElasticNetFamily(Family):
-    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2)."""
+    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2), and w >= 0 if it must be positive."""
 
     l1_ratio: float
+    positive: bool = False
 
     def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
         s = np.repeat(scale, outputs)
-        return ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
+        penalty = ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
+        return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 @dataclass(frozen=True)
@@ -128,73 +134,55 @@ def describe_sites(
         Request((Moments(subset),), weights=counted, counts=False),
     ]
     _check_columns(federation.names, sites)
-    if options.family.classifies:
-        _check_kinds(federation.names, sites)
-    weights = site_weights(sites.weights, options.equal_sites)
-    labels = _labels(sites, options)
-    return PooledSummary(subset, sites.rows, sites.weights, weights, labels, sites.columns[0], sites.widths[0], moments)
-
-
-def site_weights(totals: Sequence[float], equal: bool) -> np.ndarray:
-    """p_i: a site's share of the (weighted) rows, or the same for every site that has any."""
-    total = np.asarray(totals, float)
-    if not total.any():
-        raise InputError("a fold holds out every row, or none; give other folds.")
-    return (total > 0) / (total > 0).sum() if equal else total / total.sum()
+    totals = np.asarray(sites.weights, float)
+    if not totals.any():
+        raise InputError(NO_ROWS)
+    each = (totals > 0).astype(float) if options.equal_sites else totals
+    labels = _labels(federation.names, sites, options, each.sum())
+    columns, width = sites.columns[0], sites.widths[0]
+    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments)
 
 
 def _check_columns(names: Sequence[str], sites: Description) -> None:
-    """Refuse sites with different columns."""
-    for name, width, columns in zip(names, sites.widths, sites.columns, strict=True):
-        if width != sites.widths[0] or columns != sites.columns[0]:
-            apart = _columns_apart(names[0], sites.columns[0], sites.widths[0], name, columns, width)
-            raise InputError(
-                f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
-                "them and their order."
-            )
+    """Refuse sites with different columns, and say where they differ."""
+    one, first, first_width = names[0], sites.columns[0], sites.widths[0]
+    for other, width, columns in zip(names, sites.widths, sites.columns, strict=True):
+        if width == first_width and columns == first:
+            continue
+        if first is None or columns is None:
+            apart = f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
+        elif set(first) == set(columns):
+            at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
+            apart = f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
+        else:
+            missing, extra = ([repr(c) for c in a if c not in b] for a, b in ((first, columns), (columns, first)))
+            lacks = f"site {other!r} has no column {join_names(missing)}, which site {one!r} has. " if missing else ""
+            adds = f"site {other!r} has a column {join_names(extra)} that site {one!r} has not." if extra else ""
+            apart = f"{lacks}{adds}".strip()
+        raise InputError(
+            f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
+            "them and their order."
+        )
 
 
-def _columns_apart(
-    one: str, first: tuple[str, ...] | None, first_width: int, other: str, columns: tuple[str, ...] | None, width: int
-) -> str:
-    """Say where the columns of two sites differ."""
-    if first is None or columns is None:
-        return f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
-    missing = [c for c in first if c not in columns]
-    extra = [c for c in columns if c not in first]
-    found = []
-    if missing:
-        found.append(f"site {other!r} has no column {join_names(list(map(repr, missing)))}, which site {one!r} has.")
-    if extra:
-        found.append(f"site {other!r} has a column {join_names(list(map(repr, extra)))} that site {one!r} has not.")
-    if found:
-        return " ".join(found)
-    at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
-    return f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
-
-
-def _check_kinds(names: Sequence[str], sites: Description) -> None:
-    """Refuse classes that are words at one site and numbers at another: as words, 1 and "1.0" would be two classes."""
+def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
+    """Class shares or the mean label, over all sites of this total weight."""
+    equal = options.equal_sites
+    if not options.family.classifies:
+        if len(set(sites.label_shapes)) > 1:
+            shapes = sorted(set(sites.label_shapes))
+            raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
+        summed = sites.label_means if equal else sites.label_sum
+        assert summed is not None, "labels are numbers of one shape"
+        return Labels(None, None, np.atleast_1d(summed / total), one_column=np.ndim(summed) == 0)
     words = [kind in "UO" for kind in sites.label_kinds]
-    if any(words) and not all(words):
+    if any(words) and not all(words):  # as words, 1 and "1.0" would be two classes
         one, other = names[words.index(True)], names[words.index(False)]
         raise InputError(
             f"the classes are words at site {one!r} and numbers at site {other!r}; write them in the same way at every site."
         )
-
-
-def _labels(sites: Description, options: FitOptions) -> Labels:
-    counted = (sites.weights > 0).sum() if options.equal_sites else sites.weights.sum()
-    if options.family.classifies:
-        check_distinct_names("labels are the classes of rows", sites.classes)
-        shares = sites.class_shares if options.equal_sites else sites.class_weights
-        return Labels(sites.classes, shares / counted, None)
-    if len(set(sites.label_shapes)) > 1:
-        shapes = sorted(set(sites.label_shapes))
-        raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
-    total = sites.label_means if options.equal_sites else sites.label_sum
-    assert total is not None, "labels are numbers of one shape"
-    return Labels(None, None, np.atleast_1d(total / counted), one_column=np.ndim(total) == 0)
+    check_distinct_names("labels are the classes of rows", sites.classes)
+    return Labels(sites.classes, (sites.class_shares if equal else sites.class_weights) / total, None)
 
 
 # --- prepare the problem ---
@@ -217,6 +205,11 @@ class PreparedProblem:
     def coef_and_intercept(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
         return self.options.family.coef_and_intercept(*self.scaling.coefficients(x))
+
+    def coefs_and_intercepts(self, path: Sequence[FederatedSolution]) -> tuple[np.ndarray, np.ndarray]:
+        """coef_ and intercept_ of every model of a path."""
+        coefs, intercepts = zip(*(self.coef_and_intercept(minimum.x) for minimum in path), strict=True)
+        return np.array(coefs), np.array(intercepts)
 
 
 def prepare(
@@ -347,13 +340,10 @@ def r2_score(
 ) -> Program[float]:
     """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites. Two messages."""
     ((sites,),) = yield [Request((Describe(),))]
-    for name, width, names, shape in zip(
-        federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True
-    ):
+    described = zip(federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True)
+    for name, width, names, shape in described:
         if width != coef.size or (columns is not None and names not in (None, columns)):
-            raise InputError(
-                f"site {name!r} has other columns than those the model was fitted with; nothing was scored."
-            )
+            raise InputError(f"site {name!r} has other columns than the model was fitted with; nothing was scored.")
         if shape:
             raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
     mean = float(sites.label_sum / sites.weights.sum())

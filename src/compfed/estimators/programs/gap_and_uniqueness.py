@@ -1,4 +1,4 @@
-"""The certificates of a fit beside its gradient mapping: a duality gap, and whether the minimiser is unique.
+"""How far a fit can be from the least objective (a duality gap), and whether its minimiser is unique.
 
 The duality gap bounds F(x) - F(x*) without x*, for a linear model with an l1 or elastic-net penalty:
 
@@ -87,7 +87,7 @@ def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) 
     at = minimum.at
     if form is None or at is None or at.H is None or at.W is None or isinstance(spec.loss, Softmax):
         return None
-    if not minimum.converged or _mixed(form):
+    if not minimum.converged or form.l1[form.group >= 0].any():  # members of a group with an l1 of their own
         return None
     directions = _flat_directions(form, minimum.x, at.gradient, 10 * minimum.certificate.gradient_mapping)
     W = np.asarray(at.W)
@@ -112,39 +112,29 @@ class FlatDirection(NamedTuple):
     one_sided: bool  # the opposite direction is not flat
 
 
-def _mixed(form: CoordinateForm) -> bool:
-    """Whether members of a group have an l1 penalty of their own as well."""
-    return bool((np.broadcast_to(form.l1, form.group.shape)[form.group >= 0] != 0).any())
-
-
 def _flat_directions(form: CoordinateForm, x: np.ndarray, v: np.ndarray, rounding: float) -> list[FlatDirection]:
     """The directions of the module's docstring, one for each coefficient or group that has one."""
-    l1, l2, kink, lower, upper = (np.broadcast_to(a, x.shape) for a in form[:5])
-    u, slack = x - kink, KINK * (l1 + np.abs(v)) + rounding
+    l1, l2 = form.l1, form.l2
+    u, slack = x - form.kink, KINK * (l1 + np.abs(v)) + rounding
     single = (form.group < 0) & (l2 == 0)
-    up = single & (x < upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
-    down = single & (x > lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
+    up = single & (x < form.upper) & (np.abs(v + np.where(u >= 0, l1, -l1)) <= slack)
+    down = single & (x > form.lower) & (np.abs(v + np.where(u > 0, l1, -l1)) <= slack)
     found = [
         FlatDirection(np.array([j]), np.array([1.0 if up[j] else -1.0]), up[j] != down[j])
         for j in np.flatnonzero(up | down)
     ]
-    pulls, order = np.atleast_1d(form.group_weight), np.argsort(form.group, kind="stable")
+    pulls, order = form.group_weight, np.argsort(form.group, kind="stable")
     cuts = np.searchsorted(form.group[order], np.arange(len(pulls) + 1))
-    inside = form.group >= 0
-    size, gradient, curved = (
-        np.bincount(form.group[inside], a[inside], minlength=len(pulls)) for a in (np.abs(u), np.abs(v), l2)
-    )  # sums are cheap and not below the norms: only few of many groups need their norm
-    for k in np.flatnonzero(
-        (curved == 0) & ((pulls <= rounding) | (size > 0) | (gradient >= (1 - KINK) * pulls - rounding))
-    ):
-        pull, members = pulls[k], order[cuts[k] : cuts[k + 1]]
-        norm = np.linalg.norm(v[members])
-        if pull <= rounding:  # zero to rounding
+    size, norm, curved = (form.norms(a) for a in (u, v, l2))
+    at_kink = norm >= (1 - KINK) * pulls - rounding
+    for k in np.flatnonzero((curved == 0) & ((pulls <= rounding) | (size > 0) | at_kink)):
+        members = order[cuts[k] : cuts[k + 1]]
+        if pulls[k] <= rounding:  # zero to rounding
             found += [FlatDirection(np.array([j]), np.ones(1), False) for j in members]
         elif size[k] > 0:
-            found.append(FlatDirection(members, u[members] / np.linalg.norm(u[members]), False))
-        elif norm > 0 and norm >= (1 - KINK) * pull - rounding:
-            found.append(FlatDirection(members, -v[members] / norm, True))
+            found.append(FlatDirection(members, u[members] / size[k], False))
+        elif norm[k] > 0:
+            found.append(FlatDirection(members, -v[members] / norm[k], True))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Regressors with one outcome. n is the number of rows of all sites together, w the coefficients, b the intercept."""
+"""Regressors, with one outcome or several. n is the number of rows of all sites together, w the coefficients, b the intercept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
 from sklearn.utils import Tags
 
@@ -16,11 +16,11 @@ from compfed._utils.text import join_names, shorten
 from compfed._utils.validation import as_row_labels, check_numbers, check_unmasked, is_int
 from compfed.data.columns import as_floats
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, check_l1_ratio, estimator, first
+from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
 from compfed.estimators.table import Features, RowWeights
-from compfed.losses import Huber, Poisson, Squared
-from compfed.regularisers import GroupL2, NonNegative, SumOf
+from compfed.losses import Huber, MultiSquared, Poisson
+from compfed.regularisers import GroupL2, Nuclear
 
 
 class Regressor(RegressorMixin, FederatedModel):
@@ -33,26 +33,12 @@ class Regressor(RegressorMixin, FederatedModel):
         return self.linear_predictor(X)[:, 0]
 
     def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
-        """R^2, the share of the variance explained: 1 is perfect, 0 is the mean."""
+        """R^2, the share of the variance explained: 1 is perfect, 0 is the mean. Of several outcomes, the mean over them."""
         self._check_same_rows(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))
 
 
 # --- least squares ---
-
-
-@dataclass(frozen=True)
-class LeastSquares(ElasticNetFamily):
-    """Least squares with an elastic net, and coefficients >= 0 if they must be positive."""
-
-    positive: bool
-
-    def loss(self, labels):
-        return Squared()
-
-    def penalty(self, alpha, scale, outputs):
-        penalty = super().penalty(alpha, scale, outputs)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
 
 
 @estimator
@@ -97,7 +83,7 @@ class FederatedLasso(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return LeastSquares(1.0, self.positive)
+        return ElasticNetFamily(1.0, self.positive)
 
 
 @estimator
@@ -139,10 +125,13 @@ class FederatedElasticNet(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return LeastSquares(check_l1_ratio(type(self).__name__, self.l1_ratio), self.positive)
+        return ElasticNetFamily(self.l1_ratio, self.positive)
 
 
 # --- groups of features ---
+
+
+LISTS = (list, tuple, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -154,79 +143,73 @@ class Grouped(Family):
     names: tuple[str, ...] = ()
 
     def with_columns(self, names):
-        self._check_numbers(list(names or ()))
+        """Refuses the number of a feature that is the name of another one: columns may be called 0, 1, 2."""
+        places: list[tuple[int, Any]] = []  # where a feature is, and what `groups` calls it
+        if self._series_index is not None:
+            places = list(enumerate(self._series_index))
+        elif isinstance(self.groups, LISTS) and np.ndim(np.asarray(self.groups, object)):
+            places = [(entry, entry) for group in self.groups if isinstance(group, LISTS) for entry in group]
+        called = {name: j for j, name in enumerate(names or ())}
+        for place, entry in places:
+            if is_int(entry) and called.get(str(entry), place) != place:
+                raise InputError(
+                    f"groups names feature {entry}, which may be the column called {entry} (number {called[str(entry)]}) or "
+                    f"column number {entry}. Give X.rename(columns=str) and names as text, '{entry}', to match by name; "
+                    "give X.to_numpy() to match by place."
+                )
         return replace(self, names=names or ())
 
-    def _check_numbers(self, names: list[str]) -> None:
-        """Refuse the number of a feature that is the name of another one: columns may be called 0, 1, 2."""
+    @property
+    def _series_index(self) -> list[Any] | None:
+        """The index of `groups`, if it is a Series of pandas."""
         index: Any = getattr(self.groups, "index", None)
-        if hasattr(index, "tolist"):  # a Series of pandas
-            pairs = list(enumerate(index.tolist()))
-        elif isinstance(self.groups, (list, tuple, np.ndarray)) and np.ndim(np.asarray(self.groups, object)):
-            listed = [group for group in self.groups if isinstance(group, (list, tuple, np.ndarray))]
-            pairs = [(entry, entry) for group in listed for entry in group]
-        else:
-            return
-        for place, entry in pairs:
-            if is_int(entry) and str(entry) in names and names.index(str(entry)) != place:
-                raise InputError(
-                    f"groups names feature {entry}, which may be the column called {entry} (number "
-                    f"{names.index(str(entry))}) or column number {entry}. Give X.rename(columns=str) and names as text, "
-                    f"'{entry}', to match by name; give X.to_numpy() to match by place."
-                )
-
-    def loss(self, labels):
-        return Squared()
+        return index.tolist() if hasattr(index, "tolist") else None
 
     def members(self, width: int) -> np.ndarray:
         """The number of each feature's group."""
         if self.groups is None:
             return np.arange(width)
         labels = self._listed()
-        if labels and all(isinstance(group, (list, tuple, np.ndarray)) for group in labels):
-            names = list(self.names)
-            listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
-            if not all(map(is_int, listed)) or sorted(listed) != list(range(width)):
+        if not labels or not isinstance(labels[0], LISTS):
+            if len(labels) != width:
                 raise InputError(
-                    f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}"
-                    + (f" or by name: {', '.join(names)}." if names else ".")
+                    f"groups has {len(labels)} labels; X has {width} features: give one label per feature."
                 )
-            where = np.empty(width, int)
-            where[listed] = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
-            return where
-        if len(labels) != width:
-            raise InputError(f"groups has {len(labels)} labels; X has {width} features: give one label per feature.")
-        labels = as_row_labels("groups: a label for every feature is needed, or lists of features", labels)
-        return np.unique(labels, return_inverse=True)[1]
+            labels = as_row_labels("groups: a label for every feature is needed, or lists of features", labels)
+            return np.unique(labels, return_inverse=True)[1]
+        names = list(self.names)
+        listed = [names.index(entry) if entry in names else entry for group in labels for entry in group]
+        if not all(map(is_int, listed)) or sorted(listed) != list(range(width)):
+            by_name = f" or by name: {', '.join(names)}" if names else ""
+            raise InputError(
+                f"groups={self.groups!r} must list each of the {width} features exactly once, by position 0..{width - 1}{by_name}."
+            )
+        where = np.empty(width, int)
+        where[listed] = np.repeat(np.arange(len(labels)), [len(group) for group in labels])
+        return where
 
     def _listed(self) -> list[Any]:
         """`groups` as a list, if it has an order that says which feature is meant."""
-        given, names = self.groups, list(self.names)
+        given, index, shown = self.groups, self._series_index, f"groups={shorten(repr(self.groups), 80)}"
         if isinstance(given, Mapping):
             raise InputError(
-                f"groups={shorten(repr(given), 80)} may say the group of each feature, or the features of each group. Give "
+                f"{shown} may say the group of each feature, or the features of each group. Give "
                 "[groups[name] for name in X.columns] for the first, list(groups.values()) for the second."
             )
-        index: Any = getattr(given, "index", None)
-        series = hasattr(index, "tolist")
-        if series and index.tolist() not in (names, list(range(len(given)))):  # a Series of pandas
+        if index is not None and index not in (list(self.names), list(range(len(given)))):
             raise InputError(
                 f"groups is a Series with the index {join_names([repr(i) for i in index])}, which is not that of the columns in "
                 "their order. Give groups[X.columns].tolist() to match by name, groups.tolist() to match by place."
             )
         check_unmasked(given, "groups")
-        kinds = (list, tuple, np.ndarray)
-        if not (isinstance(given, kinds) and np.ndim(np.asarray(given, object))) and not series:
+        if index is None and not (isinstance(given, LISTS) and np.ndim(np.asarray(given, object))):
+            raise InputError(f"{shown} must be a list: one label per feature, or lists of features.")
+        if len({isinstance(entry, LISTS) for entry in given}) > 1:
             raise InputError(
-                f"groups={shorten(repr(given), 80)} must be a list: one label per feature, or lists of features."
+                f"{shown} has both lists and single entries. Give one label per feature, or a list of features for every group, "
+                "groups of one included: [['a'], ['b', 'c']]."
             )
-        listed = list(given)
-        if len({isinstance(entry, kinds) for entry in listed}) > 1:
-            raise InputError(
-                f"groups={shorten(repr(given), 80)} has both lists and single entries. Give one label per feature, or a list "
-                "of features for every group, groups of one included: [['a'], ['b', 'c']]."
-            )
-        return listed
+        return list(given)
 
     def column_scale(self, scale, standardize):
         # the norm of a group treats its members alike, so a group has one scale
@@ -240,12 +223,10 @@ class Grouped(Family):
         sizes = np.bincount(member)
         weights = np.sqrt(sizes) if self.group_weights is None else check_numbers(self.group_weights, "group_weights")
         if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
-            raise InputError(
-                f"group_weights={self.group_weights!r} must be {sizes.size} finite numbers >= 0, one for each group."
-            )
+            given = self.group_weights
+            raise InputError(f"group_weights={given!r} must be {sizes.size} finite numbers >= 0, one for each group.")
         first_of = np.unique(member, return_index=True)[1]
-        groups: Any = member
-        return GroupL2(lam=alpha, groups=groups, weights=weights / scale[first_of])
+        return GroupL2(lam=alpha, groups=member, weights=weights / scale[first_of])  # pyright: ignore[reportArgumentType]  # an array will do
 
 
 @estimator
@@ -300,7 +281,7 @@ class FederatedGroupLasso(Regressor):
 class Robust(ElasticNetFamily):
     """The Huber loss with an elastic net."""
 
-    delta: float
+    delta: float = 1.0
 
     def loss(self, labels):
         return Huber(delta=self.delta)
@@ -350,7 +331,7 @@ class FederatedHuber(Regressor):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Robust(check_l1_ratio(type(self).__name__, self.l1_ratio), self.delta)
+        return Robust(self.l1_ratio, delta=self.delta)
 
 
 # --- counts ---
@@ -410,7 +391,7 @@ class FederatedPoissonRegressor(Regressor):
     scored_by_squares = False
 
     def family(self) -> Family:
-        return Counts(check_l1_ratio(type(self).__name__, self.l1_ratio))
+        return Counts(self.l1_ratio)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")
@@ -438,3 +419,134 @@ class FederatedPoissonRegressor(Regressor):
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
+
+
+# --- several outcomes, which share their features or a few directions of them ---
+
+
+class _ManyOutcomes(Family):
+    """Least squares with several outcomes."""
+
+    def loss(self, labels: Labels) -> MultiSquared:
+        assert labels.mean is not None
+        return MultiSquared(outputs=len(labels.mean))
+
+    def coef_and_intercept(self, coef, intercept):
+        return coef.T, intercept
+
+
+@dataclass(frozen=True)
+class SharedFeatures(_ManyOutcomes):
+    """A penalty on the norm of each feature's coefficients."""
+
+    def penalty(self, alpha, scale, outputs):
+        groups = np.repeat(np.arange(scale.size), outputs)
+        return GroupL2(lam=alpha, groups=groups, weights=1.0 / scale)  # pyright: ignore[reportArgumentType]  # an array will do
+
+
+@dataclass(frozen=True)
+class SharedDirections(_ManyOutcomes):
+    """A penalty on the singular values of the coefficients."""
+
+    def column_scale(self, scale, standardize):
+        # singular values mix the features: one scale for all, unless the penalty is on the scaled ones
+        return scale if standardize else np.full_like(scale, np.sqrt(np.mean(scale**2)))
+
+    def penalty(self, alpha, scale, outputs):
+        return Nuclear(lam=alpha / scale[0], columns=outputs)
+
+
+class MultiRegressor(MultiOutputMixin, Regressor):
+    """Predictions are X W^T + b.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (n_outcomes, n_features)
+        Coefficients, on the original scale of the features.
+    intercept_ : ndarray of shape (n_outcomes,)
+        The intercepts; zeros without them.
+    """
+
+    def predict(self, X: Features) -> np.ndarray:
+        """Predict X W^T + b, one column per outcome."""
+        z = self.linear_predictor(X)
+        return z[:, 0] if self.one_outcome_ else z
+
+
+@estimator
+class FederatedMultiTaskLasso(MultiRegressor):
+    """Multi-task lasso over sites: a feature is used for all outcomes or for none.
+
+    Minimises over W and b::
+
+        1 / (2 n) * sum_rows ||y - W @ x - b||**2 + alpha * sum_features ||W_j||
+
+    W_j are the coefficients of feature j. This is the objective of sklearn.linear_model.MultiTaskLasso. Rows stay at their
+    sites: each site adds its row count, column moments, gradients and a block of its Hessian to sums, and the server sees the
+    sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty, on scikit-learn's scale.
+
+    See Also
+    --------
+    FederatedMultiTaskLassoCV : chooses alpha by cross-validation.
+    FederatedNuclearRegressor : outcomes share directions instead of features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 4))
+    >>> Y = np.column_stack([X[:, 0] + X[:, 1], X[:, 0] - X[:, 1]])
+    >>> model = cf.FederatedMultiTaskLasso(alpha=0.1).fit(X, Y, sites=np.arange(60) % 3)
+    >>> (model.coef_ != 0).all(axis=0)
+    array([ True,  True, False, False])
+    """
+
+    alpha: float = first(default=1.0)
+
+    def family(self) -> Family:
+        return SharedFeatures()
+
+
+@estimator
+class FederatedNuclearRegressor(MultiRegressor):
+    """Low-rank regression over sites: the outcomes share a few directions of the features.
+
+    Minimises over W and b::
+
+        1 / (2 n) * sum_rows ||y - W @ x - b||**2 + alpha * ||W||_*
+
+    ||W||_* is the nuclear norm, the sum of the singular values. Rows stay at their sites: each site adds its row count, column
+    moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty.
+
+    See Also
+    --------
+    FederatedNuclearRegressorCV : chooses alpha by cross-validation.
+    FederatedMultiTaskLasso : outcomes share features instead of directions.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X, noise = rng.standard_normal((60, 4)), 0.1 * rng.standard_normal((60, 3))
+    >>> Y = np.outer(X @ [1.0, -1.0, 2.0, 0.5], [1.0, 2.0, 3.0]) + noise
+    >>> model = cf.FederatedNuclearRegressor(alpha=0.2).fit(X, Y, sites=np.arange(60) % 3)
+    >>> int(np.linalg.matrix_rank(model.coef_, tol=1e-8))
+    1
+    """
+
+    alpha: float = first(default=1.0)
+
+    def family(self) -> Family:
+        return SharedDirections()

@@ -1,36 +1,138 @@
-"""Estimators that choose alpha by cross-validation: the twin of each estimator with a given alpha, made from its class."""
+"""Many values of alpha: regularisation paths, and the twins of the estimators that choose alpha by cross-validation."""
 # pyright: reportIncompatibleVariableOverride=false
 # The alpha of an estimator is a parameter, and that of its twin is not.
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import BaseCrossValidator
 
-from compfed._utils.validation import check_int
+from compfed._utils.validation import check_choice, check_int
 from compfed.errors import InputError
+from compfed.estimators import regression
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
-from compfed.estimators.linear import (
-    FederatedElasticNet,
-    FederatedGroupLasso,
-    FederatedHuber,
-    FederatedLasso,
-    FederatedPoissonRegressor,
-)
-from compfed.estimators.multi_output import FederatedMultiTaskLasso, FederatedNuclearRegressor
-from compfed.estimators.programs.cv import cross_validate
-from compfed.estimators.programs.fit import FitOptions
-from compfed.estimators.programs.path import AlphaGrid, warn_if_not_converged
-from compfed.estimators.table import Table, fold_of_rows
-from compfed.federation.server.program import Federation, run_program
+from compfed.estimators.programs.fit import FitOptions, PreparedProblem, describe_and_prepare
+from compfed.estimators.programs.path_and_cv import AlphaGrid, cross_validate, solve_path, warn_if_not_converged
+from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.federation.accounting import Communication
+from compfed.federation.server.program import Federation, Program, run_program
+from compfed.solvers.base import FederatedSolution
 from compfed.splits import RowSubset, given_splits
 
-RULES = ("best", "one_standard_error")
+# --- paths ---
+
+
+@dataclass(frozen=True)
+class Path:
+    """Coefficients of an estimator at falling values of alpha.
+
+    Attributes
+    ----------
+    alphas : ndarray of shape (n_alphas,)
+        The values of alpha, the largest first.
+    coefs : ndarray of shape (n_alphas, ...)
+        `coef_` at each alpha.
+    intercepts : ndarray of shape (n_alphas, ...)
+        `intercept_` at each alpha.
+    rounds : int
+        Messages to each site for the whole path, set-up included.
+    converged : bool
+        Whether every fit reached its tolerance.
+    communication : Communication
+        Messages and bytes, by query.
+    """
+
+    alphas: np.ndarray
+    coefs: np.ndarray
+    intercepts: np.ndarray
+    rounds: int
+    converged: bool
+    communication: Communication
+
+
+def regularisation_path(
+    model: FederatedModel,
+    X: Features,
+    y: npt.ArrayLike,
+    sites: SiteOfRows = UNSPECIFIED,
+    *,
+    sample_weight: RowWeights = None,
+    alphas: npt.ArrayLike | None = None,
+    n_alphas: int = 50,
+    eps: float = 1e-3,
+) -> Path:
+    """The minimisers w(alpha), b(alpha) of an estimator's objective at many values of alpha.
+
+    Each fit starts from the model at the nearest alpha, and fits share their messages.
+
+    Parameters
+    ----------
+    model : FederatedModel
+        An estimator with a given alpha, such as ``FederatedLasso()``; the value of its alpha does not matter.
+    X : array, DataFrame or sparse matrix of shape (n_rows, n_features)
+    y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several
+    sites : array of shape (n_rows,), str or None
+        The site of every row, or the name of a column of X; None if all rows are at one site.
+    sample_weight : array of shape (n_rows,), optional
+        How much each row counts.
+    alphas : array, optional
+        Values of alpha.
+    n_alphas : int, default=50
+        Without `alphas`: how many values, from alpha_max, the least alpha at which all coefficients are zero.
+    eps : float, default=0.001
+        Without `alphas`: the smallest value is ``eps * alpha_max``.
+
+    Returns
+    -------
+    Path
+
+    See Also
+    --------
+    FederatedLassoCV : chooses one alpha by cross-validation.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((60, 5))
+    >>> y = 3 * X[:, 0] - X[:, 3]
+    >>> path = cf.regularisation_path(cf.FederatedLasso(), X, y, sites=np.arange(60) % 3, n_alphas=5)
+    >>> (path.coefs != 0).sum(axis=1)[[0, -1]]
+    array([0, 2])
+    """
+    if not isinstance(model, FederatedModel) or hasattr(model, "cv"):
+        own = ", which has its own path after fit: coef_path_" if hasattr(model, "cv") else ""
+        raise InputError(
+            f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
+        )
+    grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
+    federation = model.make_table(X, y, sites, sample_weight).federation()
+    path = path_over(federation, model, grid)
+    warn_of_one_site("regularisation_path", sites)
+    return path
+
+
+def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) -> Path:
+    """`regularisation_path` over a federation: sites in this process, or sites across a network."""
+    options = model.fit_options()
+
+    def program() -> Program[tuple[PreparedProblem, np.ndarray, list[FederatedSolution]]]:
+        prepared = yield from describe_and_prepare(federation, options)
+        values = grid.values(prepared)
+        return prepared, values, (yield from solve_path(federation, prepared, values, options.search.progress))
+
+    (prepared, values, found), cost = run_program(federation, program())
+    warn_if_not_converged(grid.name, found, options.search)
+    return Path(values, *prepared.coefs_and_intercepts(found), cost.rounds, all(m.converged for m in found), cost)
+
+
+# --- cross-validation ---
 
 
 @estimator
@@ -92,14 +194,23 @@ class CrossValidated(FederatedModel):
     alpha: ClassVar[property] = property(lambda self: _raise_no_alpha(self))
 
     def fit_options(self) -> FitOptions:
+        me = type(self).__name__
         self._alpha_grid()
+        check_int(self.seed, f"{me}: seed", 0)
+        check_choice(self.rule, f"{me}: rule", ("best", "one_standard_error"))
         return super().fit_options()
+
+    def _alpha_grid(self) -> AlphaGrid:
+        return AlphaGrid(type(self).__name__, self.alphas, self.n_alphas, self.eps)
 
     def _fit_table(self, table: Table, given: tuple[object, ...]) -> None:
         masks = given_splits(self.cv, table.y, table.site_of_row, given)
         federation = table.federation(masks)
         splits = self._choose_alpha(federation, len(masks), stacklevel=5)
-        self.fold_ = fold_of_rows(table, federation.sites, splits)
+        self.fold_ = np.full(table.length, -1)  # of a row that no split tests with
+        for number, split in enumerate(splits):
+            for rows, site in zip(table.rows, federation.sites, strict=True):
+                self.fold_[rows[split.mask(site)]] = number
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
@@ -107,30 +218,20 @@ class CrossValidated(FederatedModel):
             self._choose_alpha(federation, 0, stacklevel=4)
         return self
 
-    def _alpha_grid(self) -> AlphaGrid:
-        me = type(self).__name__
-        grid = AlphaGrid(me, self.alphas, self.n_alphas, self.eps)
-        grid.check()
-        check_int(self.seed, f"{me}: seed", 0)
-        if not isinstance(self.rule, str) or self.rule not in RULES:
-            raise InputError(f"{me}(rule={self.rule!r}): rule must be one of {', '.join(map(repr, RULES))}.")
-        return grid
-
     def _choose_alpha(self, federation: Federation, listed: int, stacklevel: int) -> Sequence[RowSubset]:
         options, grid = self.fit_options(), self._alpha_grid()
         program = cross_validate(federation, options, grid, self.cv, self.seed, self.rule, listed)
         found, cost = run_program(federation, program)
+        fits = [m for path in found.paths for m in path]
         self._set_attributes(federation, found.fitted, cost)
         self.trace_ = found.fitted.minimum.trace  # of one model among many: its own rounds
         self.alphas_, self.cv_loss_ = found.alphas, found.losses
         self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
         within = found.within_error
         self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
-        coefs, intercepts = zip(*(found.fitted.prepared.coef_and_intercept(m.x) for m in found.path), strict=True)
-        self.coef_path_, self.intercept_path_ = np.array(coefs), np.array(intercepts)
-        self.n_fits_ = len(found.fits)
-        self.n_fits_not_converged_ = sum(not m.converged for m in found.fits)
-        warn_if_not_converged(type(self).__name__, found.fits, self.tol, self.max_rounds, stacklevel)
+        self.coef_path_, self.intercept_path_ = found.fitted.prepared.coefs_and_intercepts(found.paths[0])
+        self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
+        warn_if_not_converged(grid.name, fits, options.search, stacklevel)
         self._warn_if_not_unique(found.fitted, stacklevel)
         return found.splits
 
@@ -140,7 +241,7 @@ def _raise_no_alpha(model: CrossValidated) -> float:
 
 
 @estimator
-class FederatedLassoCV(CrossValidated, FederatedLasso):
+class FederatedLassoCV(CrossValidated, regression.FederatedLasso):
     """Lasso over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -159,7 +260,7 @@ class FederatedLassoCV(CrossValidated, FederatedLasso):
 
 
 @estimator
-class FederatedElasticNetCV(CrossValidated, FederatedElasticNet):
+class FederatedElasticNetCV(CrossValidated, regression.FederatedElasticNet):
     """Elastic net over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -177,7 +278,7 @@ class FederatedElasticNetCV(CrossValidated, FederatedElasticNet):
 
 
 @estimator
-class FederatedHuberCV(CrossValidated, FederatedHuber):
+class FederatedHuberCV(CrossValidated, regression.FederatedHuber):
     """Huber regression over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -195,7 +296,7 @@ class FederatedHuberCV(CrossValidated, FederatedHuber):
 
 
 @estimator
-class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
+class FederatedPoissonRegressorCV(CrossValidated, regression.FederatedPoissonRegressor):
     """Poisson regression of counts over sites, with alpha chosen by cross-validation.
 
     Parameters
@@ -212,11 +313,10 @@ class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
     --------
     >>> import numpy as np
     >>> import compfed as cf
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((90, 3))
-    >>> y = rng.poisson(np.exp(0.5 * X[:, 0] + 1))
-    >>> model = cf.FederatedPoissonRegressorCV(n_alphas=10, cv=3).fit(X, y, sites=np.arange(90) % 3)
-    >>> bool(model.coef_[0] > 0.3)
+    >>> X = np.arange(60.0)[:, None] / 60
+    >>> counts = np.floor(np.exp(3 * X[:, 0]))
+    >>> model = cf.FederatedPoissonRegressorCV(n_alphas=10, cv=3).fit(X, counts, sites=np.arange(60) % 3)
+    >>> bool(model.coef_[0] > 2)
     True
     """
 
@@ -224,7 +324,7 @@ class FederatedPoissonRegressorCV(CrossValidated, FederatedPoissonRegressor):
 
 
 @estimator
-class FederatedGroupLassoCV(CrossValidated, FederatedGroupLasso):
+class FederatedGroupLassoCV(CrossValidated, regression.FederatedGroupLasso):
     """Group lasso over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -261,7 +361,7 @@ class FederatedLogisticRegressionCV(CrossValidated, FederatedLogisticRegression)
 
 
 @estimator
-class FederatedMultiTaskLassoCV(CrossValidated, FederatedMultiTaskLasso):
+class FederatedMultiTaskLassoCV(CrossValidated, regression.FederatedMultiTaskLasso):
     """Multi-task lasso over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -270,19 +370,17 @@ class FederatedMultiTaskLassoCV(CrossValidated, FederatedMultiTaskLasso):
 
     Examples
     --------
-    >>> import numpy as np
     >>> import compfed as cf
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((60, 4))
-    >>> Y = np.column_stack([X[:, 0] + X[:, 1], X[:, 0] - X[:, 1]])
-    >>> model = cf.FederatedMultiTaskLassoCV(n_alphas=5, cv=2).fit(X, Y, sites=np.arange(60) % 3)
+    >>> table = cf.data.bundled.diabetes()
+    >>> X, Y = table.X[:, :4], table.X[:, 4:6]
+    >>> model = cf.FederatedMultiTaskLassoCV(n_alphas=5, cv=2).fit(X, Y, sites=table.sites)
     >>> model.coef_path_.shape
     (5, 2, 4)
     """
 
 
 @estimator
-class FederatedNuclearRegressorCV(CrossValidated, FederatedNuclearRegressor):
+class FederatedNuclearRegressorCV(CrossValidated, regression.FederatedNuclearRegressor):
     """Low-rank regression over sites, with alpha chosen by cross-validation.
 
     See Also
@@ -291,12 +389,9 @@ class FederatedNuclearRegressorCV(CrossValidated, FederatedNuclearRegressor):
 
     Examples
     --------
-    >>> import numpy as np
     >>> import compfed as cf
-    >>> rng = np.random.default_rng(0)
-    >>> X = rng.standard_normal((60, 4))
-    >>> Y = np.outer(X @ [1.0, -1.0, 2.0, 0.5], [1.0, 2.0, 3.0]) + 0.1 * rng.standard_normal((60, 3))
-    >>> model = cf.FederatedNuclearRegressorCV(n_alphas=5, cv=2).fit(X, Y, sites=np.arange(60) % 3)
-    >>> model.coef_.shape
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedNuclearRegressorCV(n_alphas=5, cv="leave-one-site-out")
+    >>> model.fit(table.X[:, :4], table.X[:, 4:7], sites=table.sites).coef_.shape
     (3, 4)
     """
