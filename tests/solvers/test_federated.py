@@ -20,8 +20,8 @@ from compfed.algorithms import (
     FedMid,
     ProximalGradient,
 )
-from compfed.algorithms.registry import default_steps
-from compfed.algorithms.registry import lipschitz_bounds as bounds
+from compfed.algorithms.default_steps import default_steps
+from compfed.algorithms.default_steps import lipschitz_bounds as bounds
 from compfed.federation import Evaluate, InProcess, Lipschitz, run_program
 from compfed.federation.queries import LIPSCHITZ_BINS, lipschitz_bin
 from compfed.federation.server.evaluation import Evaluation

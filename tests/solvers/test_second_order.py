@@ -13,7 +13,7 @@ from problems import logistic, quadratic_oracle, quadratics
 from sklearn.linear_model import Lasso
 
 import compfed as cf
-from compfed.algorithms.registry import lipschitz_bounds
+from compfed.algorithms.default_steps import lipschitz_bounds
 from compfed.data import bundled
 from compfed.federation import Evaluate, InProcess, ask, run_program
 from compfed.federation.server.evaluation import evaluate_request, evaluation

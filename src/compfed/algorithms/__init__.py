@@ -19,10 +19,11 @@ from compfed._utils.records import (
 )  # fmt: skip
 from compfed.algorithms import fast_fedda, fista, registry, scaffnew
 from compfed.algorithms.base import Algorithm, Citation, Sparse
-from compfed.algorithms.registry import *  # noqa: F403  # the methods, default_steps, find, known, register
+from compfed.algorithms.default_steps import default_steps
+from compfed.algorithms.registry import *  # noqa: F403  # the methods, find, known, register
 
 __all__ = [
-    "Algorithm", "Citation", "Sparse", "choice", "count", "fast_fedda", "fista", "fixed", "index", "labels", "nonnegative",
+    "Algorithm", "Citation", "Sparse", "choice", "count", "default_steps", "fast_fedda", "fista", "fixed", "index", "labels", "nonnegative",
     "number", "optional", "part", "positive", "record", "scaffnew", "seed",
 ]  # fmt: skip
 __all__ += registry.__all__
