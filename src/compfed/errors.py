@@ -18,7 +18,7 @@ class InputError(ValueError):
     ...     cf.FederatedLasso(alpha=-1.0).fit([[0.0], [1.0]], [0.0, 1.0], sites=None)
     ... except cf.InputError as error:
     ...     print(error)
-    FederatedLasso(alpha=-1.0): alpha must be a finite number >= 0.
+    FederatedLasso: alpha=-1.0 must be a finite number >= 0.
     """
 
 

@@ -22,14 +22,12 @@ from compfed.algorithms.costs import CumulativeCost
 from compfed.errors import Divergence, InputError
 from compfed.problem_spec import ProblemSpec
 from compfed.sampling import Scheme
-from compfed.stopping import has_converged
+from compfed.stopping import GROWTH, has_converged, has_diverged
 from compfed.trace import COLUMNS, State, Trace
 
 Columns = Mapping[str, np.ndarray]
 Progress = Callable[[int, int], None]  # (rounds done, rounds in all)
 Evaluate = Callable[[np.ndarray], Columns]  # columns of the models in the rows of an array
-# A model that is this many times larger than at the start (or than x*) has diverged, unless its objective is lower.
-GROWTH = 1e10
 
 
 @dataclass(frozen=True)
@@ -193,15 +191,14 @@ class Monitor:
         """Which models have not diverged: those of a usual size, and larger ones with an objective below the first."""
         with np.errstate(over="ignore", invalid="ignore"):
             sizes = np.linalg.norm(models.astype(float), axis=1)
-            good = sizes < GROWTH * self._size  # False for NaN
-            large = ~good & np.isfinite(sizes)
-            if not large.any() or not self._blocks:
-                return good
+            diverged = has_diverged(sizes, float(self._size), None, None)
+            if not (diverged & np.isfinite(sizes)).any() or not self._blocks:
+                return ~diverged
             objective = columns.get("objective")
             if objective is None and self.evaluate is not None:
                 objective = self.evaluate(models).get("objective")
             first = self._blocks[0].get("objective")
-            return good if objective is None or first is None else good | (large & (objective <= first[0]))
+            return ~has_diverged(sizes, float(self._size), objective, None if first is None else float(first[0]))
 
     def trace(self, server: Any, clients: Any, where: str = "") -> Trace:
         """The trace of everything recorded; that of a diverged run says so and has no state to resume from."""

@@ -1,4 +1,4 @@
-"""Client sampling: who takes part in a round, and how the updates of a sample estimate the mean over all clients.
+"""Client sampling and mini-batches: who takes part in a round, and which rows a gradient uses (`sample_rows`).
 
 k of n clients take part, S is the sample, p_i are the weights and u_i the updates. The mean sum_i p_i u_i is estimated by
 
@@ -102,14 +102,17 @@ def mean_weights(scheme: Scheme, given: InclusionProbabilities | None, p: Any, w
 
 
 def sample_mean_weights(scheme: Scheme, drawn_weight: Any, p: Any, n: int) -> tuple[Any, Any]:
-    """`mean_weights` from the participants' own p_i, and p_i / pi_i for the scheme "proportional"."""
+    """(weights of the updates in the mean, participation weight) from the participants' own p_i.
+
+    `drawn_weight` is p_i / pi_i of each participant, for the scheme "proportional".
+    """
     if scheme == "uniform":
         return p * (n / len(p)), len(p) / n
-    weight = p.sum()
+    participation = p.sum()
     if scheme == "proportional":
         assert drawn_weight is not None
-        return drawn_weight, weight
-    return p / weight, weight
+        return drawn_weight, participation
+    return p / participation, participation  # "self-normalised"
 
 
 # Separate streams, so that the sample never depends on the draws of the participants.
@@ -149,7 +152,7 @@ def participation_start(run: Array, r: Array | int) -> Array:
 
 
 def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Array:
-    """`size` distinct rows of 0..rows-1, uniformly: every subset has the same probability.
+    """Draw a mini-batch: `size` distinct rows of 0..rows-1, uniformly, so that every subset has the same probability.
 
     `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, whose work does
     not depend on the number of rows; batches that are large both in themselves and relative to the rows take the

@@ -1,7 +1,7 @@
-"""When a search stops: the tolerance is reached, rounding hides the rest, nothing gets better, or no minimiser exists.
+"""When a run stops: it converged, rounding hides the rest, nothing gets better, no minimiser exists, or it diverged.
 
-The rule is one line, `has_converged`. Compiled loops, rounds by messages (`Monitor`) and second-order searches all apply it.
-The rest of this file says when a search that has not converged should go on: `Status` for rounds of a first-order method,
+The rule is one line, `has_converged`; `has_diverged` is another. Compiled loops, rounds by messages (`Monitor`) and
+second-order searches all apply them. The rest of this file says when a search that has not converged should go on: `Status` for rounds of a first-order method,
 `StoppingRule` for the trials of a second-order solver. `Certificate` is what a user sees of it.
 """
 
@@ -35,6 +35,21 @@ STILL_GROWS = (
     "the gradient is as small as asked for and the coefficients still grow: a column, or a sum of some, tells one class from the "
     "others or has no counts but zero, and without a penalty there is no best model. Give a larger alpha"
 )
+
+
+# A model that is this many times larger than at the start (or than x*) has diverged, unless its objective is lower.
+GROWTH = 1e10
+
+
+def has_diverged(sizes: np.ndarray, usual: float, objective: np.ndarray | None, first: float | None) -> np.ndarray:
+    """Which models have diverged: those that are not finite, or grew `GROWTH`-fold to an objective above the first.
+
+    `sizes` are the norms of the models, `usual` that of the start (or of x*). Without objectives growth alone counts.
+    """
+    grew = ~(sizes < GROWTH * usual)  # True for NaN
+    if objective is None or first is None:
+        return grew
+    return grew & ~(np.isfinite(sizes) & (objective <= first))
 
 
 def has_converged(gradient_mapping: Any, tol: Any) -> Any:

@@ -20,6 +20,7 @@ from compfed._utils.records import describe
 from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
 from compfed.federation import QUERIES, Describe, Evaluate, Lipschitz, Moments, Refusal
+from compfed.federation.accounting import payload
 from compfed.federation.codec import (
     MAX_ARRAYS,
     MAX_RECORDS,
@@ -30,7 +31,6 @@ from compfed.federation.codec import (
     known_records,
     named,
     pack,
-    payload,
     to_bytes,
     unnamed,
     unpack,

@@ -140,6 +140,3 @@ def _imported(address: str) -> type[Algorithm]:
         methods = ", ".join(n for n, v in vars(found).items() if is_record(v) and issubclass(v, Algorithm)) or "none"
         raise InputError(f"{address!r}: module {module} has no algorithm {name!r}; its algorithms: {methods}.")
     return cls
-
-
-# --- default step sizes ---

@@ -1,9 +1,40 @@
-"""Accounting: the messages and bytes that a network carries, by kind of query."""
+"""Where bytes and messages are counted: `payload` is the bytes of the numbers in a query or a reply.
+
+What rounds will cost is predicted from the shapes of their messages (`algorithms.costs`).
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from compfed.federation.codec import digest
+
+
+def payload(value: object, cached: set[str]) -> int:
+    """Bytes of the numbers in a query or a reply. Records in `cached` cost nothing; `cached` gains the others.
+
+    Numbers and arrays count; names, labels of a message and its framing do not.
+    """
+    if value is None or isinstance(value, (str, int)):
+        return 0
+    if isinstance(value, float):
+        return 8
+    if isinstance(value, (np.ndarray, jax.Array)):
+        return value.nbytes
+    if getattr(value, "sent_once", False):
+        if (name := digest(value)) in cached:
+            return 0
+        cached.add(name)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return sum(payload(getattr(value, f.name), cached) for f in dataclasses.fields(value))
+    if isinstance(value, Mapping):
+        return sum(payload(item, cached) for item in value.values())
+    return sum(payload(item, cached) for item in value) if isinstance(value, (tuple, list)) else 0
 
 
 @dataclass(frozen=True)

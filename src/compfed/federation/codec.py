@@ -464,28 +464,6 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def payload(value: object, cached: set[str]) -> int:
-    """Bytes of the numbers in a query or a reply. Records in `cached` cost nothing; `cached` gains the others.
-
-    Numbers and arrays count; names, labels of a message and its framing do not.
-    """
-    if value is None or isinstance(value, (str, int)):
-        return 0
-    if isinstance(value, float):
-        return 8
-    if isinstance(value, (np.ndarray, jax.Array)):
-        return value.nbytes
-    if getattr(value, "sent_once", False):
-        if (name := digest(value)) in cached:
-            return 0
-        cached.add(name)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return sum(payload(getattr(value, f.name), cached) for f in dataclasses.fields(value))
-    if isinstance(value, Mapping):
-        return sum(payload(item, cached) for item in value.values())
-    return sum(payload(item, cached) for item in value) if isinstance(value, (tuple, list)) else 0
-
-
 # --- names ---
 
 

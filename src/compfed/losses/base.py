@@ -1,4 +1,7 @@
-"""The protocol of a loss, the base classes of linear models with one or several outputs, and checks of labels."""
+"""The protocol of a loss, the base classes of linear models with one or several outputs, and checks of labels.
+
+To add a loss, write a record that subclasses `OneOutput` or `ManyOutputs` in `linear.py`, as CONTRIBUTING.md says.
+"""
 
 from __future__ import annotations
 

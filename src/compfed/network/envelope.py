@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, payload, to_bytes, unpack
+from compfed.federation.accounting import payload
+from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
 from compfed.federation.queries import Query
 from compfed.network.keys import PrivateKey, PublicKey
 

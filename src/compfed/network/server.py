@@ -20,7 +20,8 @@ import jax
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.codec import digest, payload
+from compfed.federation.accounting import payload
+from compfed.federation.codec import digest
 from compfed.federation.limits import MAX_REASON
 from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
 from compfed.federation.server.replies import fault

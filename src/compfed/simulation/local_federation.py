@@ -23,8 +23,8 @@ from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import array_bytes, message_shapes
 from compfed.data import Sites
 from compfed.errors import Divergence
-from compfed.federation.accounting import Communication, query_cost
-from compfed.federation.codec import digest, payload
+from compfed.federation.accounting import Communication, payload, query_cost
+from compfed.federation.codec import digest
 from compfed.federation.server.program import Program, Spent, run_program
 from compfed.federation.server.rounds import NotFinite, Order, Segment, ServerLoop, evaluation_of, evaluation_request
 from compfed.federation.site.in_process import InProcess

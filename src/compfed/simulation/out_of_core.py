@@ -143,6 +143,8 @@ def _all_rounds(run: RunOptions, problem: LazyProblem, monitor: Monitor, progres
         carry, participants = started(cohort), cohort.clients
         cohort = cohorts.of_round(r + 1) if r + 1 < run.last else None
         states.store(participants, carry.clients)
+        if run.is_recorded(r + 1):  # a method without client states has not waited for the device yet
+            jax.block_until_ready(carry)
         seconds += time.perf_counter() - began
         if run.is_recorded(r + 1):
             record(r + 1, seconds)

@@ -144,28 +144,28 @@ def _sharded(problem: Problem, mesh: Mesh) -> ShardedData:
 def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
     slots, buckets = _slots(store.buckets, mesh.size)
     whole: Any = jax.tree.map(np.asarray, store)
-    room = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # of each place of a device
+    room = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # rows of each slot of a device
     begin = np.cumsum(room) - room
 
-    def clients(values: np.ndarray, none: float | None = None) -> Callable[[int], np.ndarray]:
-        """The values of the clients of a device; padding has `none`, or the value of client 0."""
-        fill = values[0] if none is None else values.dtype.type(none)
-        return lambda j: np.where(slots[j] < 0, fill, values[slots[j]])
+    def clients(values: np.ndarray, padding: float | None = None) -> Callable[[int], np.ndarray]:
+        """The values of the clients of a device; an empty slot has `padding`, or the value of client 0."""
+        fill = values[0] if padding is None else values.dtype.type(padding)
+        return lambda device: np.where(slots[device] < 0, fill, values[slots[device]])
 
-    def rows(values: np.ndarray, none: float | None = None) -> Callable[[int], np.ndarray]:
-        """The rows of the clients of a device; padding has rows of client 0, at which a loss is finite."""
+    def rows(values: np.ndarray, padding: float | None = None) -> Callable[[int], np.ndarray]:
+        """The rows of the clients of a device; an empty slot has `padding`, or rows of client 0, at which a loss is finite."""
 
-        def of_device(j: int) -> np.ndarray:
-            there = np.repeat(slots[j] >= 0, room)
-            within = np.arange(room.sum()) - np.repeat(begin, room)
-            number = np.where(there, np.repeat(whole.offset[slots[j]], room) + within, 0)
-            mine = empty_aligned((len(number), *values.shape[1:]), values.dtype)
-            np.take(values, number, axis=0, out=mine, mode="clip")  # all are in range; "raise" makes a second copy
-            if none is not None:
-                mine[~there] = none
-            return mine
+        def rows_of_device(device: int) -> np.ndarray:
+            used = np.repeat(slots[device] >= 0, room)
+            within_slot = np.arange(room.sum()) - np.repeat(begin, room)
+            row = np.where(used, np.repeat(whole.offset[slots[device]], room) + within_slot, 0)
+            found = empty_aligned((len(row), *values.shape[1:]), values.dtype)
+            np.take(values, row, axis=0, out=found, mode="clip")  # all are in range; "raise" makes a second copy
+            if padding is not None:
+                found[~used] = padding
+            return found
 
-        return of_device
+        return rows_of_device
 
     parts = [
         rows(whole.A), rows(whole.y), rows(whole.q, 0.0), rows(whole.row_weight, 0.0), lambda j: begin.astype(np.int32),

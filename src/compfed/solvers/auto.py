@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from compfed.algorithms import AcceleratedDecoupledProx, Algorithm, find
+from compfed.errors import InputError
 from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
 from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request
@@ -139,8 +140,10 @@ def choose(spec: FederatedProblem, search: SearchOptions, start: Start | None = 
 
 def find_method(asked: str | Method) -> Method:
     """The class of a name, or the class itself: a second-order solver, or a local-update algorithm."""
-    if not isinstance(asked, str):
+    if isinstance(asked, type) and (asked in SOLVERS.values() or issubclass(asked, Algorithm)):
         return asked
+    if not isinstance(asked, str):
+        raise InputError(f"algorithm must be a name such as 'DecoupledProx' or a class of algorithms; got {asked!r}.")
     solvers = {name.lower(): solver for name, solver in SOLVERS.items()}
     return solvers.get(asked.lower().replace("-", "").replace("_", "")) or find(asked)
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from compfed._utils.text import versions
 from compfed.algorithms.base import Bounds, Citation
-from compfed.federation.codec import payload
+from compfed.federation.accounting import payload
 from compfed.federation.server.evaluation import Evaluation, evaluate_request, evaluation
 from compfed.federation.server.program import Program
 from compfed.federation.spec import FederatedProblem

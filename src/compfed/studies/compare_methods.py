@@ -25,7 +25,7 @@ from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.algorithms.costs import cost_of_a_round
 from compfed.errors import InputError
-from compfed.federation.codec import payload
+from compfed.federation.accounting import payload
 from compfed.federation.queries import Evaluate, Query
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.spec import FederatedProblem

@@ -21,8 +21,7 @@ import numpy as np
 
 from compfed._utils.compilation import jax_settings
 from compfed.errors import InputError
-from compfed.federation.accounting import Communication, query_cost
-from compfed.federation.codec import payload
+from compfed.federation.accounting import Communication, payload, query_cost
 from compfed.federation.queries import Query, Refusal, SiteRefusal
 from compfed.federation.server.sums import total
 

@@ -110,21 +110,21 @@ class ServerLoop:
         stages: Any = _CompiledStages(self.run_spec.algorithm, self.r, self.spec.dtype)
         # where everyone takes part, the first broadcast of the next round is the message that ends this one
         messages: Any = run_round(stages, self.run_spec.regulariser, self.state, finish=not everyone)
-        mean, extra_sums = None, Sums()
-        while True:
+        reply, extra_sums = None, Sums()
+        while True:  # as `drive_round`, but each message leaves by a `yield`
             try:
-                exchange, broadcast = messages.send(mean)
+                exchange, broadcast = messages.send(reply)
             except StopIteration as end:
                 self._end_round(end.value)
                 return extra_sums
-            if exchange is None:
+            if exchange is None:  # the message that ends the round
                 yield [Request((FinishRound(self.run_spec, self.r, named(broadcast)),), sites)]
-                mean = None
+                reply = None
             else:
                 query = LocalUpdate(self.run_spec, self.r, exchange.k, named(broadcast))
                 (updates,), *others = yield [Request((query,), sites, weights), *extra]
                 extra, extra_sums = (), extra_sums + others
-                mean = self._mean(updates, total_weight)
+                reply = self._mean(updates, total_weight)
 
     def _mean(self, updates: UpdateSum, total_weight: float) -> tuple[PyTree, jax.Array]:
         """The weighted mean of the updates and the weight of the participants, if every update is finite."""

@@ -17,7 +17,8 @@ from compfed._utils.validation import check_magnitudes, check_row_weights, check
 from compfed.algorithms.base import Algorithm
 from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
-from compfed.federation.codec import digest, named, payload, unnamed
+from compfed.federation.accounting import payload
+from compfed.federation.codec import digest, named, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal
 from compfed.federation.site.answers import answer
