@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from compfed.errors import OneSiteWarning as OneSiteWarning
     from compfed.errors import RunWarning as RunWarning
     from compfed.errors import StepSizeWarning as StepSizeWarning
-    from compfed.estimators import *  # noqa: F403  # the estimators, and `regularisation_path`
+    from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
     from compfed.report.coefficient_figures import plot_path as plot_path

@@ -1,8 +1,8 @@
 """When a run stops: it converged, rounding hides the rest, nothing gets better, no minimiser exists, or it diverged.
 
 The rule is one line, `has_converged`; `has_diverged` is another. Compiled loops, rounds by messages (`Monitor`) and
-second-order searches all apply them. The rest of this file says when a search that has not converged should go on: `Status` for rounds of a first-order method,
-`StoppingRule` for the trials of a second-order solver. `Certificate` is what a user sees of it.
+second-order searches all apply them. The rest of this file says when a search that has not converged should go on: `Status`
+for rounds of a first-order method, `StoppingRule` for the trials of a second-order solver. `Certificate` is what a user sees.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from compfed._utils.records import (
 from compfed.algorithms import fast_fedda, fista, registry, scaffnew
 from compfed.algorithms.base import Algorithm, Citation, Sparse
 from compfed.algorithms.default_steps import default_steps
-from compfed.algorithms.registry import *  # noqa: F403  # the methods, find, known, register
+from compfed.algorithms.registry import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the methods, find, known, register
 
 __all__ = [
     "Algorithm", "Citation", "Sparse", "choice", "count", "default_steps", "fast_fedda", "fista", "fixed", "index", "labels", "nonnegative",
