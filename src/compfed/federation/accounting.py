@@ -6,6 +6,7 @@ What rounds will cost is predicted from the shapes of their messages (`algorithm
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,15 +27,21 @@ def payload(value: object, cached: set[str]) -> int:
         return 8
     if isinstance(value, (np.ndarray, jax.Array)):
         return value.nbytes
+    if isinstance(value, (tuple, list)):
+        return sum(payload(item, cached) for item in value)
     if getattr(value, "sent_once", False):
         if (name := digest(value)) in cached:
             return 0
         cached.add(name)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return sum(payload(getattr(value, f.name), cached) for f in dataclasses.fields(value))
-    if isinstance(value, Mapping):
-        return sum(payload(item, cached) for item in value.values())
-    return sum(payload(item, cached) for item in value) if isinstance(value, (tuple, list)) else 0
+    if (names := _field_names(type(value))) is not None:
+        return sum(payload(getattr(value, name), cached) for name in names)
+    return sum(payload(item, cached) for item in value.values()) if isinstance(value, Mapping) else 0
+
+
+@functools.cache
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    """The fields of a dataclass; None of another class."""
+    return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
 @dataclass(frozen=True)

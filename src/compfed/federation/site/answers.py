@@ -21,7 +21,6 @@ from compfed.federation.queries import (
     Query,
     lipschitz_bin,
 )
-from compfed.losses.base import ignore_overflow
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
@@ -96,7 +95,6 @@ def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
     return query.Reply(L, counts)
 
 
-@ignore_overflow
 def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     x = np.asarray(query.x, data.A.dtype)
