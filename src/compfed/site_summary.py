@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from compfed._utils.text import join_names, text_table
 
+SummaryRow: TypeAlias = dict[str, Any]  # numbers and words of one site, by column
 MAX_COUNTED_CLASSES = 20  # more distinct labels than this are numbers to average, not classes to count
 MAX_LINES = 40  # sites printed; `Summary.rows` has them all
 
@@ -69,8 +70,8 @@ class Summary:
         The site and the column of that maximum.
     """
 
-    rows: tuple[dict[str, Any], ...]
-    pooled: dict[str, Any]
+    rows: tuple[SummaryRow, ...]
+    pooled: SummaryRow
     features: int
     size_ratio: float
     label_distance: float

@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from compfed.errors import InputError, MissingExtra
 if TYPE_CHECKING:
     import pandas
 
+JsonTable: TypeAlias = dict[str, Any]  # what JSON can hold: numbers, words, lists and tables
 COLUMNS = {
     "round": "communication rounds done; row 0 is the start",
     "optimality": "||x - x*|| / ||x*||, with x the algorithm's output (only when x_star is given)",
@@ -103,7 +104,7 @@ class Trace:
 
     columns: dict[str, np.ndarray]
     x: np.ndarray
-    provenance: dict[str, Any] = field(default_factory=dict)
+    provenance: JsonTable = field(default_factory=dict)
     state: State | None = None
 
     def __getitem__(self, column: str) -> np.ndarray:

@@ -130,7 +130,7 @@ def test_synthetic_default_is_the_papers_federation():
 def test_source_rebuilds_the_federation():
     for samples in (6, [4, 5, 6]):
         sites = synthetic(1.0, 2.0, 3, samples, 4, 5, label_rule="parity", normalise="largest", ab_as_variance=True)
-        settings = {k: v for k, v in sites.source.items() if k != "name"}
+        settings: dict[str, Any] = {k: v for k, v in sites.source.items() if k != "name"}
         assert sites.source["name"] == "synthetic"
         assert settings["samples"] == samples
         assert same_data(sites, synthetic(**settings))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeAlias, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -28,7 +28,9 @@ _REQUIRED: Any = dataclasses.MISSING
 Checked = tuple[object, str | None]
 
 
-# --- fields; they return Any because a field stands for the value it will hold ---
+# --- fields ---
+
+Field: TypeAlias = Any  # a field stands for the value it will hold, of whatever type its class declares
 
 
 def _field(default: Any, check: Callable[[Any], Checked], static: bool) -> Any:
@@ -56,23 +58,23 @@ def _static(default: object, requirement: str, accepts: Callable[[Any], bool], c
     return _field(default, check, static=True)
 
 
-def positive(default: Any = _REQUIRED) -> Any:
+def positive(default: object = _REQUIRED) -> Field:
     """A leaf: a finite number > 0."""
     return _leaf(default, "a finite number > 0", lambda v: (v.ndim == 0) & np.isfinite(v) & (v > 0))
 
 
-def nonnegative(default: Any = _REQUIRED, scalar: bool = False) -> Any:
+def nonnegative(default: object = _REQUIRED, scalar: bool = False) -> Field:
     """A leaf: a finite number >= 0 (or an array of them, unless it must be a scalar)."""
     requirement = "a finite number >= 0" if scalar else "finite and >= 0"
     return _leaf(default, requirement, lambda v: np.isfinite(v) & (v >= 0) & (v.ndim == 0 or not scalar))
 
 
-def number(default: Any = _REQUIRED) -> Any:
+def number(default: object = _REQUIRED) -> Field:
     """A leaf: a number or an array, infinities allowed."""
     return _leaf(default, "a number that is not NaN", lambda v: ~np.isnan(v))
 
 
-def seed(default: Any = _REQUIRED) -> Any:
+def seed(default: object = _REQUIRED) -> Field:
     """A leaf: a whole number from 0 to 2**32 - 1, kept as an integer, since a float32 cannot hold every one of them."""
 
     def check(value: Any) -> Checked:
@@ -85,23 +87,23 @@ def seed(default: Any = _REQUIRED) -> Any:
     return _field(default, check, static=False)
 
 
-def optional(field: Any, default: Any = None) -> Any:
+def optional(field: Field, default: object = None) -> Field:
     """A field that may also be None, which then stands for the default that the class documents."""
     check = field.metadata["check"]
     return _field(default, lambda value: (None, None) if value is None else check(value), field.metadata["static"])
 
 
-def count(default: Any = _REQUIRED) -> Any:
+def count(default: object = _REQUIRED) -> Field:
     """Static: a whole number >= 1."""
     return _static(default, "a whole number >= 1", lambda v: is_int(v) and v >= 1, int)
 
 
-def index(default: Any = _REQUIRED) -> Any:
+def index(default: object = _REQUIRED) -> Field:
     """Static: a whole number >= 0."""
     return _static(default, "a whole number >= 0", lambda v: is_int(v) and v >= 0, int)
 
 
-def labels(default: Any = _REQUIRED) -> Any:
+def labels(default: object = _REQUIRED) -> Field:
     """Static: a sequence of whole numbers, kept as a tuple."""
 
     def check(value: object) -> Checked:
@@ -117,18 +119,18 @@ def labels(default: Any = _REQUIRED) -> Any:
     return _field(default, check, static=True)
 
 
-def choice(*options: str, default: Any = _REQUIRED) -> Any:
+def choice(*options: str, default: object = _REQUIRED) -> Field:
     """Static: one of a few words."""
     requirement = "one of " + ", ".join(map(repr, options))
     return _static(default, requirement, lambda v: isinstance(v, str) and v in options, str)
 
 
-def part(default: Any = _REQUIRED, convert: Callable[[Any], object] | None = None) -> Any:
+def part(default: object = _REQUIRED, convert: Callable[..., object] | None = None) -> Field:
     """A leaf that is itself a record (a schedule, a momentum rule), or a tuple of records; `convert` may refuse others."""
     return _field(default, lambda value: (value if convert is None else convert(value), None), static=False)
 
 
-def fixed(default: Any = _REQUIRED) -> Any:
+def fixed(default: object = _REQUIRED) -> Field:
     """Static: an object that shapes the program and is compared by `==` and `hash` (a function, by identity)."""
     return _field(default, lambda value: (value, None), static=True)
 

@@ -25,7 +25,7 @@ Deviations: "EF14" is scaled by -1 / (eta tau), which top-k does not notice.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ import numpy as np
 from jax import Array
 
 from compfed._utils.records import choice, count, positive, record
-from compfed.algorithms.base import Algorithm, Citation, Sparse
+from compfed.algorithms.base import Algorithm, Citation, PyTree, Sparse
 from compfed.algorithms.decoupled_prox import local_dual_averaging
 from compfed.errors import InputError
 
@@ -127,7 +127,7 @@ class CompressedDecoupledProx(Algorithm[Server, Client, Broadcast, Update]):
         m = c.m + sent.dense(len(p)) if self.feedback == "EF21" else news - sent.dense(len(p))
         return Update(news=sent), Client(c=c.c, p=p, S=S, m=m), z
 
-    def server_update(self, g, s, mean: Any, weight):
+    def server_update(self, g, s, mean: PyTree, weight):
         q = s.q + mean.news if self.feedback == "EF21" else mean.news  # dense
         return Server(x=g.prox(s.x, self.eta_tilde) - self.eta_tilde * q, q=q)
 

@@ -71,7 +71,7 @@ class Sites:
     labels: tuple[np.ndarray, ...]
     names: tuple[str, ...]
     ids: tuple[int, ...]
-    source: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, object] = field(default_factory=dict)
     row_weights: tuple[np.ndarray, ...] | None = None
     columns: tuple[str, ...] | None = None
 
@@ -148,7 +148,7 @@ def from_arrays(
     features: Iterable[TableLike],
     labels: Iterable[TableLike],
     names: Sequence[str] | None = None,
-    source: dict[str, Any] | None = None,
+    source: dict[str, object] | None = None,
     *,
     row_weights: Iterable[ColumnLike] | None = None,
     columns: Sequence[str] | None = None,
@@ -400,7 +400,7 @@ class LazySites:
     sizes: np.ndarray
     width: int
     outputs: tuple[int, ...]
-    source: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, object] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -465,7 +465,7 @@ def _fetch(rows_of: RowsOf, client: int) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found[0]), integers_as_floats(np.asarray(found[1]))  # features are cast where they are used
 
 
-def lazy_sites(rows_of: RowsOf, sizes: npt.ArrayLike, *, source: dict[str, Any] | None = None) -> LazySites:
+def lazy_sites(rows_of: RowsOf, sizes: npt.ArrayLike, *, source: dict[str, object] | None = None) -> LazySites:
     """Build a federation whose rows come from a function, called whenever a client participates.
 
     Parameters
@@ -502,7 +502,7 @@ def lazy_sites(rows_of: RowsOf, sizes: npt.ArrayLike, *, source: dict[str, Any] 
 
 
 def mapped_sites(
-    features: np.ndarray, labels: np.ndarray, sizes: npt.ArrayLike, *, source: dict[str, Any] | None = None
+    features: np.ndarray, labels: np.ndarray, sizes: npt.ArrayLike, *, source: dict[str, object] | None = None
 ) -> LazySites:
     """Build a federation from two long arrays, in memory or on disk, with the rows of one client after another.
 

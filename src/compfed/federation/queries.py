@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from compfed.errors import InputError
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.site_summary import SiteFacts
 from compfed.splits import RowSubset
+
+Replies: TypeAlias = tuple[Any, ...]  # one reply, or one sum of replies, to each query of a message
 
 
 class Refusal(NamedTuple):
@@ -29,7 +31,7 @@ class Refusal(NamedTuple):
 class SiteRefusal(InputError):
     """A site refused a query; `sums` holds the sums of the other queries of the same message."""
 
-    def __init__(self, reason: str, sums: list[tuple[Any, ...]] | None = None):
+    def __init__(self, reason: str, sums: list[Replies] | None = None):
         super().__init__(reason)
         self.sums = sums
 

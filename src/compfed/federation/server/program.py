@@ -22,7 +22,7 @@ import numpy as np
 from compfed._utils.compilation import jax_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.queries import Query, Refusal, SiteRefusal
+from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal
 from compfed.federation.server.sums import total
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Federation(Protocol):
         """Hashes of the records that the sites have received, so that they need not travel again."""
         ...
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
         """Send one message to each site named and return one reply from each; an error names the site."""
         ...
 
@@ -152,7 +152,7 @@ class SingleSite:
         self.names, self.cached = (federation.names[site],), federation.cached
         self._federation, self._site = federation, site
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
         return {0: self._federation.send({self._site: messages[0]})[self._site]}
 
 
@@ -179,7 +179,7 @@ class _Task:
             self.result, self.done = end.value, True
 
 
-def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = None) -> tuple[Any, ...]:
+def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = None) -> Replies:
     """Send one message to every site; return the weighted sum of the replies to each query."""
 
     def program() -> Program[tuple[Any, ...]]:

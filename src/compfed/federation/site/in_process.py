@@ -10,7 +10,7 @@ from typing import Any
 
 from compfed.data import Sites
 from compfed.errors import InputError
-from compfed.federation.queries import Query
+from compfed.federation.queries import Query, Replies
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site, room_for
 
@@ -40,7 +40,7 @@ class InProcess:
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
         return {i: self.sites[i].reply(queries) for i, queries in messages.items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ from scipy.sparse import issparse
 from compfed._utils.compilation import jit, precision
 from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
-from compfed.algorithms.base import Algorithm
+from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
 from compfed.federation.accounting import payload
 from compfed.federation.codec import digest, named, unnamed
 from compfed.federation.limits import MAX_REASON, QueryLimits
-from compfed.federation.queries import Query, Refusal
+from compfed.federation.queries import Query, Refusal, Replies
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
@@ -33,6 +33,7 @@ from compfed.splits import RowSubset
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
 RUNS_KEPT = 4096
+FeatureMatrix: TypeAlias = Any  # an array, or a sparse matrix of scipy
 
 
 class StateLost(InputError):
@@ -73,7 +74,7 @@ class Site:
 
     def __init__(
         self,
-        features: Any,  # an array, or a sparse matrix of scipy
+        features: FeatureMatrix,
         labels: np.ndarray,
         *,
         name: str,
@@ -110,7 +111,7 @@ class Site:
     def width(self) -> int:
         return self.features.shape[1]
 
-    def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+    def reply(self, queries: Sequence[Query]) -> Replies:
         """The replies to one message. A refusal is a reply too; it does not affect the other queries."""
         replies, size = list[Any](), 0
         for query in queries:
@@ -234,7 +235,7 @@ class Site:
             self._keep(run_spec, ClientState(c, False, memory.local))
             return finite(c)
 
-    def remember(self, run_spec: RunSpec, c: Any, pending: bool = False) -> None:
+    def remember(self, run_spec: RunSpec, c: PyTree, pending: bool = False) -> None:
         """Restore the client state of a run."""
         self._keep(run_spec, ClientState(c, pending))
 
