@@ -14,7 +14,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpy.typing as npt
 from jax import Array
 
 from compfed._utils.compilation import precision
@@ -37,7 +36,7 @@ STAGES = {
 _passed: set[object] = set()
 
 
-def check_contract(algorithm: Algorithm, d: int, dtype: npt.DTypeLike, g: object = None) -> None:
+def check_contract(algorithm: Algorithm, d: int, dtype: np.dtype | type | str, g: object = None) -> None:
     """Refuse an algorithm whose stages do not fit together; the result is cached.
 
     `g` is the regulariser of the problem. Only attributes beyond its value and prox are read from it.
@@ -106,7 +105,7 @@ def _check_model(asked: str, x: Any, shape: tuple[int, ...]) -> None:
 class _Checked:
     """An algorithm, or one exchange of it, whose stages are checked as they are called."""
 
-    def __init__(self, algorithm: Algorithm, shape: tuple[int, ...], dtype: npt.DTypeLike, stages: Any = None):
+    def __init__(self, algorithm: Algorithm, shape: tuple[int, ...], dtype: np.dtype | type | str, stages: Any = None):
         self.algorithm, self.shape, self.dtype = algorithm, shape, dtype
         self.stages = algorithm if stages is None else stages  # the exchange that has broadcast and the updates
 
