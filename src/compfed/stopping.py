@@ -3,6 +3,7 @@
 The rule is one line, `has_converged`; `has_diverged` is another. Compiled loops, rounds by messages (`Monitor`) and
 second-order searches all apply them. The rest of this file says when a search that has not converged should go on: `Status`
 for rounds of a first-order method, `StoppingRule` for the trials of a second-order solver. `Certificate` is what a user sees.
+A state that is not finite ends a run at once: `simulation/xla.py` and `federation/server/rounds.py` look for it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The disclosure policy of a site: which queries it refuses, and why."""
+"""The disclosure policy of a site: which queries it refuses, and why.
+
+`Site` asks it before it answers (`site.py`); what would take too much memory or time is refused in `federation/limits.py`.
+"""
 
 from __future__ import annotations
 
