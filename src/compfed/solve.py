@@ -132,7 +132,7 @@ def _solve_from(
     both = np.stack([x0, spec.start])  # where it starts, and where the scale is taken
     upper_bound = choose(spec, search).second_order
     queries = Lipschitz(spec.objective, x0, upper_bound), Evaluate(spec.objective, both)
-    ((bound, summed),) = yield [Request(queries, weights=spec.weights)]
+    ((bound, summed),) = yield [Request(queries, weights=spec.weights, weighting=spec.weighting)]
     at, scale = evaluation(spec, Trial(x0), summed), safe_norm(summed.gradient[1])
     start = Start(x0, *lipschitz_bounds(spec, bound), scale, at, upper_bound=upper_bound)
     return (yield from solve(federation, spec, search, start))

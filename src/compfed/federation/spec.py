@@ -6,7 +6,7 @@ The server makes them from sums; they hold no row. Sites keep the ones they have
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -85,6 +85,7 @@ class FederatedProblem(ProblemSpec):
     """A problem as the server knows it: f_i is what site i computes for the `objective`."""
 
     objective: ObjectiveSpec
+    weighting: Literal["rows", "sites"] | None = None  # how a site finds its own weight; None where p_i were given
     loss: Loss = field(init=False)
     dtype: np.dtype = field(init=False)
 

@@ -60,7 +60,7 @@ def evaluate_start(
     trial, refused = Trial(x, np.arange(spec.d, dtype=np.int32) if every else None), ""
     bound = Lipschitz(spec.objective, x, upper_bound=choice.second_order)
     try:
-        sums = yield [Request((bound,), weights=spec.weights), evaluate_request(spec, trial)]
+        sums = yield [Request((bound,), weights=spec.weights, weighting=spec.weighting), evaluate_request(spec, trial)]
     except SiteRefusal as refusal:
         sums: Any = refusal.sums
         if trial.W is None or isinstance(sums[0][0], Refusal):

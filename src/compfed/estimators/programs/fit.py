@@ -19,7 +19,7 @@ from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_uniq
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.server.sums import Description, MomentsSum
+from compfed.federation.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
@@ -258,7 +258,7 @@ def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndar
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
     for _ in range(INTERCEPT_MESSAGES):
-        ((summed,),) = yield [Request((Evaluate(objective, points[:, None]),), weights=spec.weights)]
+        ((summed,),) = yield [Request((Evaluate(objective, points[:, None]),), weights=spec.weights, weighting=spec.weighting)]
         derivatives, terms = summed.gradient[:, -1], summed.terms
         nearest = int(np.abs(derivatives).argmin())
         best = points[[nearest]]

@@ -38,7 +38,7 @@ class Evaluation(NamedTuple):
 def evaluate_request(spec: FederatedProblem, trial: Trial) -> Request:
     """The request for value and gradient at a trial, and the Hessian on W unless that is empty."""
     coords = trial.W if trial.W is not None and len(trial.W) else None
-    return Request((Evaluate(spec.objective, trial.x[None], coords),), weights=spec.weights)
+    return Request((Evaluate(spec.objective, trial.x[None], coords),), weights=spec.weights, weighting=spec.weighting)
 
 
 @ignore_overflow

@@ -10,7 +10,7 @@ from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_p
 from compfed.errors import InputError
 from compfed.federation.queries import Describe, Moments
 from compfed.federation.server.program import Federation, Program, Request, ask, run_program
-from compfed.federation.server.sums import MomentsSum
+from compfed.federation.sums import MomentsSum
 from compfed.site_summary import Summary, combine_summaries
 
 

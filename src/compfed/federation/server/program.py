@@ -22,6 +22,7 @@ import numpy as np
 from compfed._utils.compilation import jax_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, payload, query_cost
+from compfed.federation.contributions import Weighting
 from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal
 from compfed.federation.server.sums import total
 
@@ -39,7 +40,10 @@ class Federation(Protocol):
         ...
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        """Send one message to each site named and return one reply from each; an error names the site."""
+        """Send one message to each site named and return one reply from each; an error names the site.
+
+        A federation with a method `exchange(requests)` adds the replies itself: exactly, and masked over a network.
+        """
         ...
 
 
@@ -54,6 +58,9 @@ class Request:
         Positions of the sites that are asked; all unless given.
     weights : array, optional
         The factor of each asked site's reply in the sum; 1 unless given.
+    weighting : {"rows", "sites", "once"}
+        The factor that each site gives its own reply where sums are exact: the weight of its rows, 1 if it has any, or 1.
+        `weights` are proportional to it. The sum is then divided by that of the factors, unless it is "once".
     models : int
         Number of models that the queries are about.
     counts : bool
@@ -63,6 +70,7 @@ class Request:
     queries: tuple[Query, ...]
     sites: tuple[int, ...] | None = None
     weights: np.ndarray | None = None
+    weighting: Weighting | None = None
     models: int = 1
     counts: bool = True
 
@@ -191,6 +199,9 @@ def ask(federation: Federation, *queries: Query, weights: np.ndarray | None = No
 
 def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[Sums, Communication]:
     """Send one message to every site that is asked something; return the sums of each request, and what they cost."""
+    exchange = getattr(federation, "exchange", None)
+    if exchange is not None:
+        return exchange(requests)
     names = federation.names
     messages: dict[int, list[Query]] = {}
     places = []  # where the queries of each request are in the message to each site

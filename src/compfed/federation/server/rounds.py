@@ -28,7 +28,7 @@ from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
-from compfed.federation.server.sums import UpdateSum
+from compfed.federation.sums import UpdateSum
 from compfed.federation.spec import FederatedProblem, RunSpec
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
@@ -122,7 +122,8 @@ class ServerLoop:
                 reply = None
             else:
                 query = LocalUpdate(self.run_spec, self.r, exchange.k, named(broadcast))
-                (updates,), *others = yield [Request((query,), sites, weights), *extra]
+                weighting = self.spec.weighting if everyone else None
+                (updates,), *others = yield [Request((query,), sites, weights, weighting), *extra]
                 extra, extra_sums = (), extra_sums + others
                 reply = self._mean(updates, total_weight)
 
@@ -234,7 +235,7 @@ def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Req
     queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
         queries += (Lipschitz(spec.objective, X[0]),)
-    return Request(queries, weights=spec.weights, models=len(X), counts=False)  # it mostly travels with a round
+    return Request(queries, weights=spec.weights, weighting=spec.weighting, models=len(X), counts=False)  # it mostly travels with a round
 
 
 def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:

@@ -1,68 +1,22 @@
-"""The weighted sum of the sites' replies: the one place where replies are added.
+"""The weighted sum of the replies of sites in this process, in double precision: fast, and in the order of the sites.
 
-A server program receives `total(...)` and never a list of replies. A later change can make this sum exact and masked; rows,
-columns and label types are the only facts that stay known site by site (`Description`).
+A server program receives `total(...)` and never a list of replies. Over a network, and where it is asked for, sums are exact
+(`federation.server.exact`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
 import jax
 import numpy as np
 
-from compfed._utils.arrays import Pair, add_pairs, multiply_pairs
+from compfed._utils.arrays import add_pairs, multiply_pairs
 from compfed._utils.compilation import precision
 from compfed.algorithms.base import dense
 from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
 from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal
-from compfed.site_summary import SiteFacts
-
-
-class Description(NamedTuple):
-    """The sum of the replies to `Describe`."""
-
-    rows: np.ndarray  # of each site
-    weights: np.ndarray  # of each site's rows
-    widths: tuple[int, ...]
-    columns: tuple[tuple[str, ...] | None, ...]
-    label_kinds: tuple[str, ...]  # NumPy's letter for the type of each site's labels
-    label_shapes: tuple[tuple[int, ...], ...]
-    classes: np.ndarray  # of all sites
-    class_weights: np.ndarray  # sum over the rows
-    class_shares: np.ndarray  # sum over the sites of the shares within each
-    label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
-    label_means: np.ndarray | None  # sum over the sites of their means
-    facts: SiteFacts | None  # of a single site
-
-
-class MomentsSum(NamedTuple):
-    """The sum of the replies to `Moments`, as pairs of doubles.
-
-    The weight is a pair too: its rounding error, times the square of a large mean, would be the whole variance.
-    """
-
-    weight: Pair
-    mean: Pair
-    square: Pair
-
-
-class HeldOutSum(NamedTuple):
-    """The sum of the replies to `HeldOut`."""
-
-    weight: float  # of all rows held out
-    loss: np.ndarray  # (models,): sum over these rows
-    sites: int  # that hold out any row
-    means: np.ndarray  # (models,): sum over these sites of their mean losses
-
-
-class UpdateSum(NamedTuple):
-    """The weighted sum of the updates of a round, in dense form."""
-
-    u: object  # a tree of arrays
-    not_finite: tuple[str, ...]  # sites whose update or client state has a number that is not finite
+from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
 
 
 def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, names: Sequence[str]) -> object:
@@ -114,6 +68,8 @@ def _description(replies: Sequence[Describe.Reply]) -> Description:
     return Description(
         rows=np.array([reply.rows for reply in replies]),
         weights=weights,
+        weight=float(weights.sum()),
+        sites=int(np.count_nonzero(weights)),
         widths=tuple(reply.width for reply in replies),
         columns=tuple(reply.columns for reply in replies),
         label_kinds=kinds,

@@ -1,0 +1,151 @@
+"""Enrolments: the only facts about a site that the server knows site by site, and what all of them agree on.
+
+A site enrols before the first query: how many rows it has, its columns, the classes of its labels, the order of magnitude of
+its numbers, and the rules that it will enforce. Everything else that the server learns is a sum over the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from compfed._utils.text import join_names
+from compfed.errors import InputError
+
+MAGNITUDE_BITS = 16  # a site tells the size of its numbers to a factor of 2**16: their unit, and no value
+
+
+@dataclass(frozen=True, eq=False)
+class Enrolment:
+    """The facts of one site, and the rules of its disclosure policy that a run has to know before it begins.
+
+    Parameters
+    ----------
+    rows : int
+    weight : float
+        Of all rows together; their number unless rows are weighted.
+    width : int
+        Columns of a row.
+    columns : tuple of str, optional
+    label_kind : str
+        NumPy's letter for the type of the labels.
+    label_shape : tuple of int
+        () for one number per row, (k,) for k outcomes.
+    classes : array, optional
+        The labels found, sorted; None where they are not classes, or the policy does not list them.
+    no_classes : str
+        Why there are none, for a person.
+    column_bits : array of int
+        The numbers of a column are below 2**bits in size; a multiple of 16.
+    label_bits : int
+        The same of the labels.
+    min_rows : int
+        Of the disclosure policy; 1 without one.
+    buckets : int
+        Units of rows that folds and hold-outs are made of.
+    max_hessian_columns : int
+        Columns on which a Hessian is given, at most.
+    conjugates : bool
+        Whether conjugates of losses with a bounded domain are given.
+    secure_sum : bool
+        Whether the site sends masked numbers only.
+    """
+
+    rows: int
+    weight: float
+    width: int
+    columns: tuple[str, ...] | None
+    label_kind: str
+    label_shape: tuple[int, ...]
+    classes: np.ndarray | None
+    no_classes: str
+    column_bits: np.ndarray
+    label_bits: int
+    min_rows: int = 1
+    buckets: int = 0
+    max_hessian_columns: int = 2**31
+    conjugates: bool = True
+    secure_sum: bool = False
+
+
+def magnitude_bits(values: np.ndarray | float) -> np.ndarray:
+    """b such that numbers of this size are below 2**b; a multiple of `MAGNITUDE_BITS`. Of zero, the least there is."""
+    exponent = np.frexp(np.abs(np.asarray(values, float)))[1]
+    exponent = np.where(np.asarray(values) == 0, 0, exponent)
+    return (-(-exponent // MAGNITUDE_BITS) * MAGNITUDE_BITS).astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """What the enrolments of all sites together say: how a sum over the sites is laid out.
+
+    Both sides of the wall derive it from the same enrolments, so that they mean the same numbers by the same words.
+    """
+
+    names: tuple[str, ...]
+    enrolments: tuple[Enrolment, ...]
+
+    def __post_init__(self) -> None:
+        first = self.enrolments[0]
+        check_columns(self.names, [e.width for e in self.enrolments], [e.columns for e in self.enrolments])
+        if any(e.label_shape != first.label_shape for e in self.enrolments):
+            shapes = sorted({e.label_shape for e in self.enrolments})
+            raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
+
+    @property
+    def n(self) -> int:
+        """Number of sites."""
+        return len(self.names)
+
+    @cached_property
+    def classes(self) -> np.ndarray:
+        """The classes of all sites, sorted; raises an error that names a site whose labels are no classes."""
+        for name, enrolment in zip(self.names, self.enrolments, strict=True):
+            if enrolment.classes is None:
+                raise InputError(f"site {name!r}: {enrolment.no_classes}")
+        words = [e.classes.dtype.kind in "UO" for e in self.enrolments if e.classes is not None]
+        if any(words) and not all(words):  # as words, 1 and "1.0" would be two classes
+            one, other = self.names[words.index(True)], self.names[words.index(False)]
+            way_out = "write them in the same way at every site."
+            raise InputError(f"the classes are words at site {one!r} and numbers at site {other!r}; {way_out}")
+        return np.unique(np.concatenate([e.classes for e in self.enrolments if e.classes is not None]))
+
+    @cached_property
+    def column_bits(self) -> np.ndarray:
+        return np.max([e.column_bits for e in self.enrolments], axis=0)
+
+    @cached_property
+    def label_bits(self) -> int:
+        return max(e.label_bits for e in self.enrolments)
+
+    @cached_property
+    def weight_bits(self) -> int:
+        """The weight of all rows, and the number of sites, are below 2**bits."""
+        return int(magnitude_bits(max(sum(e.weight for e in self.enrolments), self.n)))
+
+
+def check_columns(
+    names: Sequence[str], widths: Sequence[int], columns: Sequence[tuple[str, ...] | None]
+) -> None:
+    """Refuse sites with different columns, and say where they differ."""
+    one, first, first_width = names[0], columns[0], widths[0]
+    for other, width, named in zip(names, widths, columns, strict=True):
+        if width == first_width and named == first:
+            continue
+        if first is None or named is None:
+            apart = f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
+        elif set(first) == set(named):
+            at = next(j for j, (a, b) in enumerate(zip(first, named, strict=True)) if a != b)
+            apart = f"column {at} is {named[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
+        else:
+            missing, extra = ([repr(c) for c in a if c not in b] for a, b in ((first, named), (named, first)))
+            lacks = f"site {other!r} has no column {join_names(missing)}, which site {one!r} has. " if missing else ""
+            adds = f"site {other!r} has a column {join_names(extra)} that site {one!r} has not." if extra else ""
+            apart = f"{lacks}{adds}".strip()
+        raise InputError(
+            f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
+            "them and their order."
+        )

@@ -1,0 +1,142 @@
+"""Exact sums at the server: words of 128 bits from every site are added as whole numbers, and rounded once.
+
+The order of the sites does not matter, nor whether the words are masked: the same bits in one process and over a network. A
+refusal ends the run, because a sum without one site would not be the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+
+from compfed.errors import InputError
+from compfed.federation import exact_sum
+from compfed.federation.accounting import Communication, payload, query_cost
+from compfed.federation.contributions import WORD_BYTES, Weighted, Weighting, decode, word_count
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.queries import Describe, Moments, Query
+from compfed.federation.server.program import Request, Sums
+
+LIFT = 32  # bits, where a number was too large for its field
+LARGEST_LIFT = 2048  # beyond, a number is not finite
+Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
+ONE_SITE = (
+    "sums are masked, and {what} would show the server one site's part. Leave it out, or let every site set "
+    "secure_sum = false in its site.toml."
+)
+
+
+class ExactSums:
+    """Adds the contributions of all sites.
+
+    Parameters
+    ----------
+    names : sequence of str
+    enrolments : sequence of Enrolment
+    send : callable
+        Carries queries to sites, by place, and returns the words of each.
+    cached : set of str
+        Hashes of the records that the sites have received, for the count of bytes.
+    masked : bool
+        Whether only the words of all sites together mean anything.
+    """
+
+    def __init__(
+        self, names: Sequence[str], enrolments: Sequence[Enrolment], send: Send, cached: set[str], masked: bool = False
+    ):
+        self.agreement = Agreement(tuple(names), tuple(enrolments))
+        self.send, self.cached, self.masked = send, cached, masked
+        self._lifts: dict[type, int] = {}
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
+        """One message to every site, repeated with larger fields while a number is too large for its own."""
+        cost = Communication()
+        while True:
+            asked = [self._weighted(request) for request in requests]
+            messages = self._messages(requests, asked)
+            words = self.send(messages)
+            cost = cost.then(self._cost(requests, asked))
+            totals, outside = self._add(messages, words)
+            if not outside:
+                return self._decode(requests, asked, totals), cost
+            for weighted in (one for each in asked for one in each):
+                kind = type(weighted.query)
+                self._lifts[kind] = weighted.lift + LIFT
+                if self._lifts[kind] > LARGEST_LIFT:
+                    raise InputError(f"{kind.__name__}: a site has a number that is not finite in its reply.")
+
+    def _weighted(self, request: Request) -> tuple[Weighted, ...]:
+        if request.weighting is None and request.weights is not None:
+            way_out = "Use the weights of the rows, or weight_sites='equal'."
+            raise InputError(f"over a federation with exact sums every site weighs its own rows. {way_out}")
+        return tuple(
+            Weighted(query, request.weighting or _own_weighting(query), self._lifts.get(type(query), 0))
+            for query in request.queries
+        )
+
+    def _messages(
+        self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]]
+    ) -> dict[int, tuple[Weighted, ...]]:
+        messages: dict[int, list[Weighted]] = {}
+        for request, queries in zip(requests, asked, strict=True):
+            if self.masked and request.sites is not None and len(request.sites) < self.agreement.n:
+                raise InputError(ONE_SITE.format(what="a query to some of the sites"))
+            for query in queries:
+                if isinstance(query.query, Describe) and query.query.detail:
+                    raise InputError(ONE_SITE.format(what="a description in detail"))
+            for i in range(self.agreement.n) if request.sites is None else request.sites:
+                messages.setdefault(i, []).extend(queries)
+        return {i: tuple(queries) for i, queries in sorted(messages.items())}
+
+    def _add(
+        self, messages: Mapping[int, tuple[Weighted, ...]], words: Mapping[int, np.ndarray]
+    ) -> tuple[dict[int, np.ndarray], int]:
+        """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
+        first = next(iter(messages.values()))
+        if all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
+            total, outside = exact_sum.unframe(reduce(exact_sum.add, [words[i] for i in messages]), len(messages))
+            return {-1: total}, outside
+        outside, parts = 0, {}
+        for i in messages:
+            parts[i], wrong = exact_sum.unframe(words[i], 1)
+            outside += wrong
+        return parts, outside
+
+    def _decode(
+        self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]], totals: dict[int, np.ndarray]
+    ) -> Sums:
+        at, sums = dict.fromkeys(totals, 0), []
+        for request, queries in zip(requests, asked, strict=True):
+            sites = [-1] if -1 in totals else range(self.agreement.n) if request.sites is None else request.sites
+            found = []
+            for weighted in queries:
+                count = word_count(weighted, self.agreement)
+                parts = [totals[i][at[i] : at[i] + count] for i in sites]
+                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement))
+                for i in sites:
+                    at[i] += count
+            sums.append(tuple(found))
+        return sums
+
+    def _cost(self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]]) -> Communication:
+        n, cost = self.agreement.n, Communication(rounds=1)
+        for request, queries in zip(requests, asked, strict=True):
+            share = 1.0 if request.sites is None else len(request.sites) / n
+            for j, weighted in enumerate(queries):
+                down = payload(weighted.query, self.cached) * share
+                up = WORD_BYTES * word_count(weighted, self.agreement) * share
+                counted = request.counts and j == 0
+                cost = cost.beside(query_cost(type(weighted.query).__name__, down, up, request.models, counted))
+        return cost
+
+
+def _is_same(one: Weighted, other: Weighted) -> bool:
+    return one.query is other.query and one.weighting == other.weighting and one.lift == other.lift
+
+
+def _own_weighting(query: Query) -> Weighting:
+    """Without a weighting, moments are weighted by rows, and other replies count once."""
+    return "rows" if isinstance(query, Moments) else "once"
+
