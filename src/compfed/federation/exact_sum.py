@@ -7,6 +7,8 @@ that is too large is encoded as 0 and counted: the sum is valid only where the c
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,13 +16,14 @@ from compfed.errors import InputError
 
 Words = npt.NDArray[np.uint64]  # (n, 2): low, high
 Unit = int | npt.NDArray[np.integer]  # an exponent of two: one for all numbers, or one for each
+UnitT = TypeVar("UnitT", int, npt.NDArray[np.integer])
 
-MAX_SITES = 2**16  # as many words add up without overflow, unless `sites` says fewer
+ADDENDS = 2**16  # as many words add up without overflow, unless `sites` says fewer
 COUNT = 2**16  # packed counts and their sums are below this
 _FURTHEST = 5_000  # beyond this exponent a multiple of the unit is 0 or infinite as a double, whatever the unit is
 
 
-def unit_for(bits: Unit, slack: int = 32, sites: int = MAX_SITES) -> Unit:
+def unit_for(bits: UnitT, slack: int = 32, sites: int = ADDENDS) -> UnitT:
     """The unit at which numbers up to 2**bits * 2**slack in size are in range.
 
     The unit is 2**(bits + slack - 110): sums are exact to 2**(slack - 110) of 2**bits.
@@ -44,7 +47,7 @@ def unit_for(bits: Unit, slack: int = 32, sites: int = MAX_SITES) -> Unit:
     return bits + (slack + 1 - _size_bits(sites))
 
 
-def encode(values: npt.NDArray[np.floating], unit: Unit, sites: int = MAX_SITES) -> tuple[Words, int]:
+def encode(values: npt.NDArray[np.floating], unit: Unit, sites: int = ADDENDS) -> tuple[Words, int]:
     """sign(x) * round(abs(x) / 2**unit) for each x, half to even, and how many numbers were out of range.
 
     Parameters
@@ -74,7 +77,7 @@ def encode(values: npt.NDArray[np.floating], unit: Unit, sites: int = MAX_SITES)
 
 
 def encode_pair(
-    high: npt.NDArray[np.floating], low: npt.NDArray[np.floating], unit: Unit, sites: int = MAX_SITES
+    high: npt.NDArray[np.floating], low: npt.NDArray[np.floating], unit: Unit, sites: int = ADDENDS
 ) -> tuple[Words, int]:
     """The encoding of high plus the encoding of low, for numbers of two doubles; see `encode`.
 
