@@ -44,7 +44,8 @@ from compfed.splits import RowSubset
 
 Weighting = Literal["rows", "sites", "once"]
 WORD_BYTES = 16
-LARGEST_BITS = 64  # of a prediction: beyond, numbers are out of range, and the message is repeated
+SCALED_BITS = 4  # of a column in units of its standard deviation
+LARGEST_BITS = 32  # of a prediction
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +96,7 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             }
         case Lipschitz():
             size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement)
-            found = {"factor": Field((), R), "L": Field((), size.hessian + 16)}
+            found = {"factor": Field((), R), "L": Field((), size.hessian + agreement.column_bits.size.bit_length())}
             return found if query.upper_bound else {**found, "counts": Field((LIPSCHITZ_BINS,), counts=True)}
         case Evaluate():
             return _evaluated_fields(query, agreement)
@@ -107,7 +108,7 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
             size = _Sizes(query.run_spec.objective, np.concatenate([a.ravel() for a in query.d.values()]), agreement)
-            bits = max(R + largest, size.gradient) + 16
+            bits = max(R + largest, size.gradient)
             found = {"factor": Field((), R), "not_finite": Field((), R)}
             leaves = jax.tree.leaves(dense_update(query))
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
@@ -139,7 +140,7 @@ def _evaluated_fields(query: Evaluate, agreement: Agreement) -> dict[str, Field]
         "infinite": Field((models,), agreement.weight_bits),
         "value": Field((models,), size.value),
         "gradient": Field((models, d), size.gradient),
-        "terms": Field((models,), size.gradient + 16),
+        "terms": Field((models,), size.gradient + d.bit_length()),
     }
     if query.coords is not None:
         found["hessian"] = Field((models, hessian_size(query.objective.loss, query.coords)), size.hessian)
@@ -166,32 +167,28 @@ def dense_update(query: LocalUpdate) -> PyTree:
 
 
 class _Sizes:
-    """How large the numbers of an evaluation can be: powers of two, from the enrolments and the models asked about."""
+    """How large the numbers of an evaluation usually are: powers of two, from the enrolments and the models asked about.
+
+    A guess on the small side leaves more digits. Numbers that are 2**32 times as large still fit, and beyond that the message
+    is repeated.
+    """
 
     def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement):
-        columns = agreement.column_bits
-        columns = columns if objective.columns is None else columns[objective.columns]
-        if objective.scaling is not None:
-            centre, scale = _exponents(objective.scaling.centre), _exponents(objective.scaling.scale)
-            columns = np.maximum(columns, centre) + 2 - scale
-        features = max(int(columns.max(initial=0)), 0)
-        predictions = min(max(_bits(x) + features, 0), LARGEST_BITS)
-        derivative = max(agreement.label_bits, predictions, 0)
-        R, ridge = agreement.weight_bits, _bits(np.asarray(objective.loss.ridge, float))
-        self.value = R + max(2 * derivative, ridge + 2 * _bits(x))
-        self.gradient = R + max(derivative + features, ridge + _bits(x))
-        self.hessian = R + derivative + 2 * features
-
-
-def _exponents(values: np.ndarray) -> np.ndarray:
-    return np.where(values == 0, -1074, np.frexp(np.asarray(values, float))[1])
+        columns = agreement.column_bits if objective.columns is None else agreement.column_bits[objective.columns]
+        features = max(int(columns.max(initial=0)), 0) if objective.scaling is None else SCALED_BITS
+        largest = _bits(x)
+        predictions = max(agreement.label_bits, min(max(largest + features, 0), LARGEST_BITS))
+        R, ridge, curvature = agreement.weight_bits, _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
+        self.value = R + max(2 * predictions, ridge + 2 * largest)
+        self.gradient = R + max(predictions + features, ridge + largest)
+        self.hessian = R + 2 * features + (predictions if curvature is None else _bits(np.asarray(curvature, float)))
 
 
 def _bits(values: np.ndarray) -> int:
-    """b such that all values, and their number times the largest, are below 2**b; 0 for none."""
+    """b such that all finite values are below 2**b; 0 for none."""
     finite = np.abs(np.asarray(values, float).ravel())
     largest = float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
-    return int(np.frexp(largest)[1]) + max(finite.size, 1).bit_length() if largest > 0 else 0
+    return int(np.frexp(largest)[1]) if largest > 0 else 0
 
 
 # --- at a site ---
@@ -223,7 +220,11 @@ def contribution(
     match query:
         case Describe():
             assert isinstance(r, Describe.Reply)
-            found = {"weight": np.array(r.weight), "rows": np.array(float(r.rows)), "sites": np.array(float(r.weight > 0))}
+            found = {
+                "weight": np.array(r.weight),
+                "rows": np.array(float(r.rows)),
+                "sites": np.array(float(r.weight > 0)),
+            }
             if not query.classes:
                 return {**found, "label_sum": r.weight * r.label_mean, "label_means": (r.weight > 0) * r.label_mean}
             place = np.searchsorted(agreement.classes, r.classes)
@@ -234,7 +235,10 @@ def contribution(
             assert isinstance(r, Moments.Reply)
             w = w if r.weight > 0 else 0.0
             scaled = (np.broadcast_to(w, r.mean.shape), np.zeros(r.mean.shape))
-            mean, square = multiply_pairs(scaled, (r.mean, r.mean_low)), multiply_pairs(scaled, (r.square, r.square_low))
+            mean, square = (
+                multiply_pairs(scaled, (r.mean, r.mean_low)),
+                multiply_pairs(scaled, (r.square, r.square_low)),
+            )
             return {"factor": (np.array(w), np.array(0.0)), "mean": mean, "square": square}
         case Lipschitz():
             assert isinstance(r, Lipschitz.Reply)
@@ -297,20 +301,20 @@ def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreemen
         if field.counts:
             parts.append(exact_sum.pack_counts(np.asarray(value, np.int64)))
             continue
-        unit = _unit(field, weighted.lift)
+        unit = _unit(field, weighted.lift, agreement.n)
         high, low = value if isinstance(value, tuple) else (value, None)
         if low is None:
-            words, wrong = exact_sum.encode(np.asarray(high, float), unit)
+            words, wrong = exact_sum.encode(np.asarray(high, float), unit, agreement.n)
         else:
-            words, wrong = exact_sum.encode_pair(np.asarray(high, float), np.asarray(low, float), unit)
+            words, wrong = exact_sum.encode_pair(np.asarray(high, float), np.asarray(low, float), unit, agreement.n)
         parts.append(words)
         outside += wrong
     return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64), outside
 
 
-def _unit(field: Field, lift: int) -> int | np.ndarray:
+def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
     bits = np.broadcast_to(field.bits, field.shape).ravel() if np.ndim(field.bits) else int(field.bits)
-    return exact_sum.unit_for(bits + lift)
+    return exact_sum.unit_for(bits + lift, sites=n)
 
 
 # --- at the server ---
@@ -326,10 +330,10 @@ def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement) -> objec
         if field.counts:
             totals[name] = exact_sum.unpack_counts(part, field.size).reshape(field.shape)
         elif field.pair:
-            high, low = exact_sum.decode_pair(part, _unit(field, weighted.lift))
+            high, low = exact_sum.decode_pair(part, _unit(field, weighted.lift, agreement.n))
             totals[name] = high.reshape(field.shape), low.reshape(field.shape)
         else:
-            totals[name] = exact_sum.decode(part, _unit(field, weighted.lift)).reshape(field.shape)
+            totals[name] = exact_sum.decode(part, _unit(field, weighted.lift, agreement.n)).reshape(field.shape)
     return assemble(weighted, totals, agreement)
 
 
@@ -349,7 +353,10 @@ def assemble(weighted: Weighted, totals: dict[str, np.ndarray | Pair], agreement
         case HeldOut():
             infinite = np.where(np.asarray(t["infinite"]) > 0, np.inf, 0.0)
             return HeldOutSum(
-                float(t["weight"]), t["loss"] + infinite, round(float(t["sites"])), t["means"] + infinite  # pyright: ignore
+                float(t["weight"]),
+                t["loss"] + infinite,
+                round(float(t["sites"])),
+                t["means"] + infinite,  # pyright: ignore
             )
         case LocalUpdate():
             return _update_sum(query, t, divisor)

@@ -124,12 +124,10 @@ class Agreement:
     @cached_property
     def weight_bits(self) -> int:
         """The weight of all rows, and the number of sites, are below 2**bits."""
-        return int(magnitude_bits(max(sum(e.weight for e in self.enrolments), self.n)))
+        return int(np.frexp(max(sum(e.weight for e in self.enrolments), self.n))[1])
 
 
-def check_columns(
-    names: Sequence[str], widths: Sequence[int], columns: Sequence[tuple[str, ...] | None]
-) -> None:
+def check_columns(names: Sequence[str], widths: Sequence[int], columns: Sequence[tuple[str, ...] | None]) -> None:
     """Refuse sites with different columns, and say where they differ."""
     one, first, first_width = names[0], columns[0], widths[0]
     for other, width, named in zip(names, widths, columns, strict=True):

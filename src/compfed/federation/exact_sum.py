@@ -181,6 +181,8 @@ def unpack_counts(words: Words, n: int) -> npt.NDArray[np.int64]:
 
 # --- the first two words of a reply ---
 
+FRAME = 2  # words before those of the numbers
+
 
 def frame(words: Words, out_of_range: int) -> Words:
     """A site's words behind a check word, which is 1, and its count of numbers out of range."""

@@ -35,7 +35,9 @@ def solve_by_rounds(
     continues from the best model so far; `notes` and a `StepSizeWarning` say so.
     """
     if start.upper_bound:
-        ((bound,),) = yield [Request((Lipschitz(spec.objective, start.x),), weights=spec.weights, weighting=spec.weighting)]
+        ((bound,),) = yield [
+            Request((Lipschitz(spec.objective, start.x),), weights=spec.weights, weighting=spec.weighting)
+        ]
         L, L_max = lipschitz_bounds(spec, bound)
         start = replace(start, L=L, L_max=L_max, upper_bound=False)
     steps = Steps(spec, search, start.bounds(spec, search.tau))

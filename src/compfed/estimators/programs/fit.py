@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
+from compfed.federation.enrolment import check_columns
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request
-from compfed.federation.sums import Description, MomentsSum
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
+from compfed.federation.sums import Description, MomentsSum
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
@@ -101,6 +101,11 @@ class FitOptions:
     standardize: bool = False
     equal_sites: bool = False  # every site counts the same, rather than every row
 
+    @property
+    def weighting(self) -> Literal["rows", "sites"]:
+        """How a site weighs its own part of a sum."""
+        return "sites" if self.equal_sites else "rows"
+
     def penalty(self, scaling: FeatureScaling, alpha: float) -> Regulariser:
         scale = np.ones_like(scaling.scale) if self.standardize else scaling.scale
         penalty = self.family.penalty(alpha, scale, scaling.outputs)
@@ -131,38 +136,16 @@ def describe_sites(
     counted = np.ones(len(federation.names)) if options.equal_sites else None  # each site once, or each row
     (sites,), (moments,) = yield [
         Request((Describe(options.family.classifies, subset),)),
-        Request((Moments(subset),), weights=counted, counts=False),
+        Request((Moments(subset),), weights=counted, weighting=options.weighting, counts=False),
     ]
-    _check_columns(federation.names, sites)
+    check_columns(federation.names, sites.widths, sites.columns)
     totals = np.asarray(sites.weights, float)
-    if not totals.any():
+    if not sites.weight:
         raise InputError(NO_ROWS)
     each = (totals > 0).astype(float) if options.equal_sites else totals
-    labels = _labels(federation.names, sites, options, each.sum())
+    labels = _labels(federation.names, sites, options, sites.sites if options.equal_sites else sites.weight)
     columns, width = sites.columns[0], sites.widths[0]
     return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments)
-
-
-def _check_columns(names: Sequence[str], sites: Description) -> None:
-    """Refuse sites with different columns, and say where they differ."""
-    one, first, first_width = names[0], sites.columns[0], sites.widths[0]
-    for other, width, columns in zip(names, sites.widths, sites.columns, strict=True):
-        if width == first_width and columns == first:
-            continue
-        if first is None or columns is None:
-            apart = f"site {other!r} has {width} columns, site {one!r} has {first_width} columns."
-        elif set(first) == set(columns):
-            at = next(j for j, (a, b) in enumerate(zip(first, columns, strict=True)) if a != b)
-            apart = f"column {at} is {columns[at]!r} at site {other!r} and {first[at]!r} at site {one!r}."
-        else:
-            missing, extra = ([repr(c) for c in a if c not in b] for a, b in ((first, columns), (columns, first)))
-            lacks = f"site {other!r} has no column {join_names(missing)}, which site {one!r} has. " if missing else ""
-            adds = f"site {other!r} has a column {join_names(extra)} that site {one!r} has not." if extra else ""
-            apart = f"{lacks}{adds}".strip()
-        raise InputError(
-            f"{apart} All sites need the same columns in the same order: over a network, `features` in site.toml names "
-            "them and their order."
-        )
 
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
@@ -230,6 +213,7 @@ def prepare(
     scaling = FeatureScaling(centre, scale, options.fit_intercept, outputs)
     spec = FederatedProblem(
         objective=ObjectiveSpec(loss, scaling, classes, summary.subset),
+        weighting=options.weighting,
         regulariser=Zero(),
         weights=summary.weights,
         names=federation.names,
@@ -258,7 +242,9 @@ def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndar
     far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
     points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
     for _ in range(INTERCEPT_MESSAGES):
-        ((summed,),) = yield [Request((Evaluate(objective, points[:, None]),), weights=spec.weights, weighting=spec.weighting)]
+        ((summed,),) = yield [
+            Request((Evaluate(objective, points[:, None]),), weights=spec.weights, weighting=spec.weighting)
+        ]
         derivatives, terms = summed.gradient[:, -1], summed.terms
         nearest = int(np.abs(derivatives).argmin())
         best = points[[nearest]]
@@ -346,7 +332,7 @@ def r2_score(
             raise InputError(f"site {name!r} has other columns than the model was fitted with; nothing was scored.")
         if shape:
             raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
-    mean = float(sites.label_sum / sites.weights.sum())
+    mean = float(sites.label_sum / sites.weight)
     scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
     models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
     ((held_out,),) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]

@@ -63,7 +63,13 @@ def duality_gap(
     excess = np.abs(v[hard]) > l1[hard]
     stretch = float(np.min(l1[hard][excess] / np.abs(v[hard][excess]), initial=1.0))
     dual_point = np.array([[shift, stretch, mix, at_null]])
-    ((summed,),) = yield [Request((Evaluate(spec.objective, minimum.x[None], dual=dual_point),), weights=spec.weights, weighting=spec.weighting)]
+    ((summed,),) = yield [
+        Request(
+            (Evaluate(spec.objective, minimum.x[None], dual=dual_point),),
+            weights=spec.weights,
+            weighting=spec.weighting,
+        )
+    ]
     value, conjugate = float(summed.value[0]), float(summed.conjugate[0])
     over = np.maximum(np.abs(stretch * v[~hard]) - l1[~hard], 0.0)
     dual = -conjugate - float(np.sum(over**2 / (2 * l2[~hard])))

@@ -96,13 +96,10 @@ class ExactSums:
         """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
         first = next(iter(messages.values()))
         if all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
-            total, outside = exact_sum.unframe(reduce(exact_sum.add, [words[i] for i in messages]), len(messages))
-            return {-1: total}, outside
-        outside, parts = 0, {}
-        for i in messages:
-            parts[i], wrong = exact_sum.unframe(words[i], 1)
-            outside += wrong
-        return parts, outside
+            total = reduce(exact_sum.add, [words[i] for i in messages])
+            return {-1: total[exact_sum.FRAME :]}, exact_sum.check_total(total, len(messages))
+        outside = sum(exact_sum.check_total(words[i], 1) for i in messages)
+        return {i: words[i][exact_sum.FRAME :] for i in messages}, outside
 
     def _decode(
         self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]], totals: dict[int, np.ndarray]
@@ -139,4 +136,3 @@ def _is_same(one: Weighted, other: Weighted) -> bool:
 def _own_weighting(query: Query) -> Weighting:
     """Without a weighting, moments are weighted by rows, and other replies count once."""
     return "rows" if isinstance(query, Moments) else "once"
-

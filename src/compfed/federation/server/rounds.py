@@ -28,8 +28,8 @@ from compfed.federation.codec import named
 from compfed.federation.queries import Evaluate, FinishRound, Lipschitz, LocalUpdate
 from compfed.federation.server.evaluation import Evaluation, Trial, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request, Sums, gather
-from compfed.federation.sums import UpdateSum
 from compfed.federation.spec import FederatedProblem, RunSpec
+from compfed.federation.sums import UpdateSum
 from compfed.monitor import Monitor, Progress, RunOptions
 from compfed.problem_spec import ProblemSpec, optimality_at
 from compfed.regularisers import Regulariser, largest_step
@@ -235,7 +235,9 @@ def evaluation_request(spec: FederatedProblem, X: np.ndarray, last: bool) -> Req
     queries: tuple[Any, ...] = (Evaluate(spec.objective, X),)
     if last and spec.loss.curvature is None and len(X) == 1:
         queries += (Lipschitz(spec.objective, X[0]),)
-    return Request(queries, weights=spec.weights, weighting=spec.weighting, models=len(X), counts=False)  # it mostly travels with a round
+    return Request(
+        queries, weights=spec.weights, weighting=spec.weighting, models=len(X), counts=False
+    )  # it mostly travels with a round
 
 
 def evaluation_of(spec: FederatedProblem, sums: tuple[Any, ...], x: np.ndarray, model: int = 0) -> Evaluation:

@@ -7,6 +7,7 @@ A server program receives `total(...)` and never a list of replies. Over a netwo
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 import jax
 import numpy as np
 

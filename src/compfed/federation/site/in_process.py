@@ -5,12 +5,20 @@ Over it the server loop is the `reference` engine. `engines.Simulated` is the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from compfed.data import Sites
 from compfed.errors import InputError
+from compfed.federation.accounting import Communication
+from compfed.federation.contributions import Weighted
+from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import Query, Replies
+from compfed.federation.server.exact import ExactSums
+from compfed.federation.server.program import Request, Sums
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site, room_for
 
@@ -18,6 +26,16 @@ from compfed.federation.site.site import Site, room_for
 class InProcess:
     """Sites in this process, asked one after another.
 
+    Parameters
+    ----------
+    sites : Sites or sequence of Site
+    refuses : DisclosurePolicy, optional
+        The rules of every site: a rehearsal of a network. Without one there are none.
+    exact : bool, default=False
+        Add replies exactly, with the bits of a network, rather than in double precision.
+
+    Examples
+    --------
     >>> import compfed as cf
     >>> from compfed.federation import Describe, InProcess, ask
     >>> federation = InProcess(cf.data.from_arrays([[[1.0], [2.0]], [[3.0]]], [[0, 1], [1]]))
@@ -26,8 +44,8 @@ class InProcess:
     [2, 1]
     """
 
-    def __init__(self, sites: Sites | Sequence[Site], refuses: DisclosurePolicy | None = None):
-        self.sites = _listed(sites, refuses)
+    def __init__(self, sites: Sites | Sequence[Site], refuses: DisclosurePolicy | None = None, *, exact: bool = False):
+        self.sites, self.exact = _listed(sites, refuses), exact
         self.cached: set[str] = set()
         if not self.sites:
             raise InputError("a federation needs at least one site; got none.")
@@ -39,6 +57,24 @@ class InProcess:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
+
+    @cached_property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        """The facts that the server knows site by site."""
+        return tuple(site.enrol() for site in self.sites)
+
+    @property
+    def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
+        """Queries in, exact sums out; None where sums are made in double precision."""
+        return self._exact_sums.exchange if self.exact else None
+
+    @cached_property
+    def _exact_sums(self) -> ExactSums:
+        return ExactSums(self.names, self.enrolments, self._contributions, self.cached)
+
+    def _contributions(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:
+        agreement = self._exact_sums.agreement
+        return {i: self.sites[i].contribute(asked, agreement) for i, asked in messages.items()}
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
         return {i: self.sites[i].reply(queries) for i, queries in messages.items()}

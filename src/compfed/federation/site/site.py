@@ -17,10 +17,13 @@ from compfed._utils.validation import check_magnitudes, check_row_weights, check
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import ExchangeMessages, message_shapes
 from compfed.errors import InputError
+from compfed.federation import exact_sum
 from compfed.federation.accounting import payload
 from compfed.federation.codec import digest, named, unnamed
+from compfed.federation.contributions import Weighted, encode, row_subset
+from compfed.federation.enrolment import Agreement, Enrolment, magnitude_bits
 from compfed.federation.limits import MAX_REASON, QueryLimits
-from compfed.federation.queries import Query, Refusal, Replies
+from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
@@ -126,6 +129,42 @@ class Site:
         _make_room(self._views, self.room)
         _make_room(self._arrays, self.room)
         return tuple(replies)
+
+    def contribute(self, asked: Sequence[Weighted], agreement: Agreement) -> np.ndarray:
+        """The replies to one message as words that can be added (`contributions`). A refusal ends the run."""
+        replies = self.reply([weighted.query for weighted in asked])
+        refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
+        if refused is not None:
+            raise SiteRefusal(refused.reason)
+        return self.framed_words(asked, replies, agreement)
+
+    def framed_words(self, asked: Sequence[Weighted], replies: Replies, agreement: Agreement) -> np.ndarray:
+        """The words of replies, behind a check word and the number of those that are out of range."""
+        parts, outside = list[np.ndarray](), 0
+        for weighted, reply in zip(asked, replies, strict=True):
+            weight = float(self.weights_of(row_subset(weighted.query)).sum())
+            words, wrong = encode(weighted, reply, weight, agreement)
+            parts.append(words)
+            outside += wrong
+        return exact_sum.frame(np.concatenate(parts), outside)
+
+    def enrol(self) -> Enrolment:
+        """The facts of this site that the server may know."""
+        A, y = self.features, self.labels
+        largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
+        numbers = y.dtype.kind in "biuf"
+        classes, reason = None, ""
+        try:
+            self.check_classes()
+            classes = np.unique(y)
+            classes = classes.astype(str) if classes.dtype.kind == "O" else classes
+        except InputError as problem:
+            reason = str(problem)
+        return Enrolment(
+            rows=len(y), weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
+            label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
+            label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0, buckets=len(y),
+        )  # fmt: skip
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
