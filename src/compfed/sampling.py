@@ -101,17 +101,18 @@ def mean_weights(scheme: Scheme, given: InclusionProbabilities | None, p: Any, w
     return sample_mean_weights(scheme, None if given is None else given.weight[who], p[who], len(p))
 
 
-def sample_mean_weights(scheme: Scheme, drawn_weight: Any, p: Any, n: int) -> tuple[Any, Any]:
+def sample_mean_weights(scheme: Scheme, inverse_probability_weight: Any, p: Any, n: int) -> tuple[Any, Any]:
     """(weights of the updates in the mean, participation weight) from the participants' own p_i.
 
-    `drawn_weight` is p_i / pi_i of each participant, for the scheme "proportional".
+    `inverse_probability_weight` is p_i / pi_i of each participant, for the scheme "proportional".
+    The participation weight is the share of the federation that took part: k/n under "uniform", else sum_S p_i.
     """
     if scheme == "uniform":
         return p * (n / len(p)), len(p) / n
     participation = p.sum()
     if scheme == "proportional":
-        assert drawn_weight is not None
-        return drawn_weight, participation
+        assert inverse_probability_weight is not None
+        return inverse_probability_weight, participation
     return p / participation, participation  # "self-normalised"
 
 
@@ -152,7 +153,7 @@ def participation_start(run: Array, r: Array | int) -> Array:
 
 
 def sample_rows(key: Array, rows: Array | int, capacity: int, size: int) -> Array:
-    """Draw a mini-batch: `size` distinct rows of 0..rows-1, uniformly, so that every subset has the same probability.
+    """Draw a mini-batch (minibatch): `size` distinct rows of 0..rows-1, uniformly, so that every subset has the same probability.
 
     `rows` may be traced; `capacity` is its static upper bound. Small batches use Floyd's algorithm, whose work does
     not depend on the number of rows; batches that are large both in themselves and relative to the rows take the

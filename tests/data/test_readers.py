@@ -258,7 +258,7 @@ def test_row_names_are_read_where_they_are_asked_for(tmp_path):
 
 
 def test_mistakes_with_paths(tmp_path):
-    with pytest.raises(cf.InputError, match=r"there is no file .*no\.csv; mend the name"):
+    with pytest.raises(cf.InputError, match=r"there is no file .*no\.csv; correct the name"):
         from_files(tmp_path / "no.csv", "y")
     with pytest.raises(cf.InputError, match="no file was given"):
         from_files([], "y")

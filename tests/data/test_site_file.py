@@ -48,7 +48,7 @@ def test_what_is_wrong_with_a_table_is_told_without_a_value(what, tmp_path):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(TableError, match=r"mend `data` in site\.toml"):
+    with pytest.raises(TableError, match=r"correct `data` in site\.toml"):
         read_site(tmp_path / "no.csv", "ill")
 
 

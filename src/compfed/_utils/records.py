@@ -173,6 +173,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 def _check_fields(self: Any) -> None:
+    """`__post_init__` of a record: check and convert each field, then call the class's own check()."""
     for f in dataclasses.fields(self):
         given = getattr(self, f.name)
         try:

@@ -18,7 +18,7 @@ that rounding decides differently at server and clients does no harm.
 
 Reference: ours, after Zhang, Hu, Johansson, "Composite federated learning with heterogeneous data", ICASSP 2024 (DecoupledProx),
 with the momentum and the restart of `FISTA`.
-Deviations: none. There is no theory; with L of the worst client, eta <= 4 / (L tau) was stable on the problems tried,
+Deviations: none. No convergence proof is known; with L of the worst client, eta <= 4 / (L tau) was stable on the problems tried,
 and eta = 10 / (L tau) was not.
 """
 

@@ -186,6 +186,6 @@ class DecoupledProx(DriftCorrected):
                 f"DecoupledProx(upload='gradient-sum') needs every client in every round; got participants="
                 f"{participants} of {problem.n}. Use upload='model' (or 'auto') when clients are sampled."
             )
-        # the server adds up the sums of all gradients to follow the corrections: one that is missing would be lost
+        # a client rebuilds its correction from the mean of all clients' gradients, so none may be missing
         auto = "gradient-sum" if everyone else "model"
         return replace(self, upload=auto if self.upload == "auto" else self.upload)

@@ -1,4 +1,7 @@
-"""Default step sizes, from the Lipschitz bounds of a problem. The rule of each method is its own class method `from_bounds`."""
+"""Default step sizes, from the Lipschitz bounds of a problem.
+
+The rule of each method is its own class method `from_bounds`. `Bounds` in `base.py` has the formulas that the rules share.
+"""
 
 from __future__ import annotations
 

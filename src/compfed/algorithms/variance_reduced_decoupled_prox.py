@@ -18,7 +18,7 @@ where their corrections do not cancel in the mean; see `decoupled_prox`, also fo
 
 Reference: ours, DecoupledProx after the variance reduction of Johnson, Zhang, "Accelerating stochastic gradient descent
 using predictive variance reduction", NeurIPS 2013.
-Deviations: none. There is no theory.
+Deviations: none. No convergence proof is known.
 """
 
 from __future__ import annotations

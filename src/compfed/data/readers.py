@@ -225,7 +225,7 @@ def _check_svmlight_size(files: Sequence[Path], loaded: Sequence[Any], features:
         widest = max(range(len(files)), key=lambda i: int(loaded[i].indices.max(initial=-1)))
         what = f"{files[widest].name} has the largest feature index, so there are {width} columns"
         sparse = "read the rows with sklearn.datasets.load_svmlight_files for an estimator's fit(X, y, sites=...)"
-        way_out = f"If that index is a mistake, mend the file; if not, {sparse}."
+        way_out = f"If that index is a mistake, correct the file; if not, {sparse}."
     check_dense_size((rows, width), what, way_out, BYTES_PER_COLUMN)
 
 
@@ -250,7 +250,7 @@ def read_site(
     frame, labels = None, _names(label)
     try:
         if not path.exists():
-            raise InputError(f"there is no file {path}; mend `data` in site.toml, or put the table there.")
+            raise InputError(f"there is no file {path}; correct `data` in site.toml, or put the table there.")
         frame = _read_dataframe(path, _format(path), {})
         columns = _feature_columns({path: frame}, labels, features, drop)
         A = _numbers(path, frame, columns, droppable=True)
@@ -308,7 +308,7 @@ def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
         elif path.exists():
             files.append(path)
         else:
-            raise InputError(f"there is no file {path}; mend the name or write the file first.")
+            raise InputError(f"there is no file {path}; correct the name or write the file first.")
     if not files:
         raise InputError("no file was given; a federation needs at least one.")
     return files
@@ -460,7 +460,7 @@ def _read_csv(path: Path, options: Options) -> pd.DataFrame:
     if lost or short_line or "usecols" in options:
         _check_fields_per_line(path, options)
     if lost:
-        raise InputError(f"{path.name} has lines with more fields than its header; mend them, or name all columns.")
+        raise InputError(f"{path.name} has lines with more fields than its header; correct them, or name all columns.")
     for w in caught:
         warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     _check_header(path, options)

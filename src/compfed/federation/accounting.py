@@ -1,6 +1,7 @@
 """Where bytes and messages are counted: `payload` is the bytes of the numbers in a query or a reply.
 
 What rounds will cost is predicted from the shapes of their messages (`algorithms.costs`).
+Bytes on the wire are counted in `network/server.py`: the size of each answered message and of its reply, before gRPC and TLS.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keys and certificates: the identities in a federation.
+"""Keys and TLS (X.509) certificates: the identities in a federation.
 
 A site makes its own identity key (`node.key`) and sends its public half to the operator. The operator makes a certificate
 authority, a certificate for the SuperLink, and a secret that only the operator's processes know. A private key never

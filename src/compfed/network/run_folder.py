@@ -84,7 +84,10 @@ class WriteAheadLog:
         self.run, self._begun = entry["run"], True
 
     def replies(self, number: int, hashes: Mapping[int, str]) -> Replies | None:
-        """The replies to a message that is in the log; other queries under its number are refused."""
+        """The replies to a message that is in the log; other queries under its number are refused.
+
+        `hashes` has the `query_hash` of the queries to each site, by the number of the site.
+        """
         entry = self.messages.get(number)
         if entry is None:
             return None

@@ -202,10 +202,10 @@ class Cohorts:
         clients = clients[np.argsort(-problem.sites.sizes[clients], kind="stable")]
         rows = problem.cohort(clients, like_all=self.batch_size is not None)
         p = problem.weights[clients].astype(problem.dtype)
-        drawn_weight = None
+        inverse_probability_weight = None
         if self.probabilities is not None:
-            drawn_weight = self.probabilities.weight[clients].astype(problem.dtype)
-        weights, weight = client_sampling.sample_mean_weights(self.scheme, drawn_weight, p, problem.n)
+            inverse_probability_weight = self.probabilities.weight[clients].astype(problem.dtype)
+        weights, weight = client_sampling.sample_mean_weights(self.scheme, inverse_probability_weight, p, problem.n)
         return Cohort(clients, rows, Sample(None, weights, p.dtype.type(weight), p))  # pyright: ignore[reportArgumentType]  # NumPy's
 
 

@@ -144,8 +144,8 @@ def _sharded(problem: Problem, mesh: Mesh) -> ShardedData:
 def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
     slots, buckets = _slots(store.buckets, mesh.size)
     whole: Any = jax.tree.map(np.asarray, store)
-    room = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # rows of each slot of a device
-    begin = np.cumsum(room) - room
+    slot_rows = np.repeat([rows for _, rows in buckets], [each for each, _ in buckets])  # rows of each slot of a device
+    slot_start = np.cumsum(slot_rows) - slot_rows
 
     def clients(values: np.ndarray, padding: float | None = None) -> Callable[[int], np.ndarray]:
         """The values of the clients of a device; an empty slot has `padding`, or the value of client 0."""
@@ -156,19 +156,20 @@ def _shard(store: PaddedDataset, mesh: Mesh) -> ShardedData:
         """The rows of the clients of a device; an empty slot has `padding`, or rows of client 0, at which a loss is finite."""
 
         def rows_of_device(device: int) -> np.ndarray:
-            used = np.repeat(slots[device] >= 0, room)
-            within_slot = np.arange(room.sum()) - np.repeat(begin, room)
-            row = np.where(used, np.repeat(whole.offset[slots[device]], room) + within_slot, 0)
+            occupied = np.repeat(slots[device] >= 0, slot_rows)
+            within_slot = np.arange(slot_rows.sum()) - np.repeat(slot_start, slot_rows)
+            row = np.where(occupied, np.repeat(whole.offset[slots[device]], slot_rows) + within_slot, 0)
             found = empty_aligned((len(row), *values.shape[1:]), values.dtype)
-            np.take(values, row, axis=0, out=found, mode="clip")  # all are in range; "raise" makes a second copy
+            # in range: a client is already padded to the rows of its slot; mode="raise" would make a second copy
+            np.take(values, row, axis=0, out=found, mode="clip")
             if padding is not None:
-                found[~used] = padding
+                found[~occupied] = padding
             return found
 
         return rows_of_device
 
     parts = [
-        rows(whole.A), rows(whole.y), rows(whole.q, 0.0), rows(whole.row_weight, 0.0), lambda j: begin.astype(np.int32),
+        rows(whole.A), rows(whole.y), rows(whole.q, 0.0), rows(whole.row_weight, 0.0), lambda j: slot_start.astype(np.int32),
         clients(whole.size), clients(whole.weight, 0.0), clients(whole.ids),
     ]  # fmt: skip
     made = PaddedDataset(*(_by_device(mesh, part) for part in parts), buckets=buckets)

@@ -311,12 +311,12 @@ def bind_algorithm(algorithm: Any, problem: ProblemSpec, participants: int, seed
             "enlarge its gamma."
         )
     if problem.dtype == np.float32 and bound.integrates_rounding():
-        said = _drifts(type(algorithm).__name__, participants < problem.n)
-        warnings.warn(said, RunWarning, stacklevel=4)  # where simulate was called
+        text = _float32_drift_text(type(algorithm).__name__, participants < problem.n)
+        warnings.warn(text, RunWarning, stacklevel=4)  # where simulate was called
     return bound
 
 
-def _drifts(name: str, sampled: bool) -> str:
+def _float32_drift_text(name: str, sampled: bool) -> str:
     way_out = "let every client take part (participants=None)" if sampled else "leave upload out"
     return (
         f"{name} in float32 with the upload 'model': rounding errors of the corrections are kept and add up, and the model "
