@@ -30,6 +30,7 @@ from compfed._utils.records import is_record
 from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation import queries, spec
+from compfed.federation.enrolment import Enrolment
 from compfed.losses import Model
 from compfed.regularisers.base import Adapted
 from compfed.site_summary import SiteFacts
@@ -53,7 +54,8 @@ RECORD_PACKAGES = (
 )  # fmt: skip
 _NOT_SENT = (Adapted,)  # holds an object of the process it was made in
 _SPECS = (
-    spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold, splits.PredefinedSplit, splits.Holdout,
+    queries.Weighted, spec.FeatureScaling, spec.ObjectiveSpec, spec.RunSpec, splits.Fold, splits.SiteFold,
+    splits.PredefinedSplit, splits.Holdout,
 )  # fmt: skip
 
 
@@ -482,7 +484,7 @@ def known_records() -> dict[str, type]:
 
 def _replies() -> list[type]:
     replies = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*replies, queries.Refusal, SiteFacts]
+    return [*replies, queries.Refusal, SiteFacts, Enrolment]
 
 
 def _modules() -> Iterator[ModuleType]:

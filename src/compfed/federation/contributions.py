@@ -12,8 +12,8 @@ part of a sum.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.codec import unnamed
-from compfed.federation.enrolment import Agreement
+from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import (
     LIPSCHITZ_BINS,
     Describe,
@@ -36,29 +36,16 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Weighted,
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
-Weighting = Literal["rows", "sites", "once"]
 WORD_BYTES = 16
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
-
-
-@dataclass(frozen=True, eq=False)
-class Weighted:
-    """A query, and the factor that each site gives its reply.
-
-    "rows" is the weight of the site's rows in the query, "sites" 1 for a site with rows, "once" 1 for every site. `lift` is
-    raised where numbers of an earlier reply were too large for their field.
-    """
-
-    query: Query
-    weighting: Weighting
-    lift: int = 0
 
 
 class Field(NamedTuple):
@@ -206,9 +193,16 @@ def row_subset(query: Query) -> RowSubset | None:
     return None
 
 
-def factor(weighting: Weighting, weight: float) -> float:
+def factor(weighted: Weighted, weight: float) -> float:
     """The factor of a site whose rows in a query weigh so much."""
-    return 1.0 if weighting == "once" else weight if weighting == "rows" else float(weight > 0)
+    match weighted.weighting:
+        case "rows":
+            return weight
+        case "sites":
+            return float(weight > 0)
+        case "given":
+            return float(weighted.factor)
+    return 1.0
 
 
 def contribution(
@@ -216,7 +210,7 @@ def contribution(
 ) -> dict[str, np.ndarray | Pair]:
     """The fields of a site's reply, times its factor. `weight` is that of its rows in the query."""
     query: Query = weighted.query
-    w, r = factor(weighted.weighting, weight), reply
+    w, r = factor(weighted, weight), reply
     match query:
         case Describe():
             assert isinstance(r, Describe.Reply)
@@ -320,8 +314,8 @@ def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
 # --- at the server ---
 
 
-def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement) -> object:
-    """The result of a query, from the sum of the words of all sites."""
+def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement, sites: Sequence[int]) -> object:
+    """The result of a query, from the sum of the words of these sites."""
     totals: dict[str, np.ndarray | Pair] = {}
     at = 0
     for name, field in fields(weighted, agreement).items():
@@ -334,16 +328,20 @@ def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement) -> objec
             totals[name] = high.reshape(field.shape), low.reshape(field.shape)
         else:
             totals[name] = exact_sum.decode(part, _unit(field, weighted.lift, agreement.n)).reshape(field.shape)
-    return assemble(weighted, totals, agreement)
+    return assemble(weighted, totals, [agreement.enrolments[i] for i in sites], agreement)
 
 
-def assemble(weighted: Weighted, totals: dict[str, np.ndarray | Pair], agreement: Agreement) -> object:
-    """The sum as a server program receives it; a mean over the sites unless the weighting is "once"."""
+def assemble(
+    weighted: Weighted, totals: dict[str, np.ndarray | Pair], enrolments: Sequence[Enrolment], agreement: Agreement
+) -> object:
+    """The sum as a server program receives it; a mean over the sites where they were weighted."""
     query, t = weighted.query, totals
-    divisor = 1.0 if weighted.weighting == "once" else float(np.asarray(t.get("factor", 1.0)).flat[0])
+    _check_totals(weighted, t, enrolments)
+    weighs = weighted.weighting in ("rows", "sites") and not isinstance(query, (Describe, Moments, HeldOut, FinishRound))
+    divisor = float(np.asarray(t["factor"])) if weighs else 1.0
     match query:
         case Describe():
-            return _description(query, t, agreement)
+            return _description(query, t, enrolments, agreement)
         case Moments():
             return MomentsSum(*(_pair(t[name]) for name in ("factor", "mean", "square")))
         case Lipschitz():
@@ -363,6 +361,31 @@ def assemble(weighted: Weighted, totals: dict[str, np.ndarray | Pair], agreement
         case FinishRound():
             return FinishRound.Reply(finite=not np.asarray(t["not_finite"]).any())
     raise InputError(f"{type(query).__name__} is not a query it knows.")
+
+
+def _check_totals(weighted: Weighted, t: dict[str, np.ndarray | Pair], enrolments: Sequence[Enrolment]) -> None:
+    """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
+    kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
+    wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
+    for name in ("factor", "weight", "rows", "sites", "infinite", "no_conjugate", "not_finite", "class_weights"):
+        value = t.get(name, np.zeros(()))
+        value = value[0] if isinstance(value, tuple) else value
+        if (value < 0).any():
+            raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")
+        counts = name in ("sites", "infinite", "no_conjugate", "not_finite")
+        if counts and ((value > len(enrolments)) | (value != np.rint(value))).any():
+            raise InputError(f"{kind}: the field {name} does not count sites; a site sent a wrong reply. {wrong}")
+    held = {"rows": "factor", "sites": "", "once": "", "given": ""}[weighted.weighting] if "factor" in t else "weight"
+    total = t.get(held)
+    if total is None:
+        return
+    total = float(np.asarray(total[0] if isinstance(total, tuple) else total))
+    if row_subset(weighted.query) is None and abs(total - everything) > 1e-9 * everything:
+        raise InputError(
+            f"{kind}: the weight of all rows is not that of the enrolments; a site sent a wrong reply. {wrong}"
+        )
+    if total > everything * (1 + 1e-9):
+        raise InputError(f"{kind}: rows weigh more than the enrolments say; a site sent a wrong reply. {wrong}")
 
 
 def _pair(value: np.ndarray | Pair) -> Pair:
@@ -385,7 +408,9 @@ def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float
     if "conjugate" in t:
         conjugate = np.where(np.asarray(t["no_conjugate"]) > 0, np.inf, np.asarray(t["conjugate"]) / divisor)
     value, gradient, terms = (mean(name) for name in ("value", "gradient", "terms"))
-    assert value is not None and gradient is not None and terms is not None
+    assert value is not None
+    assert gradient is not None
+    assert terms is not None
     return Evaluate.Reply(value.astype(dtype), gradient.astype(dtype), terms.astype(dtype), mean("hessian"), conjugate)
 
 
@@ -398,9 +423,11 @@ def _update_sum(query: LocalUpdate, t: dict[str, np.ndarray | Pair], divisor: fl
     return UpdateSum(jax.tree.unflatten(structure, found), ())
 
 
-def _description(query: Describe, t: dict[str, np.ndarray | Pair], agreement: Agreement) -> Description:
+def _description(
+    query: Describe, t: dict[str, np.ndarray | Pair], every: Sequence[Enrolment], agreement: Agreement
+) -> Description:
     """Facts of single sites are those of the enrolments; of a subset of the rows only the total is known."""
-    every, weight = agreement.enrolments, float(np.asarray(t["weight"]))
+    weight = float(np.asarray(t["weight"]))
     rows, weights = np.array([e.rows for e in every]), np.array([e.weight for e in every])
     if query.subset is not None:
         rows = np.rint(rows * (float(np.asarray(t["rows"])) / rows.sum())).astype(int)

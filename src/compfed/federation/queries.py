@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -167,6 +167,24 @@ class FinishRound:
 
     class Reply(NamedTuple):
         finite: bool
+
+
+Weighting: TypeAlias = Literal["rows", "sites", "once", "given"]
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted:
+    """A query, and the factor that each site gives its reply where sums are exact.
+
+    "rows" is the weight of the site's rows in the query, "sites" 1 for a site with rows, "once" 1 for every site. A "given"
+    factor comes from the server; a site that masks its sums refuses it. `lift` is raised where numbers of an earlier
+    reply were too large for their field.
+    """
+
+    query: Query
+    weighting: Weighting
+    lift: int = 0
+    factor: float = 1.0
 
 
 LIPSCHITZ_BINS = 4096  # eighths of an octave, from 2^-256 to 2^256

@@ -14,9 +14,9 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.contributions import WORD_BYTES, Weighted, Weighting, decode, word_count
+from compfed.federation.contributions import WORD_BYTES, decode, word_count
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import Describe, Moments, Query
+from compfed.federation.queries import Describe, Moments, Query, Weighted, Weighting
 from compfed.federation.server.program import Request, Sums
 
 LIFT = 32  # bits, where a number was too large for its field
@@ -67,14 +67,18 @@ class ExactSums:
                 if self._lifts[kind] > LARGEST_LIFT:
                     raise InputError(f"{kind.__name__}: a site has a number that is not finite in its reply.")
 
-    def _weighted(self, request: Request) -> tuple[Weighted, ...]:
-        if request.weighting is None and request.weights is not None:
-            way_out = "Use the weights of the rows, or weight_sites='equal'."
-            raise InputError(f"over a federation with exact sums every site weighs its own rows. {way_out}")
+    def _weighted(self, request: Request, k: int = 0) -> tuple[Weighted, ...]:
+        """The queries of a request; with given weights, as they go to the k-th of its sites."""
+        given = request.weighting is None and request.weights is not None
+        if given and self.masked:
+            raise InputError(ONE_SITE.format(what="a weight that the server chooses for a site"))
+        factor = float(request.weights[k]) if given and request.weights is not None else 1.0
         return tuple(
-            Weighted(query, request.weighting or _own_weighting(query), self._lifts.get(type(query), 0))
+            Weighted(
+                query, "given" if given else request.weighting or _own_weighting(query), self._lifts.get(type(query), 0), factor
+            )
             for query in request.queries
-        )
+        )  # fmt: skip
 
     def _messages(
         self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]]
@@ -86,16 +90,21 @@ class ExactSums:
             for query in queries:
                 if isinstance(query.query, Describe) and query.query.detail:
                     raise InputError(ONE_SITE.format(what="a description in detail"))
-            for i in range(self.agreement.n) if request.sites is None else request.sites:
-                messages.setdefault(i, []).extend(queries)
+            given = any(query.weighting == "given" for query in queries)
+            for k, i in enumerate(self._sites(request)):
+                messages.setdefault(i, []).extend(self._weighted(request, k) if given else queries)
         return {i: tuple(queries) for i, queries in sorted(messages.items())}
+
+    def _sites(self, request: Request) -> Sequence[int]:
+        return range(self.agreement.n) if request.sites is None else request.sites
 
     def _add(
         self, messages: Mapping[int, tuple[Weighted, ...]], words: Mapping[int, np.ndarray]
     ) -> tuple[dict[int, np.ndarray], int]:
         """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
         first = next(iter(messages.values()))
-        if all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
+        everyone = len(messages) == self.agreement.n
+        if everyone and all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
             total = reduce(exact_sum.add, [words[i] for i in messages])
             return {-1: total[exact_sum.FRAME :]}, exact_sum.check_total(total, len(messages))
         outside = sum(exact_sum.check_total(words[i], 1) for i in messages)
@@ -106,13 +115,13 @@ class ExactSums:
     ) -> Sums:
         at, sums = dict.fromkeys(totals, 0), []
         for request, queries in zip(requests, asked, strict=True):
-            sites = [-1] if -1 in totals else range(self.agreement.n) if request.sites is None else request.sites
+            parts_of = [-1] if -1 in totals else self._sites(request)
             found = []
             for weighted in queries:
                 count = word_count(weighted, self.agreement)
-                parts = [totals[i][at[i] : at[i] + count] for i in sites]
-                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement))
-                for i in sites:
+                parts = [totals[i][at[i] : at[i] + count] for i in parts_of]
+                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement, self._sites(request)))
+                for i in parts_of:
                     at[i] += count
             sums.append(tuple(found))
         return sums
@@ -130,7 +139,7 @@ class ExactSums:
 
 
 def _is_same(one: Weighted, other: Weighted) -> bool:
-    return one.query is other.query and one.weighting == other.weighting and one.lift == other.lift
+    return one is other
 
 
 def _own_weighting(query: Query) -> Weighting:

@@ -13,7 +13,7 @@ carried.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -22,8 +22,8 @@ import numpy as np
 from compfed._utils.compilation import jax_settings
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.contributions import Weighting
-from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal, Weighting
 from compfed.federation.server.sums import total
 
 T = TypeVar("T")
@@ -159,6 +159,19 @@ class SingleSite:
     def __init__(self, federation: Federation, site: int):
         self.names, self.cached = (federation.names[site],), federation.cached
         self._federation, self._site = federation, site
+
+    @property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        """The enrolment of the site."""
+        return (self._federation.enrolments[self._site],)  # pyright: ignore[reportAttributeAccessIssue]  # where sums are exact
+
+    @property
+    def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
+        """Exact sums over this site alone, where the federation makes them."""
+        inner = getattr(self._federation, "exchange", None)
+        if inner is None:
+            return None
+        return lambda requests: inner([replace(request, sites=(self._site,)) for request in requests])
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
         return {0: self._federation.send({self._site: messages[0]})[self._site]}

@@ -14,9 +14,8 @@ import numpy as np
 from compfed.data import Sites
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
-from compfed.federation.contributions import Weighted
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import Query, Replies
+from compfed.federation.queries import Query, Replies, Weighted
 from compfed.federation.server.exact import ExactSums
 from compfed.federation.server.program import Request, Sums
 from compfed.federation.site.disclosure import DisclosurePolicy

@@ -20,10 +20,10 @@ from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import payload
 from compfed.federation.codec import digest, named, unnamed
-from compfed.federation.contributions import Weighted, encode, row_subset
+from compfed.federation.contributions import encode, row_subset
 from compfed.federation.enrolment import Agreement, Enrolment, magnitude_bits
 from compfed.federation.limits import MAX_REASON, QueryLimits
-from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal
+from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal, Weighted
 from compfed.federation.site.answers import answer
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
