@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from compfed.errors import InputError
 from compfed.federation.exact_sum import (
+    _bit_length,
     add,
     check_total,
     decode,
@@ -206,6 +207,11 @@ def test_every_power_of_two_and_its_neighbours_decode_at_every_border():
     values = [v for k in range(127) for v in (2**k - 1, 2**k, 2**k + 1, -(2**k) - 1)]
     for unit in (*range(-1075 - 128, -1060), -1022, 0, *range(1023 - 128, 1026)):
         assert same(decode(words_of(values), unit), [nearest(v * Fraction(2) ** unit) for v in values]), unit
+
+
+def test_bit_lengths_are_those_of_integers():
+    values = [v for k in range(64) for v in (2**k - 1, 2**k, 2**k + 1, 2**64 - 2**k)] + [2**64 - 1]
+    assert _bit_length(np.array(values, np.uint64)).tolist() == [v.bit_length() for v in values]
 
 
 def test_units_may_differ_number_by_number():
