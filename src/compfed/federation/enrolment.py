@@ -52,6 +52,10 @@ class Enrolment:
         Whether conjugates of losses with a bounded domain are given.
     secure_sum : bool
         Whether the site sends masked numbers only.
+    table : str
+        A keyed hash of the table, which names it and says nothing about it; "" in one process.
+    version : str
+        Of compfed at the site.
     """
 
     rows: int
@@ -69,6 +73,8 @@ class Enrolment:
     max_hessian_columns: int = 2**31
     conjugates: bool = True
     secure_sum: bool = False
+    table: str = ""
+    version: str = ""
 
 
 def magnitude_bits(values: np.ndarray | float) -> np.ndarray:

@@ -169,6 +169,8 @@ class FinishRound:
         finite: bool
 
 
+LIFT = 32  # bits, where a number was too large for its field
+LARGEST_LIFT = 2048  # beyond, a number is not finite
 Weighting: TypeAlias = Literal["rows", "sites", "once", "given"]
 
 

@@ -2,10 +2,12 @@
 
 Both are bytes of the one codec (`compfed.federation.codec`), behind a line that names the protocol:
 
-    message   b"compfed query 3\n" + length of the header + header (run, number, after, place, names, queries) + queries
-    reply     b"compfed reply 3\n" + length of the signature + signature + fields (run, number, site, kind, ...)
+    message   b"compfed query 4\n" + length of the header + header (run, number, after, place, names, ...) + body
+    reply     b"compfed reply 4\n" + length of the signature + signature + fields (run, number, site, kind, ...)
 
-A site signs its reply with its identity key, so that the operator can verify where the bytes come from.
+A site signs its reply with its identity key, so that the operator can verify where the bytes come from. The first message of
+a run asks every site to enrol. Its signed replies travel to all sites with the second message: the session is a hash of
+them, so that all sites mean the same run, the same sites and the same keys.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -23,13 +26,15 @@ from compfed._utils.text import printable
 from compfed.errors import InputError
 from compfed.federation.accounting import payload
 from compfed.federation.codec import REPLY_RECORDS, Cached, from_bytes, pack, to_bytes, unpack
-from compfed.federation.queries import Query
-from compfed.network.keys import PrivateKey, PublicKey
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.queries import LARGEST_LIFT, LIFT, Query, Weighted
+from compfed.network.keys import PrivateKey, PublicKey, Roster
 
-PROTOCOL = 3
+PROTOCOL = 4
 QUERY, REPLY = f"compfed query {PROTOCOL}\n".encode(), f"compfed reply {PROTOCOL}\n".encode()
 LONGEST_HEADER, LONGEST_SIGNATURE = 2**20, 200  # bytes
 MOST_SITES = 10_000
+NEW_RUN = "Start a new run."
 SIGNATURE, SIGNED = ec.ECDSA(hashes.SHA384()), b"compfed/reply/1\0"  # the second comes before what is signed
 
 
@@ -42,32 +47,41 @@ class Header(NamedTuple):
     place: int  # of the site among the sites, counted from 0
     names: tuple[str, ...]  # of all sites
     queries: str  # hash of the queries
+    last_sum: str = ""  # hash of the sum of the message before; "" for the first
 
 
-def query_hash(queries: Sequence[Query]) -> str:
+class Body(NamedTuple):
+    """The body of a message."""
+
+    queries: tuple[Weighted, ...]  # none where a site is asked to enrol
+    again: tuple[Query, ...] = ()  # rounds whose state the site has lost: done once more, and their replies are not sent
+    enrolments: tuple[np.ndarray, ...] = ()  # bytes of the signed enrolments of all sites, for a site that has none yet
+
+
+ENROL = hashlib.sha256(b"compfed/enrol/1").hexdigest()  # in place of a hash of queries
+
+
+def query_hash(queries: Sequence[Weighted]) -> str:
     """The hash of the content of queries, whichever records of it travelled before."""
+    if not queries:
+        return ENROL
     records: set[str] = set()
     payload(queries, records)  # collects the hashes of all records that travel once
     return hashlib.sha256(to_bytes(pack(queries, records))).hexdigest()
 
 
-def query_counts(queries: Iterable[Query]) -> dict[str, int]:
+def query_counts(queries: Iterable[Weighted]) -> dict[str, int]:
     """How many queries of each kind there are, for a log."""
-    return dict(Counter(type(query).__name__ for query in queries))
+    return dict(Counter(type(weighted.query).__name__ for weighted in queries))
 
 
 # --- messages ---
 
 
-def message_bytes(
-    header: Header, queries: tuple[Query, ...], again: tuple[Query, ...] = (), known: Collection[str] = ()
-) -> bytes:
-    """A message; records whose hash is in `known` travel as that hash.
-
-    `again` are rounds whose state the site has lost; it does them once more, and their replies are not sent.
-    """
+def message_bytes(header: Header, body: Body, known: Collection[str] = ()) -> bytes:
+    """A message; records whose hash is in `known` travel as that hash."""
     head = to_bytes(pack(header._asdict()))
-    return QUERY + len(head).to_bytes(4, "little") + head + to_bytes(pack((again, queries), known))
+    return QUERY + len(head).to_bytes(4, "little") + head + to_bytes(pack(body._asdict(), known))
 
 
 def read_header(data: bytes) -> tuple[Header, bytes]:
@@ -77,7 +91,7 @@ def read_header(data: bytes) -> tuple[Header, bytes]:
     end = start + int.from_bytes(data[len(QUERY) : start], "little")
     if not start < end <= min(len(data), start + LONGEST_HEADER):
         raise InputError("a message whose header does not fit.")
-    kinds = {"run": str, "number": int, "after": int, "place": int, "names": tuple, "queries": str}
+    kinds = {"run": str, "number": int, "after": int, "place": int, "names": tuple, "queries": str, "last_sum": str}
     fields = _checked(unpack(from_bytes(data[start:end]), records=()), kinds)
     header = Header(*(fields[name] for name in kinds))
     if not 0 <= header.place < len(header.names) <= MOST_SITES or not all(type(name) is str for name in header.names):
@@ -87,11 +101,19 @@ def read_header(data: bytes) -> tuple[Header, bytes]:
     return header, data[end:]
 
 
-def read_queries(body: bytes, accepts: Collection[str], records: Cached) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
-    """(again, queries) of a message; `records` has those that travelled before and gains those that are new."""
-    found = unpack(from_bytes(body), accepts, records)
-    if not isinstance(found, tuple) or len(found) != 2 or not all(isinstance(item, tuple) for item in found):
-        raise InputError("a message without queries.")
+def read_body(body: bytes, accepts: Collection[str], records: Cached) -> Body:
+    """The body of a message; `records` has those that travelled before and gains those that are new."""
+    fields = _checked(unpack(from_bytes(body), accepts, records), dict.fromkeys(Body._fields, tuple))
+    found = Body(*(fields[name] for name in Body._fields))
+    if not all(type(weighted) is Weighted for weighted in found.queries):
+        raise InputError("a message whose queries have no weighting.")
+    for weighted in found.queries:
+        if weighted.weighting not in ("rows", "sites", "once", "given") or type(weighted.lift) is not int:
+            raise InputError("a message with a weighting that is unknown.")
+        if not 0 <= weighted.lift <= LARGEST_LIFT or weighted.lift % LIFT or not np.isfinite(weighted.factor):
+            raise InputError("a message with fields of a size that is not used.")
+    if not all(isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 1 for data in found.enrolments):
+        raise InputError("a message whose enrolments are not bytes.")
     return found
 
 
@@ -105,18 +127,33 @@ def reply_bytes(fields: dict[str, Any], key: PrivateKey) -> bytes:
     return REPLY + len(signature).to_bytes(2, "little") + signature + body
 
 
-def read_reply(data: bytes, key: PublicKey) -> dict[str, Any]:
-    """The fields of a reply; raises `InputError` unless it is signed with this key."""
+def read_reply(data: bytes, key: PublicKey | None) -> dict[str, Any]:
+    """The fields of a reply; raises `InputError` unless it is signed with this key. None: it was checked before."""
     _check_protocol(data, REPLY)
     start = len(REPLY) + 2
     length = int.from_bytes(data[len(REPLY) : start], "little")
     signature, body = data[start : start + length], data[start + length :]
     try:
-        key.verify(signature if length <= LONGEST_SIGNATURE else b"", SIGNED + body, SIGNATURE)
+        if key is not None:
+            key.verify(signature if length <= LONGEST_SIGNATURE else b"", SIGNED + body, SIGNATURE)
     except InvalidSignature:
         raise InputError("its reply is not signed with its key; it was not used") from None
     kinds = {"run": str, "number": int, "site": str, "kind": str, "table": str, "queries": str}
     return _checked(unpack(from_bytes(body), records=REPLY_RECORDS), kinds)
+
+
+def read_enrolment(data: bytes, header: Header, place: int, roster: Roster | None) -> tuple[Enrolment, np.ndarray]:
+    """The enrolment and the public session key in a signed reply; with a roster, its signature is checked."""
+    name = header.names[place]
+    fields = read_reply(data, None if roster is None else roster[name])
+    expected = {"run": header.run, "number": 1, "site": name, "kind": "enrolled", "queries": ENROL}
+    wrong = [key for key, value in expected.items() if fields[key] != value]
+    enrolment, public = fields.get("enrolment"), fields.get("session_key")
+    if wrong or type(enrolment) is not Enrolment or not isinstance(public, np.ndarray):
+        raise InputError(f"the enrolment of site {name!r} is not one of run {header.run}. {NEW_RUN}")
+    if public.dtype != np.uint8 or public.shape != (32,):
+        raise InputError(f"the session key of site {name!r} is not a key. {NEW_RUN}")
+    return enrolment, public
 
 
 def _check_protocol(data: bytes, kind: bytes) -> None:

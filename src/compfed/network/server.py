@@ -1,7 +1,9 @@
 """A federation whose sites are behind a network. Messages are numbered and resent until every reply is there.
 
-A message is complete when every site that it went to has replied, to exactly these queries and with its own signature;
-then, and not before, the next one leaves. A site replies to a repeated message with the same bytes, so resending is safe.
+The first message of a run asks every site to enrol; sums follow (`federation.server.exact`). A message is complete when every
+site that it went to has replied, to exactly these queries and with its own signature; then, and not before, the next one
+leaves. A site replies to a repeated message with the same numbers, so resending is safe. Where sums are masked, the words of a
+single site mean nothing.
 """
 
 from __future__ import annotations
@@ -13,19 +15,34 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from compfed._utils.text import printable
 from compfed.errors import InputError
-from compfed.federation.accounting import payload
+from compfed.federation import exact_sum
+from compfed.federation.accounting import Communication, payload
 from compfed.federation.codec import digest
-from compfed.federation.limits import MAX_REASON
-from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Query, Refusal
-from compfed.federation.server.replies import fault
-from compfed.network.envelope import Header, message_bytes, query_counts, query_hash, read_reply
+from compfed.federation.contributions import word_count
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.queries import FinishRound, LocalUpdate, Query, Weighted
+from compfed.federation.server.exact import ExactSums
+from compfed.federation.server.program import Request, Sums
+from compfed.federation.server.replies import enrolment_fault
+from compfed.network.envelope import (
+    ENROL,
+    Body,
+    Header,
+    message_bytes,
+    query_counts,
+    query_hash,
+    read_enrolment,
+    read_reply,
+)
 from compfed.network.flower import FRAMING, LARGEST, FlowerLink, LinkError
 from compfed.network.keys import Roster, fingerprint
 from compfed.network.run_folder import Replies, RunLog, WriteAheadLog
@@ -51,7 +68,6 @@ class _SiteState:
 
     known: set[str] = field(default_factory=set)  # hashes of the records that the site has
     after: int = 0  # the last message that it replied to
-    width: int | None = None  # columns of its table, once known
     rounds: list[Query] = field(default_factory=list)  # its rounds of methods that keep state at a site
 
 
@@ -93,6 +109,8 @@ class RemoteFederation:
         self.cached: set[str] = set()  # counts bytes; what each site has is in `_sites`
         self.numbers = itertools.count()  # of the runs of local-update methods: the same when a run is resumed
         self.number = 0
+        self._signed_enrolments: tuple[np.ndarray, ...] = ()
+        self._last_sum = ""
         self._displays = contextlib.ExitStack()
         self._sites: defaultdict[int, _SiteState] = defaultdict(_SiteState)
         self._stateful: dict[str, bool] = {}
@@ -125,26 +143,60 @@ class RemoteFederation:
         """The last thousand problems of the run: time, number of the message, site, and the problem in words."""
         return list(self.run_log.problems)
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> Replies:
-        """Send one message to each site named and return one reply from each."""
+    @cached_property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        """The facts of every site, from the first message of the run."""
+        replies = self._complete(dict.fromkeys(range(len(self.names)), ()))
+        self._signed_enrolments = tuple(data for i in sorted(replies) for data in replies[i])
+        header = Header(self.log.run, 1, 0, 0, self.names, ENROL)
+        found = tuple(
+            read_enrolment(data.tobytes(), header, i, self.roster)[0] for i, data in enumerate(self._signed_enrolments)
+        )
+        for name, enrolment in zip(self.names, found, strict=True):
+            if enrolment.secure_sum != found[0].secure_sum:
+                one, other = (self.names[0], name) if found[0].secure_sum else (name, self.names[0])
+                way_out = "All sites of a federation set secure_sum alike in site.toml."
+                raise InputError(f"site {one!r} masks its sums (secure_sum) and site {other!r} does not. {way_out}")
+            self.log.tables.setdefault(name, enrolment.table)
+        return found
+
+    @cached_property
+    def _exact_sums(self) -> ExactSums:
+        masked = self.enrolments[0].secure_sum
+        return ExactSums(self.names, self.enrolments, self._send, self.cached, masked)
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
+        """Send one message to every site that is asked something; return the exact sums, and what they cost."""
+        return self._exact_sums.exchange(requests)
+
+    def _send(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:
+        """Send one message to each site named and return the words of each."""
+        replies = self._complete(messages)
+        words = {i: np.asarray(replies[i][0]) for i in replies}
+        self._last_sum = hashlib.sha256(b"".join(words[i].tobytes() for i in sorted(words))).hexdigest()
+        if self._exact_sums.masked:
+            self._last_sum = hashlib.sha256(reduce(exact_sum.add, words.values()).tobytes()).hexdigest()
+        return words
+
+    def _complete(self, messages: Mapping[int, tuple[Weighted, ...]]) -> Replies:
+        """The replies to a message: from the log where it has them, otherwise from the sites."""
         self.log.commit()  # the program asks for more: it accepted the last replies
         self.number += 1
-        queries = {i: tuple(asked) for i, asked in messages.items()}
-        hashes = {i: query_hash(asked) for i, asked in queries.items()}
+        hashes = {i: query_hash(asked) for i, asked in messages.items()}
         replies = self.log.replies(self.number, hashes)
         if replies is None:
-            replies = _Exchange(self, queries, hashes).replies()
+            replies = _Exchange(self, dict(messages), hashes).replies()
             self.log.stage(self.number, hashes, replies)
-        for i, asked in queries.items():
-            self._learn(i, asked, replies[i])
+        for i, asked in messages.items():
+            self._learn(i, asked)
         return replies
 
-    def _learn(self, site: int, queries: Sequence[Query], replies: tuple[Any, ...]) -> None:
+    def _learn(self, site: int, queries: Sequence[Weighted]) -> None:
         state = self._sites[site]
-        state.width = next((reply.width for reply in replies if isinstance(reply, Describe.Reply)), state.width)
         payload(tuple(queries), state.known)
         state.after = self.number
-        state.rounds += [q for q in queries if isinstance(q, (LocalUpdate, FinishRound)) and self._is_stateful(q)]
+        asked = [weighted.query for weighted in queries]
+        state.rounds += [q for q in asked if isinstance(q, (LocalUpdate, FinishRound)) and self._is_stateful(q)]
 
     def _is_stateful(self, query: LocalUpdate | FinishRound) -> bool:
         """Does the method of a round keep state at a site?"""
@@ -161,7 +213,7 @@ class _Awaited:
 
     place: int
     name: str
-    queries: tuple[Query, ...]
+    queries: tuple[Weighted, ...]
     hash: str  # of the queries
     sent: str = ""  # id of the message under way
     at: float = 0.0  # when it was sent
@@ -178,7 +230,7 @@ class _Awaited:
 class _Exchange:
     """One message to each of some sites, repeated until all of them have replied."""
 
-    def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Query, ...]], hashes: dict[int, str]):
+    def __init__(self, remote: RemoteFederation, queries: dict[int, tuple[Weighted, ...]], hashes: dict[int, str]):
         self.remote, self.retry = remote, remote.retry
         self.awaited = {i: _Awaited(i, remote.names[i], asked, hashes[i]) for i, asked in queries.items()}
         self.found: Replies = {}
@@ -189,7 +241,7 @@ class _Exchange:
     def replies(self) -> Replies:
         """Send, wait and resend until every site has replied."""
         remote, order = self.remote, list(self.awaited)
-        kinds = [type(query).__name__ for site in self.awaited.values() for query in site.queries]
+        kinds = [kind for site in self.awaited.values() for kind in query_counts(site.queries)] or ["Enrol"]
         remote.run_log.begin(remote.number, kinds, [site.name for site in self.awaited.values()])
         while self.awaited:
             try:
@@ -266,8 +318,9 @@ class _Exchange:
         """A message to a site; to one that lost its state, with everything that it has to do again."""
         remote, state = self.remote, self.remote._sites[site.place]
         known, after, again = (set(), 0, tuple(state.rounds)) if site.lost else (state.known, state.after, ())
-        header = Header(remote.log.run, remote.number, after, site.place, remote.names, site.hash)
-        data, most = message_bytes(header, site.queries, again, known), LARGEST - FRAMING
+        header = Header(remote.log.run, remote.number, after, site.place, remote.names, site.hash, remote._last_sum)
+        enrolments = remote._signed_enrolments if after <= 1 else ()
+        data, most = message_bytes(header, Body(site.queries, again, enrolments), known), LARGEST - FRAMING
         if len(data) > most:
             wrong = f"message {remote.number} has {len(data)} bytes; at most {most} can be sent"
             raise InputError(f"{wrong}. Ask for less at once: fewer alphas or folds.")
@@ -318,7 +371,8 @@ class _Exchange:
             again = f"{rounds} rounds are done again there" if rounds else "no method under way keeps state there"
             self._trouble(site, f"{reason} Everything is sent to it again; {again}.")
         else:
-            self.found[site.place] = tuple(_in_plain_words(site.name, reply) for reply in fields["replies"])
+            found = np.frombuffer(data, np.uint8) if kind == "enrolled" else fields["words"]
+            self.found[site.place] = (found,)
             del self.awaited[site.place]
             self.remote.run_log.reply(
                 site.name, queries=query_counts(site.queries), bytes_down=site.size, bytes_up=len(data),
@@ -328,25 +382,35 @@ class _Exchange:
     def _check(self, site: _Awaited, fields: dict[str, Any]) -> None:
         """Raise an error unless this is a usable reply of this site to this message, from the same table."""
         remote, kind = self.remote, fields["kind"]
-        if kind not in ("replies", "refused", "failed", "lost"):
+        if kind not in ("words" if site.queries else "enrolled", "refused", "failed", "lost"):
             raise InputError(f"its reply is of the kind {printable(kind, 40)!r}; it was not used")
         expected = {"run": remote.log.run, "number": remote.number, "site": site.name}
         if kind in ("refused", "failed") and not fields["run"]:  # the site could not read the header of the message
             expected = {"site": site.name}
-        if kind in ("replies", "lost"):
+        if kind in ("words", "enrolled", "lost"):
             expected["queries"] = site.hash
         for key, value in expected.items():
             if fields.get(key) != value:
                 got = printable(str(fields.get(key)), 80)
                 hint = ". Were the keys of two sites exchanged? Compare the fingerprints" if key == "site" else ""
                 raise InputError(f"its reply is for {key} {got!r}, not {value!r}; it was not used{hint}")
-        if kind == "replies":
+        if kind in ("words", "enrolled"):
             if remote.log.tables.setdefault(site.name, fields["table"]) != fields["table"]:
                 wrong = f"the table of site {site.name!r} has changed since run {remote.log.run} began"
                 raise TableChanged(f"{wrong}. Restore it, or start a new run in another folder")
-            wrong = fault(site.queries, fields.get("replies"), width=remote._sites[site.place].width)
+            wrong = self._fault(site, fields)
             if wrong is not None:
                 raise InputError(f"its reply cannot be used: {wrong}")
+
+    def _fault(self, site: _Awaited, fields: dict[str, Any]) -> str | None:
+        """What is wrong with an enrolment, or with the words of a reply; None if nothing is."""
+        if not site.queries:
+            return enrolment_fault(fields.get("enrolment"))
+        words, agreement = fields.get("words"), self.remote._exact_sums.agreement
+        count = exact_sum.FRAME + sum(word_count(weighted, agreement) for weighted in site.queries)
+        if not isinstance(words, np.ndarray) or words.dtype != np.uint64 or words.shape != (count, 2):
+            return f"it is not an array of {count} words of 128 bits"
+        return None
 
     def _unusable(self, site: _Awaited, reason: str) -> None:
         site.unusable, reason = site.unusable + 1, printable(reason)
@@ -365,11 +429,3 @@ class _Exchange:
         site.trouble = what
         if pause:
             site.pause_until = time.monotonic() + pause
-
-
-def _in_plain_words(name: str, reply: object) -> object:
-    """A refusal without control characters, which names the site that it came from; other replies as they are."""
-    if not isinstance(reply, Refusal):
-        return reply
-    reason = printable(reply.reason, MAX_REASON)
-    return Refusal(reason if f"site {name!r}" in reason else f"site {name!r}: {reason}")

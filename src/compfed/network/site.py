@@ -4,6 +4,7 @@ Bytes come in (`SiteService`), signed bytes go out, and everything that leaves i
 
     STATE/log.jsonl                  a line per reply, with sizes and hashes
     STATE/runs/RUN/run.json          the table and the place of the site that the run began with
+    STATE/runs/RUN/session           the session key and the enrolments of all sites (`session.py`)
     STATE/runs/RUN/records/HASH      records that travel once
     STATE/runs/RUN/00000012.reply    after message 12: the client states of the runs under way, and the replies
 
@@ -29,6 +30,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,18 +38,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import compfed
 from compfed._utils import files
 from compfed._utils.compilation import precision
 from compfed._utils.text import printable
 from compfed.data.readers import TableError
 from compfed.errors import InputError
+from compfed.federation import secure_sum
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
-from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal, Weighted
 from compfed.federation.server.replies import fault
 from compfed.federation.site.site import RUNS_KEPT, Site, StateLost
 from compfed.network import keys
-from compfed.network.envelope import Header, query_counts, query_hash, read_header, read_queries, reply_bytes
+from compfed.network.envelope import Body, Header, query_counts, query_hash, read_body, read_header, reply_bytes
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
+from compfed.network.session import NEW_RUN, Session, check_roster, masked, reason_under_masks
 from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
@@ -73,6 +79,7 @@ class SiteService:
         self._table = ""
         self._stamp: tuple[int, ...] = ()  # changes whenever the file of the rows is written
         self._files: RunFiles | None = None  # of the last run: its records need not be read again
+        self._agreed: tuple[str, Agreement, secure_sum.Masks | None] | None = None  # of the last session
         self.began: tuple[float, Header] | None = None  # the message under way, and since when
         self.replies = 0
         self.last = "", ""  # the run of the last message, and why it was refused
@@ -96,13 +103,13 @@ class SiteService:
             if len(data) > limit:
                 raise InputError(f"a message has more than the {limit} bytes that it reads (max_message_bytes).")
             self._begin(header)
-            replies, facts = self._replies(header, body)
-            signed = self._signed(header, "replies", {"replies": replies})
+            kind, content, facts = self._content(header, body)
+            signed = self._signed(header, kind, content)
             if len(signed) > LARGEST - FRAMING:
                 raise InputError(f"the reply has {len(signed)} bytes; at most {LARGEST - FRAMING} can be sent.")
             sizes = {"bytes_in": len(data), "bytes_out": len(signed), "sha256_out": hashlib.sha256(signed).hexdigest()}
             self._log({"run": header.run, "number": header.number, **facts, **sizes})  # before it leaves
-            self.last = header.run, next(iter(facts["refused"]["first"]), "")
+            self.last = header.run, ""
             return signed
         except StateLost as problem:
             kind, reason = "lost", str(problem)
@@ -149,39 +156,110 @@ class SiteService:
         facts = {"run": header.run, "number": header.number, "queries": header.queries, "table": self._table}
         return reply_bytes({**facts, "site": self.settings.name, "kind": kind, **content}, self.key)
 
-    def _replies(self, header: Header, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The replies to the queries of a message, on disk before they leave; and facts for the log."""
+    def _content(self, header: Header, data: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+        """The kind and content of the reply to a message, on disk before they leave; and facts for the log."""
         kept, site = self._run_files(header.run), self.open()
-        facts = self._pinned(header, kept)
+        pinned = self._pinned(header, kept)
         try:
-            again, queries = read_queries(body, self.settings.accepts, kept.records)
+            body = read_body(data, self.settings.accepts, kept.records)
         except NotCached:
             raise StateLost("It does not have a record that the message refers to.") from None
-        if query_hash(queries) != header.queries:
+        if query_hash(body.queries) != header.queries:
             raise InputError(f"message {header.number} does not hold the queries that its header names.")
+        if not body.queries:
+            content = self._enrol(header, kept, site)
+            kept.pin(pinned)
+            return "enrolled", content, {"queries": {"Enrol": 1}, "repeated": False}
+        session, agreement, masks = self._join(header, kept, site, body)
         done = kept.read(header.number)
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
         repeated = done is not None
-        if done is not None and any(isinstance(reply, Refusal) for reply in done.replies):
-            done = None  # the policy of the site may have changed since
         if done is None:
-            before = kept.read(header.after) if header.after else ReplyFile("", (), {})
-            if before is None:
-                raise StateLost(f"It has no state after message {header.after} of this run.")
-            site.index = site.number = header.place
-            restore(site, (*again, *queries), before.states)
-            refused = next((reply for reply in site.reply(again) if isinstance(reply, Refusal)), None)
-            if refused is not None:  # other replies are known, and not sent
-                raise InputError(f"a round could not be done again: {refused.reason}")
-            replies = site.reply(queries)
-            if (wrong := fault(queries, replies)) is not None:  # not kept: it is computed again once this is mended
-                raise InputError(f"it computed a reply that cannot be used: {wrong}.")
-            done = ReplyFile(header.queries, replies, client_states(site, before.states))
-            kept.write(header.number, done, facts)
-        reasons = [printable(reply.reason) for reply in done.replies if isinstance(reply, Refusal)]
-        refused = {"count": len(reasons), "first": reasons[:3]}
-        return done.replies, {"queries": query_counts(queries), "refused": refused, "repeated": repeated}
+            if masks is not None and header.number != session.last + 1:
+                after = f"the last message that this site answered is {session.last}"
+                raise InputError(f"message {header.number} of run {header.run} cannot be answered: {after}. {NEW_RUN}")
+            replies, states = self._replies(header, kept, site, body)
+            words = site.framed_words(body.queries, replies, agreement)
+            words = words if masks is None else masked(words, masks, header)
+            done = ReplyFile(header.queries, words, states)
+            kept.write(header.number, done)
+            self._record(header, site, body.queries, words.nbytes)
+        if session.last < header.number:
+            replace(session, last=header.number).write(kept.session)
+        return "words", {"words": done.words}, {"queries": query_counts(body.queries), "repeated": repeated}
+
+    def _enrol(self, header: Header, kept: RunFiles, site: Site) -> dict[str, Any]:
+        """The enrolment of this site in a run, and the public half of a key for its session."""
+        if header.number != 1:
+            raise InputError(f"message {header.number} asks this site to enrol; the first message of a run does.")
+        self._check_run(header, site)
+        session = Session.read(kept.session)
+        if session is None:
+            if (kept.folder / "run.json").exists():
+                raise InputError(f"the session of run {header.run} at this site is lost. {NEW_RUN}")
+            session = Session(secure_sum.new_session_key())
+            session.write(kept.session)
+        return {"enrolment": self._enrolment(site), "session_key": session.public}
+
+    def _enrolment(self, site: Site) -> Enrolment:
+        return replace(
+            site.enrol(), secure_sum=self.settings.secure_sum, table=self._table, version=compfed.__version__
+        )
+
+    def _check_run(self, header: Header, site: Site) -> None:
+        """Refuse a run with other sites than those agreed on."""
+        if self.settings.secure_sum:
+            check_roster(header, self.settings.read_roster())
+
+    def _join(
+        self, header: Header, kept: RunFiles, site: Site, body: Body
+    ) -> tuple[Session, Agreement, secure_sum.Masks | None]:
+        """The session of a run, what its sites agree on, and the masks of this site, if it masks its sums."""
+        session, secure = Session.read(kept.session), self.settings.secure_sum
+        if session is None and secure:
+            raise InputError(f"the session of run {header.run} at this site is lost. {NEW_RUN}")
+        if session is None:
+            session = Session(secure_sum.new_session_key())
+        if not session.enrolments:
+            if not body.enrolments:
+                raise StateLost("It does not have the enrolments of the sites.")
+            roster, given = self.settings.read_roster() if secure else None, [data.tobytes() for data in body.enrolments]
+            session = session.joined(header, given, self._enrolment(site), roster, check_key=secure)
+            session.write(kept.session)
+        if secure:
+            for weighted in body.queries:
+                if (reason := reason_under_masks(weighted)) is not None:
+                    kind = type(weighted.query).__name__
+                    raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
+        name = hashlib.sha256(repr((header.run, header.names, header.place, session.enrolments)).encode()).hexdigest()
+        if self._agreed is None or self._agreed[0] != name:
+            self._agreed = name, session.agreement(header), session.masks(header) if secure else None
+        return session, self._agreed[1], self._agreed[2]
+
+    def _replies(
+        self, header: Header, kept: RunFiles, site: Site, body: Body
+    ) -> tuple[tuple[Any, ...], ClientStates]:
+        """The replies to the queries of a message, and the client states after it. A refusal ends the run."""
+        before = kept.read(header.after) if header.after > 1 else ReplyFile("", np.empty((0, 2), np.uint64), {})
+        if before is None:
+            raise StateLost(f"It has no state after message {header.after} of this run.")
+        queries = tuple(weighted.query for weighted in body.queries)
+        site.index = site.number = header.place
+        restore(site, (*body.again, *queries), before.states)
+        refused = next((reply for reply in site.reply(body.again) if isinstance(reply, Refusal)), None)
+        if refused is not None:  # other replies are known, and not sent
+            raise InputError(f"a round could not be done again: {refused.reason}")
+        replies = site.reply(queries)
+        refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
+        if refused is not None:
+            raise InputError(refused.reason)
+        if (wrong := fault(queries, replies)) is not None:  # not kept: it is computed again once this is mended
+            raise InputError(f"it computed a reply that cannot be used: {wrong}.")
+        return replies, client_states(site, before.states)
+
+    def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:
+        """Write into the ledger what leaves."""
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:
@@ -230,10 +308,10 @@ ClientStates = dict[str, tuple[bool, dict[str, np.ndarray]]]  # hash of a run ->
 
 
 class ReplyFile(NamedTuple):
-    """The file of a message: its replies, and the client states after it."""
+    """The file of a message: the words of its replies, and the client states after it."""
 
     queries: str  # hash of the queries
-    replies: tuple[Any, ...]
+    words: np.ndarray
     states: ClientStates
 
 
@@ -252,12 +330,21 @@ class RunFiles:
         data = files.read_checked(self._path(number))
         return None if data is None else ReplyFile(**unpack(from_bytes(data), self.accepts))
 
-    def write(self, number: int, reply: ReplyFile, facts: dict[str, Any]) -> None:
+    @property
+    def session(self) -> Path:
+        """The file of the session."""
+        return self.folder / "session"
+
+    def pin(self, facts: dict[str, Any]) -> None:
+        """Write down the facts that the run begins with."""
+        if not (self.folder / "run.json").exists():
+            self._make_room(0)
+            files.write_checked(self.folder / "run.json", json.dumps(facts).encode())
+
+    def write(self, number: int, reply: ReplyFile) -> None:
         """Write the file of a message, and remove all but the last ones before it."""
         data = to_bytes(pack(reply._asdict()))
         self._make_room(len(data) + self.records.pending_bytes())
-        if not (self.folder / "run.json").exists():
-            files.write_checked(self.folder / "run.json", json.dumps(facts).encode())
         self.records.commit()
         files.write_checked(self._path(number), data)
         for path in sorted(self.folder.glob("*.reply"))[:-REPLIES_KEPT]:

@@ -16,11 +16,9 @@ from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload, query_cost
 from compfed.federation.contributions import WORD_BYTES, decode, word_count
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import Describe, Moments, Query, Weighted, Weighting
+from compfed.federation.queries import LARGEST_LIFT, LIFT, Describe, Moments, Query, Weighted, Weighting
 from compfed.federation.server.program import Request, Sums
 
-LIFT = 32  # bits, where a number was too large for its field
-LARGEST_LIFT = 2048  # beyond, a number is not finite
 Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
 ONE_SITE = (
     "sums are masked, and {what} would show the server one site's part. Leave it out, or let every site set "

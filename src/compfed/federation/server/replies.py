@@ -15,6 +15,7 @@ from compfed._utils.text import is_printable, printable
 from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import unnamed
+from compfed.federation.enrolment import Enrolment
 from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH
 from compfed.federation.queries import (
     LIPSCHITZ_BINS,
@@ -35,6 +36,7 @@ from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
+MAX_BITS = 1100  # of a number that is finite
 
 
 def fault(queries: Sequence[Query], replies: object, *, weighted: bool = False, width: int | None = None) -> str | None:
@@ -53,6 +55,45 @@ def fault(queries: Sequence[Query], replies: object, *, weighted: bool = False, 
         return _fault(queries, replies, weighted, width)
     except Exception as problem:  # whatever a reply provokes is its fault
         return f"the reply cannot be checked: {type(problem).__name__}"
+
+
+def enrolment_fault(enrolment: object) -> str | None:
+    """What is wrong with the enrolment of a site; None if nothing is. Never raises."""
+    try:
+        _enrolment(enrolment)
+    except InputError as wrong:
+        return printable(str(wrong))
+    except Exception as problem:  # whatever an enrolment provokes is its fault
+        return f"the enrolment cannot be checked: {type(problem).__name__}"
+    return None
+
+
+def _enrolment(e: object) -> None:
+    if type(e) is not Enrolment:
+        raise InputError("it is not an enrolment")
+    _integer("rows", e.rows, 1, MAX_ROWS)
+    _number("weight", e.weight)
+    _width(e.width, None)
+    _columns(e)
+    if type(e.label_kind) is not str or e.label_kind not in tuple("biufUO"):
+        raise InputError("label_kind is not a letter for numbers or words")
+    if type(e.label_shape) is not tuple or len(e.label_shape) > 1:
+        raise InputError("label_shape is not that of one label per row, or of several outcomes")
+    for outcomes in e.label_shape:
+        _integer("outcomes", outcomes, 1, MAX_OUTCOMES + 1)
+    if e.classes is not None:
+        _sorted_classes(e.classes, MAX_CLASSES, "biufU")
+    for name in ("no_classes", "table", "version"):
+        if type(value := getattr(e, name)) is not str or len(value) > MAX_REASON or not is_printable(value):
+            raise InputError(f"{name} is not a text of at most {MAX_REASON} printable characters")
+    _array("column_bits", e.column_bits, (e.width,), ("int32",))
+    if (np.abs(e.column_bits) > MAX_BITS).any():
+        raise InputError(f"column_bits has numbers beyond {MAX_BITS}")
+    _integer("label_bits", e.label_bits, -MAX_BITS, MAX_BITS + 1)
+    for name in ("min_rows", "buckets", "max_hessian_columns"):
+        _integer(name, getattr(e, name), 0, 2**31 + 1)
+    for name in ("conjugates", "secure_sum"):
+        _boolean(name, getattr(e, name))
 
 
 def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:
@@ -139,7 +180,7 @@ def _width(value: Any, known: int | None) -> int:
     return value
 
 
-def _columns(reply: Describe.Reply) -> None:
+def _columns(reply: Describe.Reply | Enrolment) -> None:
     columns = reply.columns
     if columns is None:
         return

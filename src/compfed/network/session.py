@@ -1,0 +1,116 @@
+"""The session of a run at a site: its enrolment, those of the other sites, and the masks that follow from them.
+
+    STATE/runs/RUN/session    the session key, the enrolments of all sites, and the number of the last message that was answered
+
+One file holds the key and the counter. A site answers message last + 1, sends the stored words of `last` again, or refuses:
+so no mask is ever used for two different replies. A site that has lost the file cannot go on; a new run has new keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from compfed._utils import files
+from compfed.errors import InputError
+from compfed.federation import exact_sum, secure_sum
+from compfed.federation.contributions import row_subset
+from compfed.federation.enrolment import Agreement, Enrolment
+from compfed.federation.queries import FinishRound, LocalUpdate, Weighted
+from compfed.network.envelope import NEW_RUN, Header, read_enrolment
+from compfed.network.keys import Roster
+from compfed.splits import SiteFold
+
+FEWEST_SITES = 3  # with two, each would find the other's part by subtraction
+
+
+@dataclass(frozen=True)
+class Session:
+    """The session of one run, as it is kept on disk."""
+
+    private: bytes  # of X25519
+    enrolments: tuple[bytes, ...] = ()  # signed, in the order of the sites; none before the second message
+    last: int = 1  # number of the last message that was answered
+
+    @classmethod
+    def read(cls, path: Path) -> Session | None:
+        """The session in a file; None if there is none, or if it is damaged."""
+        data = files.read_checked(path)
+        if data is None:
+            return None
+        found = json.loads(data)
+        enrolments = tuple(bytes.fromhex(text) for text in found["enrolments"])
+        return cls(bytes.fromhex(found["private"]), enrolments, found["last"])
+
+    def write(self, path: Path) -> None:
+        """Write the file; it is on the disk when this returns."""
+        content = {"private": self.private.hex(), "enrolments": [data.hex() for data in self.enrolments], "last": self.last}
+        files.write_checked(path, json.dumps(content).encode())
+
+    @property
+    def public(self) -> np.ndarray:
+        """The public half of the session key."""
+        return np.frombuffer(secure_sum.public_key(self.private), np.uint8)
+
+    def joined(
+        self, header: Header, enrolments: Sequence[bytes], mine: Enrolment, roster: Roster | None, check_key: bool
+    ) -> Session:
+        """The session with the enrolments of all sites, once they are checked."""
+        if len(enrolments) != len(header.names):
+            raise InputError(f"run {header.run} has {len(header.names)} sites; {len(enrolments)} enrolments came. {NEW_RUN}")
+        for place, data in enumerate(enrolments):
+            enrolment, public = read_enrolment(data, header, place, roster)
+            other_key = check_key and public.tobytes() != self.public.tobytes()
+            if place == header.place and (other_key or enrolment.table != mine.table):
+                raise InputError(f"the enrolment of this site in run {header.run} is not its own. {NEW_RUN}")
+            if enrolment.secure_sum != mine.secure_sum:
+                one, other = (header.names[place], "this site") if enrolment.secure_sum else ("this site", header.names[place])
+                way_out = "All sites of a federation set secure_sum alike."
+                raise InputError(f"{one} masks its sums (secure_sum) and {other} does not. {way_out}")
+        return replace(self, enrolments=tuple(enrolments))
+
+    def agreement(self, header: Header) -> Agreement:
+        """What the enrolments of all sites say together."""
+        found = [read_enrolment(data, header, place, None)[0] for place, data in enumerate(self.enrolments)]
+        return Agreement(header.names, tuple(found))
+
+    def masks(self, header: Header) -> secure_sum.Masks:
+        """The masks of this site in this run."""
+        publics = [read_enrolment(data, header, place, None)[1] for place, data in enumerate(self.enrolments)]
+        session = secure_sum.session_id(header.run, self.enrolments)
+        return secure_sum.Masks.agree(self.private, [key.tobytes() for key in publics], header.place, session)
+
+
+def check_roster(header: Header, roster: Roster) -> None:
+    """Refuse a run whose sites are not those of the roster, in its order; and one with too few of them."""
+    if header.names != tuple(roster):
+        raise InputError(
+            f"the sites of run {header.run} are not those of this site's roster, in its order. Compare the fingerprints of the "
+            "roster (compfed site roster), or get a new roster.txt from the operator."
+        )
+    if len(roster) < FEWEST_SITES:
+        raise InputError(
+            f"sums over {len(roster)} sites cannot be masked: each would find the other's part by subtraction. Add a site, or "
+            "let all sites set secure_sum = false."
+        )
+
+
+def reason_under_masks(weighted: Weighted) -> str | None:
+    """Why a site that masks its sums refuses a query; None if it does not."""
+    query, subset = weighted.query, row_subset(weighted.query)
+    if weighted.weighting == "given":
+        return "a factor that the server chooses would show it one site's part"
+    if isinstance(subset, SiteFold) and subset.number >= 0:
+        return "leaving out one site would show its part of the sum, by subtraction (leave-one-site-out)"
+    if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:
+        return "rounds of some of the sites would show single sites' parts, by subtraction (participants)"
+    return None
+
+
+def masked(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
+    """The words of a reply, masked: they mean something only in the sum over all sites."""
+    return exact_sum.add(words, masks.mask(header.number, header.queries, header.last_sum, len(words)))
