@@ -337,7 +337,9 @@ def assemble(
     """The sum as a server program receives it; a mean over the sites where they were weighted."""
     query, t = weighted.query, totals
     _check_totals(weighted, t, enrolments)
-    weighs = weighted.weighting in ("rows", "sites") and not isinstance(query, (Describe, Moments, HeldOut, FinishRound))
+    weighs = weighted.weighting in ("rows", "sites") and not isinstance(
+        query, (Describe, Moments, HeldOut, FinishRound)
+    )
     divisor = float(np.asarray(t["factor"])) if weighs else 1.0
     match query:
         case Describe():

@@ -54,7 +54,9 @@ class Body(NamedTuple):
     """The body of a message."""
 
     queries: tuple[Weighted, ...]  # none where a site is asked to enrol
-    again: tuple[Query, ...] = ()  # rounds whose state the site has lost: done once more, and their replies are not sent
+    again: tuple[
+        Query, ...
+    ] = ()  # rounds whose state the site has lost: done once more, and their replies are not sent
     enrolments: tuple[np.ndarray, ...] = ()  # bytes of the signed enrolments of all sites, for a site that has none yet
 
 

@@ -48,7 +48,11 @@ class Session:
 
     def write(self, path: Path) -> None:
         """Write the file; it is on the disk when this returns."""
-        content = {"private": self.private.hex(), "enrolments": [data.hex() for data in self.enrolments], "last": self.last}
+        content = {
+            "private": self.private.hex(),
+            "enrolments": [data.hex() for data in self.enrolments],
+            "last": self.last,
+        }
         files.write_checked(path, json.dumps(content).encode())
 
     @property
@@ -61,14 +65,18 @@ class Session:
     ) -> Session:
         """The session with the enrolments of all sites, once they are checked."""
         if len(enrolments) != len(header.names):
-            raise InputError(f"run {header.run} has {len(header.names)} sites; {len(enrolments)} enrolments came. {NEW_RUN}")
+            raise InputError(
+                f"run {header.run} has {len(header.names)} sites; {len(enrolments)} enrolments came. {NEW_RUN}"
+            )
         for place, data in enumerate(enrolments):
             enrolment, public = read_enrolment(data, header, place, roster)
             other_key = check_key and public.tobytes() != self.public.tobytes()
             if place == header.place and (other_key or enrolment.table != mine.table):
                 raise InputError(f"the enrolment of this site in run {header.run} is not its own. {NEW_RUN}")
             if enrolment.secure_sum != mine.secure_sum:
-                one, other = (header.names[place], "this site") if enrolment.secure_sum else ("this site", header.names[place])
+                one, other = (
+                    (header.names[place], "this site") if enrolment.secure_sum else ("this site", header.names[place])
+                )
                 way_out = "All sites of a federation set secure_sum alike."
                 raise InputError(f"{one} masks its sums (secure_sum) and {other} does not. {way_out}")
         return replace(self, enrolments=tuple(enrolments))

@@ -224,7 +224,10 @@ class SiteService:
         if not session.enrolments:
             if not body.enrolments:
                 raise StateLost("It does not have the enrolments of the sites.")
-            roster, given = self.settings.read_roster() if secure else None, [data.tobytes() for data in body.enrolments]
+            roster, given = (
+                self.settings.read_roster() if secure else None,
+                [data.tobytes() for data in body.enrolments],
+            )
             session = session.joined(header, given, self._enrolment(site), roster, check_key=secure)
             session.write(kept.session)
         if secure:
@@ -237,9 +240,7 @@ class SiteService:
             self._agreed = name, session.agreement(header), session.masks(header) if secure else None
         return session, self._agreed[1], self._agreed[2]
 
-    def _replies(
-        self, header: Header, kept: RunFiles, site: Site, body: Body
-    ) -> tuple[tuple[Any, ...], ClientStates]:
+    def _replies(self, header: Header, kept: RunFiles, site: Site, body: Body) -> tuple[tuple[Any, ...], ClientStates]:
         """The replies to the queries of a message, and the client states after it. A refusal ends the run."""
         before = kept.read(header.after) if header.after > 1 else ReplyFile("", np.empty((0, 2), np.uint64), {})
         if before is None:

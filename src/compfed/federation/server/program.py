@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Federation(Protocol):
-    """Sites in this process, or sites across a network."""
+    """Sites in this process, or sites across a network: a `Replying` or a `Summing` federation."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -39,11 +39,25 @@ class Federation(Protocol):
         """Hashes of the records that the sites have received, so that they need not travel again."""
         ...
 
-    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        """Send one message to each site named and return one reply from each; an error names the site.
 
-        A federation with a method `exchange(requests)` adds the replies itself: exactly, and masked over a network.
-        """
+class Replying(Federation, Protocol):
+    """A federation whose replies are added here, in double precision."""
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
+        """Send one message to each site named and return one reply from each; an error names the site."""
+        ...
+
+
+class Summing(Federation, Protocol):
+    """A federation that returns sums: exact, and masked over a network."""
+
+    @property
+    def enrolments(self) -> tuple[Enrolment, ...]:
+        """The facts that the server knows site by site."""
+        ...
+
+    def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
+        """Send one message to every site that is asked something; return the sums of each request, and what they cost."""
         ...
 
 
@@ -88,9 +102,9 @@ Program = Generator[Sequence[Request] | Spent, Any, T]
 
 def run_program(federation: Federation, program: Program[T]) -> tuple[T, Communication]:
     """Drive a program to its result; return it with the messages and bytes it cost."""
-    if not hasattr(federation, "send"):
+    if not hasattr(federation, "send") and not hasattr(federation, "exchange"):
         raise InputError(
-            f"a federation has names, cached and send (such as InProcess(sites)); got {type(federation).__name__}."
+            f"a federation is an InProcess(sites), or what connect(...) returns; got {type(federation).__name__}."
         )
     with jax_settings():
         cost, sums = Communication(), None
@@ -215,6 +229,7 @@ def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[Sums
     exchange = getattr(federation, "exchange", None)
     if exchange is not None:
         return exchange(requests)
+    replying = cast(Replying, federation)
     names = federation.names
     messages: dict[int, list[Query]] = {}
     places = []  # where the queries of each request are in the message to each site
@@ -223,7 +238,7 @@ def _exchange(federation: Federation, requests: Sequence[Request]) -> tuple[Sums
         places.append([(i, len(messages.setdefault(i, []))) for i in asked])
         for i in asked:
             messages[i] += request.queries
-    replies = federation.send(messages)
+    replies = replying.send(messages)
     sums, cost = [], Communication(rounds=1)
     for request, spots in zip(requests, places, strict=True):
         here, found = [names[i] for i, _ in spots], []
