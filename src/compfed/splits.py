@@ -86,19 +86,43 @@ def deal_buckets(
 ) -> np.ndarray:
     """Deal the rows of a site into buckets of at least `min_rows` rows: the bucket of every row.
 
-    There are rows // min_rows buckets, at least one, whose sizes differ by one row at most. With `by_class` the rows are dealt
-    class by class, and there are so few buckets that each has `min_level_rows` rows of every class. The order within a class
-    is drawn with the secret of the site: nobody else knows which rows share a bucket.
+    There are rows // min_rows buckets, at least one, whose sizes differ by one row at most. With `by_class` a bucket has
+    `min_level_rows` rows of a class or none: a class is spread over as many buckets as that allows, and there are fewer and
+    less equal buckets where many small classes need it. The order is drawn with the secret of the site: nobody else knows
+    which rows share a bucket.
     """
-    rows, buckets = len(labels), len(labels) // max(min_rows, 1)
-    if by_class:
-        buckets = min(buckets, int(np.unique(labels, return_counts=True)[1].min()) // max(min_level_rows, 1))
-    key = int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big")
-    order = np.random.default_rng(key).permutation(rows)
-    order = order[np.argsort(labels[order], kind="stable")] if by_class else order
-    bucket = np.empty(rows, int)
-    bucket[order] = np.arange(rows) % max(buckets, 1)
-    return bucket
+    rng = np.random.default_rng(int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big"))
+    order, buckets = rng.permutation(len(labels)), max(len(labels) // max(min_rows, 1), 1)
+    codes = np.unique(labels, return_inverse=True)[1][order] if by_class else np.zeros(len(labels), int)
+    while True:
+        dealt = _dealt(codes, buckets, min_level_rows)
+        counts = np.zeros((buckets, int(codes.max()) + 1), int)
+        np.add.at(counts, (dealt, codes), 1)
+        few = (counts > 0) & (counts < min_level_rows)
+        if buckets == 1 or not (few.any() or counts.sum(axis=1).min() < min_rows):
+            bucket = np.empty(len(labels), int)
+            bucket[order] = dealt
+            return bucket
+        buckets -= max(buckets // 20, 1)
+
+
+def _dealt(codes: np.ndarray, buckets: int, min_level_rows: int) -> np.ndarray:
+    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far."""
+    dealt, load = np.empty(len(codes), int), np.zeros(buckets, int)
+    counts = np.bincount(codes)
+    for code in np.argsort(counts, kind="stable"):
+        rows = np.flatnonzero(codes == code)
+        if code != counts.argmax():  # this many buckets can have enough rows of the class
+            few = np.argsort(load, kind="stable")[: max(min(len(rows) // max(min_level_rows, 1), buckets), 1)]
+            each = few[np.arange(len(rows)) % len(few)]
+        else:  # the largest class fills the buckets up
+            full = apportion(load.sum() + len(rows), np.full(buckets, 1 / buckets))
+            room = np.maximum(full[np.argsort(np.argsort(-load, kind="stable"), kind="stable")] - load, 0)
+            each = np.repeat(np.arange(buckets), room)[: len(rows)]
+            each = np.concatenate([each, np.arange(len(rows) - len(each)) % buckets])
+        dealt[rows] = each
+        load += np.bincount(each, minlength=buckets)
+    return dealt
 
 
 def check_folds(names: Sequence[str], buckets: Sequence[int], min_rows: Sequence[int], folds: int) -> None:
