@@ -133,7 +133,7 @@ class SiteSettings:
         """The site with its rows."""
         A, y, columns = read_site(self.data, self.label, self.features, self.drop)
         try:
-            return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.disclosure, limits=self.limits)
+            return Site(A, y, name=self.name, index=0, columns=columns, policy=self.disclosure, limits=self.limits)
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
 
@@ -177,7 +177,7 @@ def _disclosure(path: Path, given: object) -> DisclosurePolicy:
     rows = check_int(table.get("min_rows", 1), f"{path}: min_rows", 0)
     share = table.get("max_hessian_share")
     share = np.inf if share is None else check_nonnegative(share, f"{path}: max_hessian_share")
-    return DisclosurePolicy(rows, share, names)
+    return DisclosurePolicy(min_rows=rows, max_hessian_share=share, queries=names)
 
 
 # --- new sites ---
