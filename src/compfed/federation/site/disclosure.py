@@ -53,7 +53,7 @@ class DisclosurePolicy:
     A site with a policy deals its rows once, with a secret of its own, into buckets of at least `min_rows` rows. Folds and
     hold-outs are unions of buckets, whatever the server asks for. A model is evaluated only if the loss has curvature on at
     least `min_rows` rows there: with h_l the second derivative times the weight of row l, (sum h)^2 / sum h^2 is at least
-    `min_rows`, and sum h does not nearly vanish.
+    `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
 
     Parameters
     ----------
@@ -158,11 +158,12 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
             case HeldOut():
                 _check_objective(policy, query.objective, site)
                 _check_subset(query.subset, site)
-                _check_models(policy, query.objective, query.x, site, query.subset)
+                _check_models(policy, query.objective, query.x, site)
             case LocalUpdate() | FinishRound():
                 _check_run(policy, query.run_spec, site)
                 start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
-                at = query.run_spec.x0[None] if start else None
+                at = query.run_spec.x0[None] if start else None  # later models are guarded inside the local steps
+                site.models += isinstance(query, LocalUpdate) and not start
                 _check_models(policy, query.run_spec.objective, at, site)
     except _Broken as broken:
         return str(broken)
@@ -236,65 +237,68 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 
 
-TOO_FEW = "a model rests on fewer rows than its min_rows; use a stronger penalty (a larger alpha, or a larger eps of the path)"
+TOO_FEW = "a model rests on fewer rows than its min_rows; use a stronger penalty, or a wider loss (delta, smoothing)"
 DIVERGED = "a local model rests on fewer rows than its min_rows, or the local steps diverged"
 
 
-@ignore_overflow
-def _check_models(
-    policy: DisclosurePolicy,
-    objective: ObjectiveSpec,
-    x: np.ndarray | None,
-    site: Site,
-    subset: RowSubset | None = None,
-) -> None:
-    """Count the models and refuse those that rest on few of the rows to train with, or of the rows of `subset`."""
-    site.models += 1 if x is None else len(x)
+def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, site: Site) -> None:
+    """Count the models, and refuse those that rest on too few rows."""
+    if x is None:
+        return
+    site.models += len(x)
     if site.models > policy.max_models:
         raise _Broken("the models evaluated on this table have reached its max_models")
-    data = site.dataset(objective)
-    rules = [EffectiveRows.of(policy.min_rows, objective.loss, data.y, data.q)]
-    if subset is not None and (held := site.weights_of(subset)).any():
-        rules.append(EffectiveRows.of(policy.min_rows, objective.loss, data.y, held / held.sum()))
-    constant = isinstance(objective.loss, (Squared, MultiSquared))
-    for model in np.zeros((1, objective.loss.size(data.A.shape[1]))) if x is None or constant else x:
-        if x is None and not constant:
-            return
-        h = second_derivatives(objective.loss, model.astype(data.A.dtype), data.A, data.y)
-        if not all(bool(rule.holds(h)) for rule in rules):
+    loss, data = objective.loss, site.dataset(objective)
+    rule = EffectiveRows.of(policy.min_rows, loss, data.y, data.q, site.shares_of(None))
+    if objective.columns is not None and objective.columns.size == 0:
+        return  # an intercept alone says nothing about features
+    for model in x[:1] if isinstance(loss, (Squared, MultiSquared)) else x:  # their h is the same at every model
+        if not rule.holds(loss, model.astype(data.A.dtype), data.A, data.y):
             raise _Broken(TOO_FEW)
 
 
 # --- effective rows ---
 
 
-def second_derivatives(loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
-    """The second derivative of the loss in the prediction of each row; with several outputs, its trace."""
-    if isinstance(loss, (Squared, MultiSquared)):
-        return namespace(A).ones(A.shape[0])
-    if hasattr(loss, "second_derivative_parts"):
-        c, r = loss.second_derivative_parts(loss.predictions(x, A), y)
-        return (c - r * r).sum(axis=-1)
-    return loss.second_derivative(product(A, x), y)
-
-
 class EffectiveRows(NamedTuple):
-    """The rule (sum h)^2 / sum h^2 >= min_rows and sum h >= least, with h_l = q_l times the second derivative of row l."""
+    """The rule for a model: its curvature rests on `min_rows` rows of the site.
 
-    q: Numbers
-    min_rows: int
-    least: float  # a curvature below this nearly vanishes
+    With h_l the second derivative of the loss in the prediction of row l (its trace, if there are several) times the weight
+    of the row, (sum h)^2 / sum h^2 is at least `min_rows` over all rows, and at least half of that over the rows to train
+    with; and sum h does not nearly vanish. A model at which the derivatives of all rows are equal is allowed too: the gradient
+    is then a multiple of the mean of the rows.
+    """
+
+    q: Numbers  # shares of the rows to train with
+    share: Numbers  # of all rows
+    min_rows: Numbers
+    least: Numbers  # a curvature below this nearly vanishes
 
     @classmethod
-    def of(cls, min_rows: int, loss: Loss, y: Numbers, q: Numbers) -> EffectiveRows:
-        # without a bound, the curvature of the model of an intercept alone, which is the mean of counts; at most that at zero
-        most = min(float(q @ y), 1.0) if loss.curvature is None else float(loss.curvature)
-        return cls(q, min_rows, VANISHING * most)
+    def of(cls, min_rows: int, loss: Loss, y: Numbers, q: Numbers, share: Numbers) -> EffectiveRows:
+        # without a bound: the curvature at the model of an intercept alone, the mean count, or at the model zero
+        most = min(float(share @ y), 1.0) if loss.curvature is None else float(loss.curvature)
+        return cls(q, share, float(min_rows), VANISHING * most)
 
-    def holds(self, second: Numbers) -> Numbers:
-        h = self.q * second
-        total = h.sum()
-        return (total * total >= (self.min_rows - 1e-6) * (h * h).sum()) & (total >= self.least) & (total > 0)
+    @ignore_overflow
+    def holds(self, loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        """Whether the rule holds for the model x."""
+        z = loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x)
+        if hasattr(loss, "second_derivative_parts"):
+            c, r = loss.second_derivative_parts(z, y)
+            second, same = (c - r * r).sum(axis=-1), False
+        else:
+            second, derivative = loss.second_derivative(z, y), loss.derivative(z, y)
+            used = self.share > 0
+            first = derivative[used.argmax()]
+            same = (namespace(z).where(used, derivative, first) == first).all()
+        total = (self.share * second).sum()
+        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, 0.5 * self.min_rows)
+        return (enough & (total >= self.least) & (total > 0)) | same
+
+
+def _effective(h: Numbers, least: Numbers) -> Numbers:
+    return h.sum() ** 2 >= (1 - 1e-6) * least * (h * h).sum()
 
 
 class GuardedLoss(NamedTuple):
@@ -324,7 +328,7 @@ class GuardedLoss(NamedTuple):
 
     def _guard(self, x: Array, result: Array) -> Array:
         xp = namespace(result)
-        holds = self.rule.holds(second_derivatives(self.loss, x, self.A, self.y))
+        holds = self.rule.holds(self.loss, x, self.A, self.y)
         return xp.where(holds, result, xp.full_like(result, xp.nan))
 
 

@@ -321,8 +321,10 @@ class Site:
     def _guard(self, objective: ObjectiveSpec) -> tuple[EffectiveRows, np.ndarray]:
         """The rule for every model inside the local steps, and the secret of the mini-batches."""
         assert self.policy is not None
-        rows = self._on_device(objective)
-        return EffectiveRows.of(self.policy.min_rows, objective.loss, *rows[1:3]), secret_words(self.secret)
+        _, y, q, _ = self._on_device(objective)
+        share = np.zeros(len(q), q.dtype)
+        share[: len(self.labels)] = self.shares_of(None)
+        return EffectiveRows.of(self.policy.min_rows, objective.loss, y, q, share), secret_words(self.secret)
 
     def finish_round(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
         """Receive the result of a round that this site took part in; is the client state finite?"""
