@@ -3,10 +3,14 @@
 A split is a small record that contains no row. Each site applies it to its own rows: it shuffles them by
 (seed, site number), sorts them by class where the split is stratified, and assigns them in that order. A simulation and a
 network therefore split the same rows in the same way for the same seed.
+
+A site with a disclosure policy deals its rows once into buckets (`deal_buckets`). A split then assigns whole buckets: every set
+of rows that a server can name, and the difference of any two of them, is empty or has at least `min_rows` rows.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -44,6 +48,8 @@ class SiteRows(Protocol):
     @property
     def labels(self) -> np.ndarray: ...
     @property
+    def units(self) -> np.ndarray: ...  # the bucket of every row, 0, 1, ...; without a policy every row is a unit
+    @property
     def splits(self) -> Sequence[Masks]: ...  # the predefined ones
 
 
@@ -75,6 +81,64 @@ def holdout_mask(labels: np.ndarray, share: float, seed: int, number: int, by_cl
     return out
 
 
+def deal_buckets(
+    labels: np.ndarray, min_rows: int, secret: bytes, by_class: bool, min_level_rows: int = 1
+) -> np.ndarray:
+    """Deal the rows of a site into buckets of at least `min_rows` rows: the bucket of every row.
+
+    There are rows // min_rows buckets, at least one, whose sizes differ by one row at most. With `by_class` a bucket has
+    `min_level_rows` rows of a class or none: a class is spread over as many buckets as that allows, and there are fewer and
+    less equal buckets where many small classes need it. The order is drawn with the secret of the site: nobody else knows
+    which rows share a bucket.
+    """
+    rng = np.random.default_rng(int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big"))
+    order, buckets = rng.permutation(len(labels)), max(len(labels) // max(min_rows, 1), 1)
+    codes = np.unique(labels, return_inverse=True)[1][order] if by_class else np.zeros(len(labels), int)
+    while True:
+        dealt = _dealt(codes, buckets, min_level_rows)
+        counts = np.zeros((buckets, int(codes.max()) + 1), int)
+        np.add.at(counts, (dealt, codes), 1)
+        few = (counts > 0) & (counts < min_level_rows)
+        if buckets == 1 or not (few.any() or counts.sum(axis=1).min() < min_rows):
+            bucket = np.empty(len(labels), int)
+            bucket[order] = dealt
+            return bucket
+        buckets -= max(buckets // 20, 1)
+
+
+def _dealt(codes: np.ndarray, buckets: int, min_level_rows: int) -> np.ndarray:
+    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far."""
+    dealt, load = np.empty(len(codes), int), np.zeros(buckets, int)
+    counts = np.bincount(codes)
+    for code in np.argsort(counts, kind="stable"):
+        rows = np.flatnonzero(codes == code)
+        if code != counts.argmax():  # this many buckets can have enough rows of the class
+            few = np.argsort(load, kind="stable")[: max(min(len(rows) // max(min_level_rows, 1), buckets), 1)]
+            each = few[np.arange(len(rows)) % len(few)]
+        else:  # the largest class fills the buckets up
+            full = apportion(load.sum() + len(rows), np.full(buckets, 1 / buckets))
+            room = np.maximum(full[np.argsort(np.argsort(-load, kind="stable"), kind="stable")] - load, 0)
+            each = np.repeat(np.arange(buckets), room)[: len(rows)]
+            each = np.concatenate([each, np.arange(len(rows) - len(each)) % buckets])
+        dealt[rows] = each
+        load += np.bincount(each, minlength=buckets)
+    return dealt
+
+
+def check_folds(names: Sequence[str], buckets: Sequence[int], min_rows: Sequence[int], folds: int) -> None:
+    """Refuse more folds than a site has buckets, before the first query."""
+    for name, has, rows in zip(names, buckets, min_rows, strict=True):
+        if has < folds:
+            way_out = f"use cv = {min(buckets)}, or leave the site out" if min(buckets) > 1 else "leave the site out"
+            raise InputError(f"cv = {folds} needs {folds} buckets of {rows} rows at site {name!r}: {way_out}.")
+
+
+def _units(site: SiteRows, by_class: bool) -> tuple[np.ndarray, bool]:
+    """A label for every unit of a site, and whether to sort by it: buckets have all classes in equal shares."""
+    first = np.unique(site.units, return_index=True)[1]
+    return site.labels[first], by_class and len(first) == len(site.labels)
+
+
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:
     """Whole numbers that sum to `total` and differ from total * shares by less than one (largest remainders)."""
     exact = total * shares
@@ -90,8 +154,8 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 class Fold:
     """Fold `number` of `folds` inside every site, stratified by class if `by_class`.
 
-    Each site shuffles its rows and assigns them in turn to the folds, starting at fold `first[site]`: where the site
-    before it stopped, so that no fold stays empty.
+    Each site shuffles its units (rows, or buckets of rows) and assigns them in turn to the folds, starting at fold
+    `first[site]`: where the site before it stopped, so that no fold stays empty.
     """
 
     number: int
@@ -103,11 +167,11 @@ class Fold:
 
     def assign_folds(self, site: SiteRows) -> np.ndarray:
         """The fold of every row of a site."""
-        rows = len(site.labels)
-        fold = np.empty(rows, int)
-        order = shuffle_rows(site.labels, self.seed, site.number, self.by_class)
-        fold[order] = (self.first[site.index] + np.arange(rows)) % self.folds
-        return fold
+        labels, by_class = _units(site, self.by_class)
+        fold = np.empty(len(labels), int)
+        order = shuffle_rows(labels, self.seed, site.number, by_class)
+        fold[order] = (self.first[site.index] + np.arange(len(labels))) % self.folds
+        return fold[site.units]
 
     def mask(self, site: SiteRows) -> np.ndarray:
         """Rows of the site that belong to this subset."""
@@ -140,7 +204,7 @@ class PredefinedSplit:
 
 @dataclass(frozen=True, eq=False)
 class Holdout:
-    """A share of every site's rows, stratified by class if `by_class`; the rule is `holdout_mask`."""
+    """A share of every site's units (rows, or buckets of rows), stratified by class if `by_class`: see `holdout_mask`."""
 
     share: float
     seed: int
@@ -149,7 +213,8 @@ class Holdout:
 
     def mask(self, site: SiteRows) -> np.ndarray:
         """Rows of the site that belong to this subset."""
-        return holdout_mask(site.labels, self.share, self.seed, site.number, self.by_class) == self.held_out
+        labels, by_class = _units(site, self.by_class)
+        return (holdout_mask(labels, self.share, self.seed, site.number, by_class) == self.held_out)[site.units]
 
 
 RowSubset = Fold | SiteFold | PredefinedSplit | Holdout
@@ -160,25 +225,25 @@ def training_rows(held_out: RowSubset) -> RowSubset:
     return replace(held_out, held_out=False)
 
 
-def cv_splits(cv: object, seed: int, rows: Sequence[int], by_class: bool, predefined: int = 0) -> list[RowSubset]:
-    """The held-out rows of every split of a cross-validation over sites with so many `rows`.
+def cv_splits(cv: object, seed: int, units: Sequence[int], by_class: bool, predefined: int = 0) -> list[RowSubset]:
+    """The held-out rows of every split of a cross-validation over sites with so many `units`: rows, or buckets of rows.
 
     `predefined` is the number of splits that the sites were built with; `cv` is not read then.
     """
     if predefined:
         return [PredefinedSplit(k, held_out=True) for k in range(predefined)]
     if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
-        if len(rows) < 2:
+        if len(units) < 2:
             raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
-        return [SiteFold(k, held_out=True) for k in range(len(rows))]
+        return [SiteFold(k, held_out=True) for k in range(len(units))]
     if not is_int(cv) or cv < 2:
         plain = isinstance(cv, (str, int, float, bool))
         hint = "" if plain else " Over a federation the sites split their own rows: give a number."
         raise InputError(f"cv={cv!r}: {CV_REQUIREMENT}{hint}")
     folds = int(cv)
-    if sum(rows) < folds:
-        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(rows)}.")
-    first = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    if sum(units) < folds:
+        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(units)}.")
+    first = np.concatenate([[0], np.cumsum(units)[:-1]])
     return [Fold(k, folds, seed, first, by_class, held_out=True) for k in range(folds)]
 
 

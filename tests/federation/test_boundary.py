@@ -31,13 +31,13 @@ ROWS, WIDTH = (24, 18), 5
 MARK = 7.25e7  # in some rows of each site, and in no sum of theirs
 
 
-def make_site(index: int, kind: str = "numbers", refuses: DisclosurePolicy | None = None) -> Site:
+def make_site(index: int, kind: str = "numbers", policy: DisclosurePolicy | None = None) -> Site:
     """The rows of a site, made where they live."""
     rng = np.random.default_rng([index, 5])
     A = rng.standard_normal((ROWS[index], WIDTH)) * [1.0, 0.1, 10.0, 1.0, 3.0] + index
     z = A @ [1.0, 3.0, 0.0, -0.7, 0.0] + rng.standard_normal(len(A)) + index
     labels = {"numbers": z, "words": np.where(z > 1, "ill", "well"), "counts": np.rint(np.exp(0.2 * z).clip(0, 9))}
-    return Site(A, labels[kind], name=("north", "south")[index], index=index, refuses=refuses)
+    return Site(A, labels[kind], name=("north", "south")[index], index=index, policy=policy)
 
 
 ESTIMATORS: dict[str, Any] = {
@@ -309,14 +309,14 @@ def test_bytes_of_a_fit_by_rounds_are_those_of_the_numbers_sent():
 
 
 def test_a_site_refuses_and_says_why():
-    sites = [make_site(0), make_site(1, refuses=DisclosurePolicy(queries=("Moments",)))]
+    sites = [make_site(0), make_site(1, policy=DisclosurePolicy(queries=("Moments",)))]
     with pytest.raises(cf.InputError, match=r"site 'south' refuses Moments: it does not answer Moments"):
         cf.FederatedLasso().fit_federation(InProcess(sites))
-    few = InProcess([make_site(1, refuses=DisclosurePolicy(min_rows=20))])
+    few = InProcess([make_site(1, policy=DisclosurePolicy(min_rows=20))])
     with pytest.raises(cf.InputError, match=r"refuses Describe: it has fewer rows than its min_rows\.$"):
         ask(few, Describe())
     objective = ObjectiveSpec(cf.losses.Squared())
-    narrow = InProcess([make_site(1, refuses=DisclosurePolicy(max_hessian_share=0.2))])
+    narrow = InProcess([make_site(1, policy=DisclosurePolicy(max_hessian_share=0.2))])
     assert ask(narrow, Evaluate(objective, np.zeros((1, WIDTH)), np.arange(3)))[0].hessian.shape == (1, 6)
     with pytest.raises(cf.InputError, match=r"4 coordinates are more than 0\.2 of the number of its rows;"):
         ask(narrow, Evaluate(objective, np.zeros((1, WIDTH)), np.arange(4)))

@@ -329,7 +329,7 @@ def test_site_init_prints_the_line_for_the_operator(compfed, tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-GOOD = "age,dose,label\n1.5,2.5,0\n2.5,1.5,1\n3.5,0.5,1\n"
+GOOD = "age,dose,label\n" + "".join(f"{i + 0.125},{i * i % 13 + 0.25},{int(i > 7)}\n" for i in range(24))
 
 
 @pytest.fixture
@@ -362,20 +362,21 @@ def test_site_check_of_a_site_that_is_in_order(compfed, federation, site):
     with listening(federation):
         done = compfed("site", "check", "--config", site / "site.toml")
     assert done.status == 0
-    assert "3 rows, 2 columns: age, dose." in done.out
-    assert "0.0 (1 rows), 1.0 (2 rows)" in done.out
+    assert "24 rows, 2 columns: age, dose." in done.out
+    assert "0.0 (8 rows), 1.0 (16 rows)" in done.out
+    assert "Its rows make 2 buckets of at least 10 rows" in done.out
     assert "the SuperLink can be reached, and its certificate is signed by ca.crt" in done.out
     assert "Every reply is written down" in done.out
     assert f"Everything is in order. Next: compfed site run --config {site / 'site.toml'}" in done.out
     assert "PROBLEM" not in done.out
-    assert "1.5" not in done.out  # no value of a row
+    assert ".125" not in done.out  # no value of a row
     assert not (site / "state").exists()  # nothing is written
 
 
 def test_site_check_names_a_superlink_that_cannot_be_reached(compfed, site):
     done = compfed("site", "check", "--config", site / "site.toml")
     assert done.status == 0  # a site may be ready before the operator is
-    (note,) = [line for line in done.out.splitlines() if line.startswith("NOTE")]
+    (note,) = [line for line in done.out.splitlines() if line.startswith("NOTE") and "secure_sum" not in line]
     assert "cannot be reached now (Connection refused); the operator may not have started it" in note
 
 
@@ -390,7 +391,26 @@ def _others_ca(site: Path) -> None:
 
 def _few_rows(site: Path) -> None:
     text = (site / "site.toml").read_text()
-    (site / "site.toml").write_text(text.replace("# min_rows = 50 ", "min_rows = 50 "))
+    (site / "site.toml").write_text(text.replace("# min_rows = 10 ", "min_rows = 50 "))
+
+
+def _one_large_row(site: Path) -> None:
+    (site / "rows.csv").write_text(GOOD + "10,1e6,1\n")
+
+
+def _masked(site: Path) -> None:
+    text = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(text.replace("secure_sum = false", "secure_sum = true"))
+
+
+def _masked_without_roster(site: Path) -> None:
+    _masked(site)
+    (site / "roster.txt").unlink()
+
+
+def _new_key(site: Path) -> None:
+    (site / "node.key").unlink()
+    keys.write_identity(site / "node.key", keys.new_identity())
 
 
 PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -402,7 +422,11 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another ca": (_others_ca, "the certificate is not accepted (CERTIFICATE_VERIFY_FAILED)"),
     "no key": (lambda site: (site / "node.key").unlink(), "`compfed site init` makes it"),
     "a key that others can read": (lambda site: (site / "node.key").chmod(0o644), "others can read"),
-    "few rows": (_few_rows, "there are 3 rows and min_rows = 50: every query would be refused"),
+    "one large row": (_one_large_row, "column 'dose' has over half of its variance from one row"),
+    "two masked sites": (_masked, "secure_sum = true needs three sites or more, and there are 2: with two sites each would"),
+    "no roster": (_masked_without_roster, "roster.txt, which secure_sum = true needs. Ask the operator for roster.txt"),
+    "another key": (_new_key, "roster.txt has the key"),
+    "few rows": (_few_rows, "there are 24 rows and min_rows = 50: every query would be refused"),
 }
 
 
@@ -410,7 +434,7 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_site_check_names_every_problem(what, compfed, federation, site):
     change, message = PROBLEMS[what]
     change(site)
-    connects = what in ("words", "no table", "no label", "another ca", "a key that others can read", "few rows")
+    connects = what not in ("no ca", "a ca that is none", "no key")
     with listening(federation) if connects else contextlib.nullcontext():
         done = compfed("site", "check", "--config", site / "site.toml")
     assert done.status == 1

@@ -20,14 +20,16 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.files import write_private, write_text
 from compfed._utils.text import text_table
 from compfed.data import Sites, bundled
 from compfed.errors import InputError
 from compfed.estimators import FederatedLogisticRegression
 from compfed.federation import InProcess
 from compfed.network import keys, operator
+from compfed.network.roster import MIN_MASKED, roster_text
 from compfed.network.settings import FederationSettings, admit, new_federation
-from compfed.network.site_settings import init
+from compfed.network.site_settings import SiteSettings, init
 
 NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 
@@ -35,14 +37,24 @@ NAMES = ("clinic-0", "clinic-1", "clinic-2", "clinic-3")
 class Loopback:
     """A federation of processes on this machine; leaving its `with` statement ends them."""
 
-    def __init__(self, home: Path, sites: Sites, names: Sequence[str] = NAMES):
+    def __init__(
+        self,
+        home: Path,
+        sites: Sites,
+        names: Sequence[str] = NAMES,
+        *,
+        secure_sum: bool | None = None,
+        disclosure: str = "",
+    ):
+        """Make the folders. Sums are masked with three sites or more; `disclosure` is TOML below [disclosure] of all sites."""
         self.home, self.names, self.environment = home.absolute(), tuple(names), dict(os.environ)
         shutil.rmtree(self.home, ignore_errors=True)
         new_federation(self.home, self.names, f"127.0.0.1:{free_port()}")
         keys.make_keys(self.home / "keys", "127.0.0.1")
         columns = sites.columns or tuple(f"a{j}" for j in range(sites.features[0].shape[1]))
         for name, A, y in zip(self.names, sites.features, sites.labels, strict=True):
-            write_table(make_site(self.settings, name) / "rows.csv", A, y, columns)
+            write_table(make_site(self.settings, name, secure_sum, disclosure) / "rows.csv", A, y, columns)
+        share_roster(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def site_folder(self, name: str) -> Path:
@@ -90,13 +102,36 @@ class Loopback:
             end_process(process)
 
 
-def make_site(settings: FederationSettings, name: str) -> Path:
+def make_site(settings: FederationSettings, name: str, secure_sum: bool | None = None, disclosure: str = "") -> Path:
     """Make the folder of a site, as its administrator would, and admit its key; return the folder."""
     folder = settings.home / "sites" / name
-    _, line, _ = init(folder, name, settings.superlink)
+    (*_, toml), line, _ = init(folder, name, settings.superlink)
     admit(settings.path, name, line)
     shutil.copy(settings.keys / "ca.crt", folder / "ca.crt")
+    text = toml.read_text()
+    if not (len(settings.names) >= MIN_MASKED if secure_sum is None else secure_sum):
+        text = text.replace("secure_sum = true ", "secure_sum = false")
+    write_private(
+        toml, text.replace("\n[limits]", f"{disclosure}\n\n[limits]" if disclosure else "\n[limits]").encode()
+    )
     return folder
+
+
+def share_roster(settings: FederationSettings) -> None:
+    """Write the roster, and give it to every site: as the operator and the sites would once all keys are admitted."""
+    roster = FederationSettings.read(settings.path, check_estimator=False).roster
+    for folder in (settings.home, *(settings.home / "sites" / name for name in roster)):
+        write_text(folder / "roster.txt", roster_text(roster))
+
+
+def rehearsal(federation: Loopback) -> InProcess:
+    """The sites of a federation in this process, with their own policies and secrets: rows are dealt as over the network."""
+    sites = []
+    for i, name in enumerate(federation.names):
+        site = SiteSettings.read(federation.site_folder(name) / "site.toml").site()
+        site.index = site.number = i
+        sites.append(site)
+    return InProcess(sites, exact=True)
 
 
 def end_process(process: subprocess.Popen[bytes], seconds: float = 10.0) -> None:
@@ -147,7 +182,7 @@ def demo(home: Path) -> bool:
         federation.start()
         model: Any = operator.run(federation.settings, home / "run")
     seconds = time.monotonic() - began
-    here = federation.settings.new_estimator().fit_federation(InProcess(table.federation()))
+    here = federation.settings.new_estimator().fit_federation(rehearsal(federation))
     simulated = federation.settings.new_estimator().fit(table.X, table.y, sites=table.sites)
     pooled = FederatedLogisticRegression(alpha=float(model.alpha_), tol=1e-10).fit(table.X, table.y, sites=None)
     rows = []

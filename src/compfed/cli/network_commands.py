@@ -49,15 +49,17 @@ def _add_federation(steps: Commands) -> None:
     new = _add_step(steps, "new", _new, "write a federation.toml")
     keys = _add_step(steps, "keys", _keys, "make a CA, a certificate for the SuperLink and the operator's secret")
     admit = _add_step(steps, "admit", _admit, "write the public key of a site into federation.toml")
+    roster = _add_step(steps, "roster", _write_roster, "write roster.txt: all sites and their keys, for every site")
     serve = _add_step(steps, "serve", _serve, "run the SuperLink, until interrupted")
     run = _add_step(steps, "run", _run, "fit the estimator of federation.toml, or continue a run that was interrupted")
     status = _add_step(steps, "status", _status, "who is connected, and how the run is getting on")
     stop = _add_step(steps, "stop", _stop, "stop a run; `compfed federation run` continues it later")
     demo = _add_step(steps, "demo", _demo, "everything on this machine: a SuperLink and four sites as processes")
-    for parser in (new, keys, admit, serve, run, status, stop):
+    for parser in (new, keys, admit, roster, serve, run, status, stop):
         parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
     for parser in (run, status, stop):
         parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: DIR/run)")
+    roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
     demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
     new.add_argument("--sites", required=True, metavar="A,B,...", help="names of the sites, in order")
     dialled = "the address that sites dial (default: %(default)s)"
@@ -75,8 +77,9 @@ def _add_site(steps: Commands) -> None:
     init.add_argument("--superlink", required=True, metavar="HOST:PORT", help="from the operator")
     init.add_argument("--folder", type=Path, default=Path("."), metavar="DIR", help="default: this folder")
     check = _add_step(steps, "check", _check, "read the settings and the table, and say what would happen")
+    roster = _add_step(steps, "roster", _show_roster, "show the sites of roster.txt, and the fingerprint to compare")
     run = _add_step(steps, "run", _run_site, "connect to the operator and reply to queries, until interrupted")
-    for parser in (check, run):
+    for parser in (check, roster, run):
         parser.add_argument(
             "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
         )
@@ -107,12 +110,16 @@ def _keys(args: argparse.Namespace) -> int:
             from compfed.cli.demo import make_site
 
             folder = make_site(settings, name)
-            print(f"Site {name}: made {folder} with key and ca.crt, for a trial on this machine only.")
+            print(f"Site {name}: made {folder} with key, ca.crt and roster.txt, for a trial on this machine only.")
         else:
             print(
                 f"Site {name}: runs `compfed site init --name {name} --superlink {settings.superlink}` and sends the line "
                 f"that it prints. Then: compfed federation admit {args.folder} {name} 'LINE'"
             )
+    if args.demo:
+        from compfed.cli.demo import share_roster
+
+        share_roster(settings)
     return 0
 
 
@@ -127,6 +134,23 @@ def _admit(args: argparse.Namespace) -> int:
         print(f"This was the key of site {other}, which has none now. Admit its own.")
     print(f"Site {args.name} has the key {keys.fingerprint(key)}. Compare this with the site, by telephone.")
     print("A SuperLink that runs admits it when the next run starts.")
+    print(f"When all sites have a key: compfed federation roster {args.folder}")
+    return 0
+
+
+def _write_roster(args: argparse.Namespace) -> int:
+    from compfed._utils.files import write_text
+    from compfed.network.roster import roster_lines, roster_text
+    from compfed.network.settings import FederationSettings
+
+    settings = FederationSettings.read(args.folder, check_estimator=False)
+    path = args.out or settings.home / "roster.txt"
+    write_text(path, roster_text(settings.roster))
+    print(path, *roster_lines(settings.roster), sep="\n")
+    print(
+        "Send this file to every site, which puts it beside its site.toml. Then compare the fingerprint of the roster with"
+    )
+    print("each of them by telephone: `compfed site roster` must print the same there.")
     return 0
 
 
@@ -233,6 +257,27 @@ def _check(args: argparse.Namespace) -> int:
     from compfed.network.site_settings import check
 
     return 0 if check(args.config) else 1
+
+
+def _show_roster(args: argparse.Namespace) -> int:
+    from compfed.network.roster import roster_lines
+    from compfed.network.site_settings import SiteSettings
+
+    settings = SiteSettings.read(args.config)
+    roster = settings.read_roster()
+    if roster is None:
+        print(
+            f"There is no {settings.roster}, and secure_sum = false needs none: the operator sees the sums of this site."
+        )
+        return 0
+    print(settings.roster, *roster_lines(roster), sep="\n")
+    print(
+        "Compare the fingerprint of the roster by telephone, with people whom you know at the other sites: it must be the"
+    )
+    print(
+        "same at all of them. If it is not, somebody may have exchanged a key to read what you send: do not take part."
+    )
+    return 0
 
 
 def _run_site(args: argparse.Namespace) -> int:

@@ -216,10 +216,11 @@ class FederationSettings:
     @cached_property
     def roster(self) -> dict[str, keys.PublicKey]:
         """The public key of every site, by name and in order."""
-        for name in self.names:
-            if name not in self.admitted:
-                way_out = f"Admit the line that its `compfed site init` prints: compfed federation admit {self.home} {name} 'LINE'"
-                raise InputError(f"{self.path}: site {name!r} has no key yet. {way_out}")
+        if missing := [name for name in self.names if name not in self.admitted]:
+            which = f"site {missing[0]!r} has" if len(missing) == 1 else f"sites {', '.join(map(repr, missing))} have"
+            command = f"compfed federation admit {self.home} {missing[0]} 'LINE'"
+            way_out = f"Admit the line that `compfed site init` prints there: {command}"
+            raise InputError(f"{self.path}: {which} no key yet. {way_out}")
         owners: dict[str, str] = {}
         for name, key in self.admitted.items():
             if owners.setdefault(keys.fingerprint(key), name) != name:

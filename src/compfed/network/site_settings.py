@@ -12,20 +12,23 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from cryptography import x509
 
-from compfed._utils.text import join_names
-from compfed._utils.validation import check_int, check_nonnegative
+from compfed._utils.text import is_printable, join_names
+from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
-from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
 from compfed.federation.site.site import Site
 from compfed.network import keys
+from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 
+LONGEST_TABLE_NAME = 100  # characters
 LEAVES = {  # every query, and what it makes leave
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
     "Moments": "the mean and the mean square of every column, to about 32 digits",
@@ -35,6 +38,11 @@ LEAVES = {  # every query, and what it makes leave
     "LocalUpdate": "the model after local steps, or its change",
     "FinishRound": "nothing but that it arrived",
 }
+ENROLMENT = (
+    "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
+    "two (in steps of 16) that bounds each column, its policy, the version of compfed, and the rule by which it refuses"
+)
+WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1}
 
 
 @dataclass(frozen=True)
@@ -78,11 +86,19 @@ class SiteSettings:
     accepts : list of str, optional
         "module:object" of losses and methods that are not compfed's and may be imported here.
     disclosure : DisclosurePolicy, optional
-        The queries that the site refuses.
+        What the site refuses to reveal. Its `accepts` are those above.
     limits : QueryLimits, optional
         Limits on one message and on each query in it.
     budget : Budget, optional
         Limits on time and disk space.
+    roster : path
+        The roster.txt of the operator: the sites whose totals this site takes part in.
+    secure_sum : bool, default=True
+        Whether replies are masked, so that the operator reads totals over all sites of the roster only.
+    table : str
+        The name of the table in the ledger; the name of its file, without the ending, unless given.
+    retention_days : int, optional
+        Days for which replies are kept.
     """
 
     path: Path
@@ -99,43 +115,85 @@ class SiteSettings:
     disclosure: DisclosurePolicy = field(default_factory=DisclosurePolicy)
     limits: QueryLimits = field(default_factory=QueryLimits)
     budget: Budget = field(default_factory=Budget)
+    roster: Path = Path("roster.txt")
+    secure_sum: bool = True
+    table: str = ""
+    retention_days: int | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> SiteSettings:
         """Read the settings from a file."""
         path = Path(path)
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
-        known = ("name", "data", "label", "state", "features", "drop", "accepts", "network", "disclosure", "limits")
+        known = (
+            "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
+            "network", "disclosure", "limits",
+        )  # fmt: skip
         check_table(given, known, str(path))
-        network = check_table(given.get("network", {}), ("superlink", "ca", "key"), f"{path}, [network]")
+        network = check_table(given.get("network", {}), ("superlink", "ca", "key", "roster"), f"{path}, [network]")
         required = {"": (given, ("name", "data", "label")), ", [network]": (network, ("superlink", "ca", "key"))}
         for where, (table, names) in required.items():
             for name in names:
                 if name not in table:
                     raise InputError(f"{path}{where}: {name!r} is missing.")
         parse_address(network["superlink"], f"{path}: superlink")
-        given, label = {"state": "state", "drop": [], "accepts": [], **given}, given["label"]
-        places = {name: (network if name in network else given)[name] for name in ("data", "state", "ca", "key")}
-        data, state, ca, key = (path.parent.absolute() / check_text(v, f"{path}: {name}") for name, v in places.items())
+        given, label = {"state": "state", "drop": [], "accepts": [], "secure_sum": True, **given}, given["label"]
+        places = {"roster": "roster.txt", **network, **{name: given[name] for name in ("data", "state")}}
+        data, state, ca, key, roster = (
+            path.parent.absolute() / check_text(places[name], f"{path}: {name}")
+            for name in ("data", "state", "ca", "key", "roster")
+        )
         names = [f.name for kind in (QueryLimits, Budget) for f in fields(kind)]
         limits = check_table(given.get("limits", {}), names, f"{path}, [limits]")
+        accepts = _names(path, "accepts", given["accepts"])
+        days = given.get("retention_days")
         return cls(
             path.absolute(), keys.check_site_name(given["name"], str(path)), data,
             _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
-            _names(path, "drop", given["drop"]), _names(path, "accepts", given["accepts"]),
-            _disclosure(path, given.get("disclosure", {})), read_numbers(QueryLimits, limits, path),
-            read_numbers(Budget, limits, path),
+            _names(path, "drop", given["drop"]), accepts, _disclosure(path, given.get("disclosure", {}), accepts),
+            read_numbers(QueryLimits, limits, path), read_numbers(Budget, limits, path),
+            roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
+            None if days is None else check_int(days, f"{path}: retention_days", 1),
         )  # fmt: skip
 
-    def site(self) -> Site:
-        """The site with its rows."""
+    def site(self, secret: bytes | None = None) -> Site:
+        """The site with its rows. It deals them with `secret`; with its own unless given."""
+        secret = self.secret() if secret is None else secret
         A, y, columns = read_site(self.data, self.label, self.features, self.drop)
         try:
-            return Site(A, y, name=self.name, index=0, columns=columns, refuses=self.disclosure, limits=self.limits)
+            return Site(
+                A, y, name=self.name, index=0, columns=columns, policy=self.disclosure, secret=secret, limits=self.limits
+            )  # fmt: skip
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
+
+    def secret(self) -> bytes:
+        """32 bytes that only this site knows, with which it deals its rows into buckets."""
+        return derived_secret(keys.read_identity(self.key), "compfed/buckets/1")
+
+    def read_roster(self) -> dict[str, keys.PublicKey] | None:
+        """The public keys of all sites by name and in order; None if there is no roster and `secure_sum` needs none.
+
+        Raises
+        ------
+        InputError
+            If the roster is missing, damaged, without this site or with another key for it; and if `secure_sum` has fewer
+            than three sites.
+        """
+        if not self.roster.exists():
+            if not self.secure_sum:
+                return None
+            raise InputError(
+                f"there is no {self.roster}, which secure_sum = true needs. {ASK}, put it beside site.toml, and compare its "
+                "fingerprint by telephone (`compfed site roster`)."
+            )
+        roster = read_roster(self.roster)
+        check_member(roster, self.name, keys.read_identity(self.key).public_key(), self.roster)
+        if self.secure_sum:
+            check_masked(roster, self.roster)
+        return roster
 
     def check_files(self) -> None:
         """Raise an error that names the file which is missing: the certificate or the key."""
@@ -151,11 +209,27 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
     The secret is derived from the identity key: it survives the loss of the state.
     """
     A, y = site.features, site.labels
-    secret = hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), b"compfed/table/1", "sha256")
-    made = hmac.new(secret, repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(), hashlib.sha256)
+    made = hmac.new(
+        derived_secret(key, "compfed/table/1"),
+        repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
+        hashlib.sha256,
+    )
     made.update(np.ascontiguousarray(A).tobytes())
     made.update(np.ascontiguousarray(y).tobytes())
     return made.hexdigest()
+
+
+def derived_secret(key: keys.PrivateKey, purpose: str) -> bytes:
+    """HMAC-SHA256(identity key, purpose): a secret of the site that survives the loss of its state."""
+    return hmac.digest(key.private_numbers().private_value.to_bytes(48, "big"), purpose.encode(), "sha256")
+
+
+def _table_name(path: Path, given: object) -> str:
+    name = check_text(given, f"{path}: table")
+    if len(name) > LONGEST_TABLE_NAME or not is_printable(name) or "/" in name or name.strip() != name:
+        rule = f"A name has 1 to {LONGEST_TABLE_NAME} characters, no '/' and no control characters."
+        raise InputError(f"{path}: table = {name[:LONGEST_TABLE_NAME]!r} is not a name for a table. {rule}")
+    return name
 
 
 def _names(path: Path, what: str, given: object) -> list[str]:
@@ -167,17 +241,23 @@ def _names(path: Path, what: str, given: object) -> list[str]:
     return given
 
 
-def _disclosure(path: Path, given: object) -> DisclosurePolicy:
+def _disclosure(path: Path, given: object, accepts: list[str]) -> DisclosurePolicy:
     where = f"{path}, [disclosure]"
-    table = check_table(given, [f.name for f in fields(DisclosurePolicy)], where)
+    known = {f.name: f.type for f in fields(DisclosurePolicy) if f.name != "accepts"}  # which is at the top of the file
+    table = check_table(given, [*known], where)
+    for name, value in table.items():
+        if known[name] == "int":
+            check_int(value, f"{path}: {name}", 1)
+        elif known[name] == "bool":
+            check_bool(value, f"{path}: {name}")
+        elif known[name] == "float" and value != np.inf:
+            check_nonnegative(value, f"{path}: {name}")
     names = _names(path, "queries", table.get("queries", []))
     for name in names:
         if name not in LEAVES:
             raise InputError(f"{where}: {name!r} is not a query; the queries are {', '.join(LEAVES)}.")
-    rows = check_int(table.get("min_rows", 1), f"{path}: min_rows", 0)
-    share = table.get("max_hessian_share")
-    share = np.inf if share is None else check_nonnegative(share, f"{path}: max_hessian_share")
-    return DisclosurePolicy(rows, share, names)
+    policy: Any = {**table, "queries": tuple(names), "accepts": tuple(accepts)}
+    return DisclosurePolicy(**policy)
 
 
 # --- new sites ---
@@ -204,16 +284,46 @@ def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]
 
 
 def disclosure_text(settings: SiteSettings) -> str:
-    """A text that lists what can leave this site."""
-    lines = [f"Site {settings.name!r}: the rows of {settings.data} stay here. The operator can ask for:"]
+    """A paragraph about what protects the rows of this site, and a list of what can leave it."""
+    rules = settings.disclosure
+    few = f"fewer than {rules.min_rows} rows" if rules.min_rows > 1 else "no row at all"
+    seen = "The operator sees this site's own sums over rows (secure_sum = false)."
+    if settings.secure_sum:
+        seen = (
+            "The operator sees only totals over all sites of the roster: what this site adds to them is masked, and stays so "
+            "unless all other sites work together with the operator."
+        )
+    folds = (
+        f"Folds and hold-outs are unions of buckets of at least {rules.min_rows} rows, dealt here with a secret of this site."
+        if rules.min_rows > 1
+        else "Folds and hold-outs may have single rows (min_rows = 1)."
+    )
+    lines = [
+        f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
+        f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
+        "here.",
+        "",
+        f"Known of this site alone: {ENROLMENT}.",
+        "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
+    ]
     for name, what in LEAVES.items():
-        refused = name in settings.disclosure.queries
-        lines.append(f"  never {name}: refused" if refused else f"  {name}: {what}")
-    lines.append(f"  With fewer than {settings.disclosure.min_rows} rows: nothing at all.")
-    if settings.disclosure.max_hessian_share < np.inf:
-        lines.append(f"  Hessians on at most {settings.disclosure.max_hessian_share:g} x rows coefficients.")
-    log = settings.state / "log.jsonl"
-    lines.append(f"Every reply is written down in {log} before it leaves. No code of others runs here.")
+        lines.append(f"  never {name}: refused" if name in rules.queries else f"  {name}: {what}")
+    lines += [
+        "Rules of this site:",
+        f"  With fewer than {rules.min_rows} rows: nothing at all.",
+        f"  Classes, and the rarer value of a column with two values, have at least {rules.min_level_rows} rows.",
+        f"  Hessians on at most {rules.max_hessian_share:g} x rows columns, counted over all runs.",
+        f"  Mini-batches: {f'at least {rules.min_rows} rows, drawn here' if rules.allow_minibatches else 'none'}.",
+        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs.",
+    ]
+    default = DisclosurePolicy()
+    weaker = [
+        f"{name} = {getattr(rules, name):g} (default {getattr(default, name):g})"
+        for name, sign in WEAKER.items()
+        if sign * (getattr(rules, name) - getattr(default, name)) > 0
+    ]
+    if weaker:
+        lines.append(f"  WEAKER than the defaults, which were tested against attacks: {'; '.join(weaker)}.")
     return "\n".join(lines)
 
 
@@ -223,7 +333,7 @@ def check(path: Path, say: Callable[[str], object] = print) -> bool:
     problems: list[str] = []
     say(f"{path}: the settings of site {settings.name!r} can be read.")
     _check_state(settings, problems)
-    for step in (_check_table, _check_files):
+    for step in (_check_table, _check_files, _check_roster):
         try:
             step(settings, say, problems)
         except InputError as problem:
@@ -244,17 +354,22 @@ def _check_state(settings: SiteSettings, problems: list[str]) -> None:
 
 
 def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
-    site = settings.site()
+    site = settings.site(bytes(32))  # any secret: how many buckets there are does not depend on it
     rows, least = len(site.labels), settings.disclosure.min_rows
     say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
     values, counts = np.unique(site.labels, return_counts=True)
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
         say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+        if (rare := rare_class(site, settings.disclosure)) is not None:
+            say(f"NOTE     a classifier would be refused: {rare}.")
     else:
         say(f"Label {settings.label!r}: numbers, for a regression.")
     if rows < least:
         problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
+        return
+    say(f"Its rows make {site.buckets} buckets of at least {least} rows: a cross-validation can have so many folds.")
+    problems += [f"every query would be refused: {problem}." for problem in site.table_problems]
 
 
 def _check_files(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
@@ -281,3 +396,11 @@ def _check_files(settings: SiteSettings, say: Callable[[str], object], problems:
     except OSError as problem:
         reason = problem.strerror or problem
         say(f"NOTE     {address} cannot be reached now ({reason}); the operator may not have started it.")
+
+
+def _check_roster(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
+    if not settings.secure_sum:
+        say("NOTE     secure_sum = false: replies are not masked, and the operator sees the sums of this site.")
+    if settings.key.exists() and (roster := settings.read_roster()) is not None:
+        say(f"{settings.roster}: {len(roster)} sites: {join_names(list(roster), most=12)}.")
+        say(f"Its fingerprint, to compare by telephone: {roster_fingerprint(roster)}")

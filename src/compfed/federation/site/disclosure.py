@@ -1,58 +1,382 @@
 """The disclosure policy of a site: which queries it refuses, and why.
 
-`Site` asks it before it answers (`site.py`); what would take too much memory or time is refused in `federation/limits.py`.
+`Site` asks here before it answers (`site.py`); what would take too much memory or time is refused in `federation/limits.py`.
+A reason names the rule and, where there is one, the column. It never holds a value, a label or a count of the site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hmac
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import numpy as np
+from scipy.sparse import issparse
 
-from compfed.federation.queries import QUERIES, Evaluate, Query
+from compfed._utils.array_namespace import Numbers, namespace, product
+from compfed._utils.text import shapes_shown
+from compfed._utils.validation import check_bool, check_int, check_nonnegative
+from compfed.errors import InputError
+from compfed.federation.queries import (
+    QUERIES,
+    Describe,
+    Evaluate,
+    FinishRound,
+    HeldOut,
+    Lipschitz,
+    LocalUpdate,
+    Moments,
+    Query,
+)
+from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.losses import Huber, Logistic, Loss, MultiSquared, SmoothedQuantile, Softmax, Squared, SquaredHinge
+from compfed.losses.base import ignore_overflow
+from compfed.splits import Fold, PredefinedSplit, RowSubset
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    from compfed.federation.site.site import Site
+    from compfed.problem.evaluation import LocalLoss
+
+VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
+MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
+DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
 @dataclass(frozen=True)
 class DisclosurePolicy:
-    """The queries a site refuses.
+    """What a site refuses to reveal. The defaults protect single rows from a server that chooses its queries.
+
+    A site with a policy deals its rows once, with a secret of its own, into buckets of at least `min_rows` rows. Folds and
+    hold-outs are unions of buckets, whatever the server asks for. A model is evaluated only if the loss has curvature on at
+    least `min_rows` rows there: with h_l the second derivative times the weight of row l, (sum h)^2 / sum h^2 is at least
+    `min_rows`, half of that over the rows to train with, and sum h does not nearly vanish.
 
     Parameters
     ----------
-    min_rows : int, default=1
-        With fewer rows than this the site refuses everything.
-    max_hessian_share : float, default=inf
-        No Hessian on more coordinates than this share of the rows; 0 for no Hessian at all.
+    min_rows : int, default=10
+        With fewer rows than this the site refuses everything. Also the least number of rows in a bucket and in a mini-batch,
+        and the least number of effective rows of a model.
+    min_level_rows : int, default=3
+        Classes, and the rarer value of a column with two values, have at least this many rows, at the site and (classes) in
+        every bucket.
+    max_hessian_share : float, default=0.33
+        The columns with second derivatives, counted over all runs of the table, are at most this share of the rows; 0 for no
+        Hessian at all.
+    allow_minibatches : bool, default=False
+        Whether a run may draw mini-batches. The site then draws them with its own secret.
     queries : names, default=()
         Names of queries that are always refused, such as "HeldOut".
+    max_models : int, default=100_000
+        Models evaluated over the life of the table.
+    accepts : names, default=()
+        "module:class" of losses that are not compfed's and may be evaluated here.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.breast_cancer()
+    >>> policy = cf.federation.DisclosurePolicy(min_rows=20)
+    >>> federation = cf.federation.InProcess(table.federation(), policy=policy)
+    >>> cf.FederatedLogisticRegression(alpha=0.01).fit_federation(federation).certificate_.holds
+    True
     """
 
-    min_rows: int = 1
-    max_hessian_share: float = np.inf
+    min_rows: int = 10
+    min_level_rows: int = 3
+    max_hessian_share: float = 0.33
+    allow_minibatches: bool = False
     queries: Collection[str] = ()
+    max_models: int = 100_000
+    accepts: Collection[str] = ()
 
-    def blanket_reason(self, query: Query, rows: int) -> str | None:
-        """Why a site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
+    def __post_init__(self) -> None:
+        for name in ("min_rows", "min_level_rows", "max_models"):
+            check_int(getattr(self, name), f"DisclosurePolicy: {name}", 1)
+        if self.max_hessian_share != np.inf:
+            check_nonnegative(self.max_hessian_share, "DisclosurePolicy: max_hessian_share")
+        check_bool(self.allow_minibatches, "DisclosurePolicy: allow_minibatches")
+        for name in ("queries", "accepts"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(item, str) for item in given):
+                raise InputError(f"DisclosurePolicy({name}={given!r}): {name} must be a list of names.")
+            object.__setattr__(self, name, tuple(given))
+        known = [query.__name__ for query in QUERIES]
+        for name in self.queries:
+            if name not in known:
+                raise InputError(
+                    f"DisclosurePolicy: {name!r} is not a query; leave it out. The queries are {', '.join(known)}."
+                )
 
-        Decided before anything else of a query is read: the reason of a limit may depend on the rows.
-        """
-        name = type(query).__name__
-        if type(query) not in QUERIES:  # a closed list: a subclass is another query
-            return f"{name} is not a query it knows"
-        if name in self.queries:
-            return f"it does not answer {name}"
-        if rows < self.min_rows:
-            return "it has fewer rows than its min_rows"
-        return None
 
-    def reason(self, query: Query, rows: int) -> str | None:
-        """Why a site with so many rows refuses this query; None if it does not."""
-        if (reason := self.blanket_reason(query, rows)) is not None:
-            return reason
-        coords = np.size(query.coords) if isinstance(query, Evaluate) and query.coords is not None else 0
-        if coords > self.max_hessian_share * rows:
-            return (
-                f"{coords} coordinates are more than {self.max_hessian_share:g} of the number of its rows; a Hessian on so "
-                "many says too much about single rows"
-            )
-        return None
+# --- the rules ---
+
+
+class _Broken(Exception):
+    """A query breaks a rule of the policy; the text is the reason."""
+
+
+def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int) -> str | None:
+    """Why a site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
+
+    Decided before anything else of a query is read: the reason of a limit may depend on the rows.
+    """
+    name = type(query).__name__
+    if type(query) not in QUERIES:  # a closed list: a subclass is another query
+        return f"{name} is not a query it knows"
+    if policy is not None and name in policy.queries:
+        return f"it does not answer {name}"
+    if rows < (1 if policy is None else policy.min_rows):
+        return "it has fewer rows than its min_rows"
+    return None
+
+
+def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
+    """Why a site with a policy refuses this query; None if it does not. Counts the models that are evaluated.
+
+    The table as it is comes first, then what the query says by itself, and the values of rows last.
+    """
+    for problem in site.table_problems:
+        return problem
+    try:
+        match query:
+            case Describe() | Moments():
+                _check_subset(query.subset, site)
+            case Lipschitz():
+                at = None if query.objective.loss.curvature is not None or query.x is None else query.x[None]
+                _check_objective(policy, query.objective, site)
+                _check_models(policy, query.objective, at, site)
+            case Evaluate():
+                _check_objective(policy, query.objective, site)
+                _check_dual(query)
+                columns = _check_hessian(policy, query, site)
+                _check_models(policy, query.objective, query.x, site)
+                site.hessian_columns |= columns
+            case HeldOut():
+                _check_objective(policy, query.objective, site)
+                _check_subset(query.subset, site)
+                _check_models(policy, query.objective, query.x, site)
+            case LocalUpdate() | FinishRound():
+                _check_run(policy, query.run_spec, site)
+                start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
+                at = query.run_spec.x0[None] if start else None  # later models are guarded inside the local steps
+                site.models += isinstance(query, LocalUpdate) and not start
+                _check_models(policy, query.run_spec.objective, at, site)
+    except _Broken as broken:
+        return str(broken)
+    return None
+
+
+def _check_subset(subset: RowSubset | None, site: Site) -> None:
+    if isinstance(subset, PredefinedSplit):
+        raise _Broken("its folds are unions of its own buckets; give cv as a number")
+    if isinstance(subset, Fold) and subset.folds > site.buckets:
+        raise _Broken(f"{subset.folds} folds are more than it has buckets of min_rows rows; use a smaller cv")
+
+
+def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: Site) -> None:
+    loss, kind = objective.loss, type(objective.loss)
+    _check_subset(objective.subset, site)
+    if not kind.__module__.startswith("compfed.losses.") or kind.__name__ == "FromFunction":
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        if name not in policy.accepts:
+            raise _Broken(f"{name} is not a loss that it accepts; the site may add it to its policy (accepts)")
+    if objective.classes is not None or isinstance(loss, (Logistic, SquaredHinge, Softmax)):
+        site.check_classes()
+    width = loss.delta if isinstance(loss, Huber) else loss.smoothing if isinstance(loss, SmoothedQuantile) else None
+    if width is not None and site.labels.dtype.kind in "biuf" and width < MIN_SCALE * float(np.std(site.labels)):
+        name = "delta" if isinstance(loss, Huber) else "smoothing"
+        raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
+
+
+def _check_dual(query: Evaluate) -> None:
+    """The conjugate must be finite for every row there could be: where it is infinite would tell single labels."""
+    if query.dual is None or isinstance(query.objective.loss, Squared):
+        return
+    if not isinstance(query.objective.loss, Logistic):
+        raise _Broken("it gives a conjugate (dual) of Squared and Logistic only")
+    shift, stretch, mix, z = np.asarray(query.dual, float).T
+    margin = np.array([query.objective.loss.conjugate_margin(at) for at in z])
+    # -y theta = stretch ((1 - mix) (s + y shift) + mix t) with s in [0, 1], t in [margin, 1 - margin]: all in [0, 1]?
+    spare = mix * margin - (1 - mix) * np.abs(shift)
+    if not ((mix >= 0) & (mix <= 1) & (stretch >= 0) & (stretch <= 1) & ((spare >= 0) | (shift == 0))).all():
+        raise _Broken("the dual point is one at which the conjugate of a row may be infinite")
+
+
+def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set[int]:
+    """The columns of the table whose second derivatives are asked for."""
+    if query.coords is None:
+        return set()
+    scaling, outputs = query.objective.scaling, getattr(query.objective.loss, "outputs", 1)
+    features = np.unique(np.asarray(query.coords) // outputs)
+    if scaling is not None and scaling.intercept:
+        features = features[features < scaling.centre.size]
+    used = features if query.objective.columns is None else query.objective.columns[features]
+    columns = {int(j) for j in used}
+    union = len(site.hessian_columns | columns)
+    rows = int(np.count_nonzero(site.shares_of(query.objective.subset)))
+    if union > policy.max_hessian_share * rows or policy.max_hessian_share == 0:
+        raise _Broken(
+            f"{max(union, 1)} coordinates are more than {policy.max_hessian_share:g} of the number of its rows; a Hessian on "
+            "so many says too much about single rows"
+        )
+    return columns
+
+
+def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
+    _check_objective(policy, run.objective, site)
+    if run.batch_size is not None:
+        if not policy.allow_minibatches:
+            raise _Broken("it allows no mini-batches (allow_minibatches); use full gradients")
+        if run.batch_size < policy.min_rows or run.objective.subset is not None:
+            raise _Broken("a mini-batch needs min_rows rows or more, of all rows and not of a fold")
+    if not np.isfinite(float(run.regulariser(np.zeros_like(run.x0)))):
+        raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
+
+
+TOO_FEW = "a model rests on fewer rows than its min_rows; use a stronger penalty, or a wider loss (delta, smoothing)"
+DIVERGED = "a local model rests on fewer rows than its min_rows, or the local steps diverged"
+
+
+def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndarray | None, site: Site) -> None:
+    """Count the models, and refuse those that rest on too few rows."""
+    if x is None:
+        return
+    site.models += len(x)
+    if site.models > policy.max_models:
+        raise _Broken("the models evaluated on this table have reached its max_models")
+    loss, data = objective.loss, site.dataset(objective)
+    rule = EffectiveRows.of(policy.min_rows, loss, data.y, data.q, site.shares_of(None))
+    if objective.columns is not None and objective.columns.size == 0:
+        return  # an intercept alone says nothing about features
+    for model in x[:1] if isinstance(loss, (Squared, MultiSquared)) else x:  # their h is the same at every model
+        if not rule.holds(loss, model.astype(data.A.dtype), data.A, data.y):
+            raise _Broken(TOO_FEW)
+
+
+# --- effective rows ---
+
+
+class EffectiveRows(NamedTuple):
+    """The rule for a model: its curvature rests on `min_rows` rows of the site.
+
+    With h_l the second derivative of the loss in the prediction of row l (its trace, if there are several) times the weight
+    of the row, (sum h)^2 / sum h^2 is at least `min_rows` over all rows, and at least half of that over the rows to train
+    with; and sum h does not nearly vanish. A model at which the derivatives of all rows are equal is allowed too: the gradient
+    is then a multiple of the mean of the rows.
+    """
+
+    q: Numbers  # shares of the rows to train with
+    share: Numbers  # of all rows
+    min_rows: Numbers
+    least: Numbers  # a curvature below this nearly vanishes
+
+    @classmethod
+    def of(cls, min_rows: int, loss: Loss, y: Numbers, q: Numbers, share: Numbers) -> EffectiveRows:
+        # without a bound: the curvature at the model of an intercept alone, the mean count, or at the model zero
+        most = min(float(share @ y), 1.0) if loss.curvature is None else float(loss.curvature)
+        return cls(q, share, float(min_rows), VANISHING * most)
+
+    @ignore_overflow
+    def holds(self, loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
+        """Whether the rule holds for the model x."""
+        z = loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x)
+        if hasattr(loss, "second_derivative_parts"):
+            c, r = loss.second_derivative_parts(z, y)
+            second, same = (c - r * r).sum(axis=-1), False
+        else:
+            second, derivative = loss.second_derivative(z, y), loss.derivative(z, y)
+            used = self.share > 0
+            first = derivative[used.argmax()]
+            same = (namespace(z).where(used, derivative, first) == first).all()
+        total = (self.share * second).sum()
+        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, 0.5 * self.min_rows)
+        return (enough & (total >= self.least) & (total > 0)) | same
+
+
+def _effective(h: Numbers, least: Numbers) -> Numbers:
+    return h.sum() ** 2 >= (1 - 1e-6) * least * (h * h).sum()
+
+
+class GuardedLoss(NamedTuple):
+    """f_i as an algorithm uses it, NaN at every model that rests on too few rows. NaN passes through to the update."""
+
+    f: LocalLoss
+    loss: Any
+    A: Array
+    y: Array
+    rule: EffectiveRows
+    secret: Array  # two words that the server does not know, for mini-batches
+    __repr__ = shapes_shown
+
+    def value(self, x: Array) -> Array:
+        return self._guard(x, self.f.value(x))
+
+    def grad(self, x: Array, key: Array) -> Array:
+        for word in self.secret:
+            key = jax.random.fold_in(key, word)
+        return self._guard(x, self.f.grad(x, key))
+
+    def full_grad(self, x: Array) -> Array:
+        return self._guard(x, self.f.full_grad(x))
+
+    def hessian(self, x: Array, W: Array | None = None) -> Array:
+        return self._guard(x, self.f.hessian(x, W))
+
+    def _guard(self, x: Array, result: Array) -> Array:
+        xp = namespace(result)
+        holds = self.rule.holds(self.loss, x, self.A, self.y)
+        return xp.where(holds, result, xp.full_like(result, xp.nan))
+
+
+def secret_words(secret: bytes) -> np.ndarray:
+    """Two words of 32 bits for the mini-batches of a site."""
+    return np.frombuffer(hmac.digest(secret, b"compfed/batches/1", "sha256")[:8], np.uint32)
+
+
+# --- the table as it is ---
+
+
+def check_table(site: Site, policy: DisclosurePolicy) -> list[str]:
+    """Reasons for which a site with this table refuses every query, one sentence each; none if it answers."""
+    weights, least = site.row_weights, policy.min_level_rows
+    problems = []
+    if weights.sum() ** 2 < (policy.min_rows - 1e-6) * (weights**2).sum():
+        problems.append("its row weights rest on fewer rows than its min_rows")
+    for name, few, dominated in _columns(site, least):
+        if few:
+            problems.append(f"{name} has one value in all but a few rows, fewer than its min_level_rows; drop it")
+        elif dominated:
+            problems.append(f"{name} has over half of its variance from one row; drop it, or cut off its extremes")
+    return problems
+
+
+def rare_class(site: Site, policy: DisclosurePolicy) -> str | None:
+    """Why a site with labels that are classes lists none of them; None if it does."""
+    used = site.labels[site.row_weights > 0]
+    if np.unique(used, return_counts=True)[1].min() < policy.min_level_rows:
+        return "a class has fewer rows than its min_level_rows; join classes, or leave those rows out"
+    return None
+
+
+def _columns(site: Site, least: int) -> Iterator[tuple[str, bool, bool]]:
+    """(name, has few rows off its most common value, has a dominant row) of every column and of numeric labels."""
+    used = site.row_weights > 0
+    weights, A = site.row_weights[used], site.features[used]
+    names = [f"column {name!r}" for name in site.columns or range(1, site.width + 1)]
+    blocks = [(names[j : j + 64], A[:, j : j + 64]) for j in range(0, site.width, 64)]
+    if site.labels.dtype.kind in "biuf":
+        labels = site.labels[used].reshape(len(weights), -1)
+        blocks.append(
+            ([f"label {k + 1}" if labels.shape[1] > 1 else "the label" for k in range(labels.shape[1])], labels)
+        )
+    for heads, block in blocks:
+        Z = np.asarray(block.toarray() if issparse(block) else block, float)
+        # a value of more than half of the rows is the one in the middle
+        off = (np.partition(Z, len(Z) // 2, axis=0)[len(Z) // 2] != Z).sum(axis=0)
+        spread = weights[:, None] * (Z - weights @ Z / weights.sum()) ** 2
+        few, dominated = (off > 0) & (off < least), spread.max(axis=0) > DOMINANT * spread.sum(axis=0)
+        yield from zip(heads, few.tolist(), (dominated & (off > 0)).tolist(), strict=True)

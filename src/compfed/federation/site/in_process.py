@@ -43,8 +43,8 @@ class InProcess:
     [2, 1]
     """
 
-    def __init__(self, sites: Sites | Sequence[Site], refuses: DisclosurePolicy | None = None, *, exact: bool = False):
-        self.sites, self.exact = _listed(sites, refuses), exact
+    def __init__(self, sites: Sites | Sequence[Site], policy: DisclosurePolicy | None = None, *, exact: bool = False):
+        self.sites, self.exact = _listed(sites, policy), exact
         self.cached: set[str] = set()
         if not self.sites:
             raise InputError("a federation needs at least one site; got none.")
@@ -79,14 +79,14 @@ class InProcess:
         return {i: self.sites[i].reply(queries) for i, queries in messages.items()}
 
 
-def _listed(sites: Any, refuses: DisclosurePolicy | None) -> list[Site]:
+def _listed(sites: Any, policy: DisclosurePolicy | None) -> list[Site]:
     if isinstance(sites, Sequence) and all(hasattr(site, "reply") for site in sites):
         return list(sites)
     table: Any = sites
-    return sites_of(table, refuses)
+    return sites_of(table, policy)
 
 
-def sites_of(sites: Sites, refuses: DisclosurePolicy | None = None) -> list[Site]:
+def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]:
     """One `Site` for each of the sites of a table."""
     if not isinstance(sites, Sites):
         raise InputError(
@@ -97,7 +97,7 @@ def sites_of(sites: Sites, refuses: DisclosurePolicy | None = None) -> list[Site
     total = int(sites.sizes.sum())
     return [
         Site(
-            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, refuses=refuses,
+            A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, policy=policy,
             limits=None, room=room_for(len(y) / total),
         )
         for i, (A, y, name, number) in enumerate(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -25,13 +26,23 @@ from compfed.federation.enrolment import Agreement, Enrolment, magnitude_bits
 from compfed.federation.limits import MAX_REASON, QueryLimits
 from compfed.federation.queries import Query, Refusal, Replies, SiteRefusal, Weighted
 from compfed.federation.site.answers import answer
-from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.disclosure import (
+    DIVERGED,
+    DisclosurePolicy,
+    EffectiveRows,
+    GuardedLoss,
+    blanket_reason,
+    check_table,
+    rare_class,
+    secret_words,
+)
+from compfed.federation.site.disclosure import reason as disclosure_reason
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
-from compfed.splits import RowSubset
+from compfed.splits import RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
 ROOM = 2**30  # bytes of such copies that are kept from one message to the next; beyond, they are made anew
@@ -68,7 +79,10 @@ class Site:
         Names of the columns.
     splits : sequence of (train, test) masks
         For cross-validation with folds that were given row by row.
-    refuses : DisclosurePolicy, optional
+    policy : DisclosurePolicy, optional
+        The rules of the site for what it reveals; without one there are none.
+    secret : bytes
+        Of the site alone: decides which rows share a bucket, and the mini-batches.
     limits : QueryLimits or None
         None for a site in the process of its server.
     room : float
@@ -86,7 +100,8 @@ class Site:
         row_weights: np.ndarray | None = None,
         columns: Sequence[str] | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
-        refuses: DisclosurePolicy | None = None,
+        policy: DisclosurePolicy | None = None,
+        secret: bytes = b"",
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
     ):
@@ -100,7 +115,10 @@ class Site:
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits
-        self.refuses = DisclosurePolicy() if refuses is None else refuses
+        self.policy = policy
+        self.secret = secret
+        self.models = 0  # evaluated over the life of the table
+        self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
         self.room = room
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
@@ -168,19 +186,41 @@ class Site:
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
-        reason = self.refuses.blanket_reason(query, len(self.labels))
+        reason = blanket_reason(self.policy, query, int(np.count_nonzero(self.row_weights)))
         if reason is None and self.limits is not None:
             reason = self.limits.reason(query, self)
-        if reason is None:
-            reason = self.refuses.reason(query, len(self.labels))
-        if reason is not None:
-            return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
         try:
+            if reason is None and self.policy is not None:
+                reason = disclosure_reason(self.policy, query, self)
+            if reason is not None:
+                return Refusal(printable(f"site {self.name!r} refuses {type(query).__name__}: {reason}.", MAX_REASON))
             return answer(query, self)
         except InputError as problem:  # the query does not fit the rows of this site
             return Refusal(printable(str(problem), MAX_REASON))
 
     # --- rows ---
+
+    @functools.cached_property
+    def table_problems(self) -> list[str]:
+        """Reasons of the policy to refuse every query, whatever it is; checked once."""
+        return [] if self.policy is None else check_table(self, self.policy)
+
+    @functools.cached_property
+    def units(self) -> np.ndarray:
+        """The bucket of every row; without a policy every row is a unit."""
+        if self.policy is None:
+            return np.arange(len(self.labels))
+        units, used, y = np.zeros(len(self.labels), int), self.row_weights > 0, self.labels
+        by_class = (
+            y.ndim == 1 and _whole(y) and np.unique(y[used], return_counts=True)[1].min() >= self.policy.min_level_rows
+        )
+        units[used] = deal_buckets(y[used], self.policy.min_rows, self.secret, by_class, self.policy.min_level_rows)
+        return units
+
+    @property
+    def buckets(self) -> int:
+        """The number of units: the largest number of folds."""
+        return int(self.units.max()) + 1
 
     def weights_of(self, subset: RowSubset | None) -> np.ndarray:
         """The weight of each row in a subset; 0 outside of it."""
@@ -229,13 +269,14 @@ class Site:
         return seen._replace(A=scaled_rows(objective.scaling, self.whole()).astype(seen.A.dtype))
 
     def check_classes(self) -> None:
-        """Refuse to list labels that are continuous: they would be values of single rows."""
-        y = self.labels
-        if y.ndim != 1 or (y.dtype.kind == "f" and (y != np.rint(y)).any()):
+        """Refuse to list labels that are continuous, or of few rows: they would be values of single rows."""
+        if self.labels.ndim != 1 or not _whole(self.labels):
             raise InputError(
                 f"Unknown label type: the labels of site {self.name!r} are numbers (continuous), not classes. Use a "
                 "regressor, or label the rows with classes."
             )
+        if self.policy is not None and (problem := rare_class(self, self.policy)) is not None:
+            raise InputError(f"site {self.name!r} lists no classes: {problem}.")
 
     def _codes(self, classes: np.ndarray) -> np.ndarray:
         self.check_classes()  # before the classes are compared: otherwise refusals would reveal labels
@@ -258,11 +299,32 @@ class Site:
                 c = close(a, g, down, c)  # this broadcast has the result of the last round
             key = client_key(run_key(run_spec.seed), r, self.number)
             rows = self._on_device(run_spec.objective)
+            rule = None if self.policy is None else self._guard(run_spec.objective)
             u, c, z = _client(
-                exchange, run_spec.batch_size, run_spec.capacity, a, run_spec.objective.loss, g, rows, down, c, key
+                exchange,
+                run_spec.batch_size,
+                run_spec.capacity,
+                a,
+                run_spec.objective.loss,
+                g,
+                rows,
+                down,
+                c,
+                key,
+                rule,
             )
+            if rule is not None and not (finite(u) and finite(c)):
+                raise InputError(f"site {self.name!r} refuses LocalUpdate: {DIVERGED}.")
             self._keep(run_spec, ClientState(c, pending=exchange == len(a.exchanges) - 1, local=z))
             return named(u), finite(c)
+
+    def _guard(self, objective: ObjectiveSpec) -> tuple[EffectiveRows, np.ndarray]:
+        """The rule for every model inside the local steps, and the secret of the mini-batches."""
+        assert self.policy is not None
+        _, y, q, _ = self._on_device(objective)
+        share = np.zeros(len(q), q.dtype)
+        share[: len(self.labels)] = self.shares_of(None)
+        return EffectiveRows.of(self.policy.min_rows, objective.loss, y, q, share), secret_words(self.secret)
 
     def finish_round(self, run_spec: RunSpec, r: int, d: Mapping[str, np.ndarray]) -> bool:
         """Receive the result of a round that this site took part in; is the client state finite?"""
@@ -342,6 +404,11 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     check_row_weights(weights, name)
 
 
+def _whole(labels: np.ndarray) -> bool:
+    """Whether labels are words or whole numbers."""
+    return labels.dtype.kind != "f" or bool((labels == np.rint(labels)).all())
+
+
 def _kept(table: OrderedDict[str, Any], key: str, most: int, make: Callable[[], Any]) -> Any:
     if key not in table:
         table[key] = make()
@@ -372,9 +439,11 @@ close = jit(lambda a, g, d, c: a.finish_round(g, d, c))
 
 
 @jit(static_argnames=("exchange", "batch_size", "capacity"))
-def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key):
+def _client(exchange, batch_size, capacity, a: Algorithm, loss, g, rows, d, c, key, guard=None):
     A, y, q, size = rows
     f = FullGradient(loss, A, y, q)
     if batch_size is not None:
         f = MiniBatch(loss, A, y, q, jnp.int32(0), size, capacity, batch_size)
+    if guard is not None:
+        f = GuardedLoss(f, loss, A, y, *guard)
     return a.exchanges[exchange].client_update(f, g, d, c, key)

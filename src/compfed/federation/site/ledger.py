@@ -1,0 +1,258 @@
+"""The ledger of a table: every run that a site took part in, what it revealed, and what is left of its budget.
+
+One file per table, by the table's name, kept for ever. Each line is a JSON record with a checksum in front; lines are only
+ever appended. Rows are remembered as hashes with a key of the site: nobody else can confirm a guess of a row.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import hashlib
+import hmac
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import issparse
+
+from compfed._utils.files import append_line, read_checked, write_checked
+from compfed._utils.text import join_names
+from compfed.errors import InputError
+
+if TYPE_CHECKING:
+    from compfed.federation.site.disclosure import DisclosurePolicy
+
+HEADER = ("run", "began", "sites", "rows", "queries", "models", "bytes out", "models left")
+CHECKSUM = 16  # digits in front of a line
+
+
+class Roster(NamedTuple):
+    """The sites of a run: the fingerprint of their keys, and their names."""
+
+    fingerprint: str
+    names: tuple[str, ...]
+
+
+@dataclass
+class RunEntry:
+    """One run in the ledger, with the sums of what it was told."""
+
+    run: str
+    time: str
+    roster: Roster
+    rows: int
+    version: str  # of the table: the hash of its row hashes
+    policy: Mapping[str, Any]
+    queries: Counter[str] = field(default_factory=Counter)
+    models: int = 0
+    bytes_out: int = 0
+
+
+class Ledger:
+    """Runs, queries, models and rosters of one table.
+
+    Parameters
+    ----------
+    folder : path
+        Where ledgers are kept.
+    table_name : str
+        The name of the table. Another version of the same table continues its ledger.
+    key : bytes
+        A secret of the site, for the hashes of rows.
+
+    Raises
+    ------
+    InputError
+        If a line is damaged; the error names the file and the line. A last line that was cut off while it was written is
+        left out.
+    """
+
+    def __init__(self, folder: Path, table_name: str, key: bytes):
+        if not table_name or "/" in table_name or table_name.startswith("."):
+            raise InputError(
+                f"table name {table_name!r}: it names files; give a name without '/' and without a dot in front."
+            )
+        self.path, self.key = folder / f"{table_name}.ledger", key
+        self.runs: dict[str, RunEntry] = {}
+        self.rosters: dict[str, tuple[str, ...]] = {}  # allowed: by fingerprint
+        self.versions: dict[str, int] = {}  # rows of every version of the table
+        self.hessian_columns: set[str] = set()  # with second derivatives, over all runs
+        for entry in self._read():
+            self._apply(entry)
+
+    @property
+    def models(self) -> int:
+        """Models evaluated over the life of the table."""
+        return sum(entry.models for entry in self.runs.values())
+
+    def budget_left(self, policy: DisclosurePolicy) -> int:
+        """Models that may still be evaluated on this table."""
+        return max(policy.max_models - self.models, 0)
+
+    # --- what happens ---
+
+    def row_hashes(self, features: Any, labels: np.ndarray) -> np.ndarray:
+        """The first 8 bytes of HMAC-SHA256 of every row, features and labels, sorted."""
+        words = labels if labels.dtype.kind not in "biuf" else np.asarray(labels, float) + 0.0  # no -0.0
+        found = np.empty(len(labels), np.uint64)
+        for i in range(len(labels)):
+            row = features[i].toarray() if issparse(features) else features[i]
+            label = words[i].tobytes() if words.dtype.kind == "f" else str(words[i]).encode()
+            text = (np.asarray(row, float).ravel() + 0.0).tobytes() + label
+            found[i] = int.from_bytes(hmac.digest(self.key, b"compfed/row/1" + text, "sha256")[:8], "big")
+        return np.sort(found)
+
+    def open_run(self, run: str, roster: Roster, row_hashes: np.ndarray, policy: DisclosurePolicy) -> None:
+        """Enter a run; refuse one whose rows or roster would reveal rows or totals by subtraction from an earlier one."""
+        if run in self.runs:
+            known = self.runs[run]
+            if (known.roster, known.version) != (roster, _version(row_hashes)):
+                raise InputError(f"run {run!r} began with another table or other sites. Start a new run.")
+            return
+        if not policy.min_rows <= len(row_hashes):
+            raise InputError("the table has fewer rows than its min_rows. It takes part in no run.")
+        for version in self.versions:
+            apart = _apart(self._hashes(version), row_hashes)
+            if 0 < apart < policy.min_rows:
+                raise InputError(
+                    "the rows of this table differ from those of an earlier run by fewer than its min_rows: the difference of "
+                    "the two results would be these rows. Go back to the earlier table, or change more rows at once."
+                )
+        self._check_roster(roster)
+        version = _version(row_hashes)
+        if version not in self.versions:
+            write_checked(self._rows_path(version), np.sort(row_hashes).astype("<u8").tobytes())
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._append({
+            "kind": "run", "run": run, "time": now, "fingerprint": roster.fingerprint, "names": list(roster.names),
+            "rows": len(row_hashes), "version": version, "policy": asdict(policy),
+        })  # fmt: skip
+
+    def allow(self, roster: Roster) -> str:
+        """Allow runs with another roster from now on; returns whose totals become known by subtraction."""
+        self._append({"kind": "allow", "fingerprint": roster.fingerprint, "names": list(roster.names)})
+        return self._subtraction(roster)
+
+    def record(
+        self, run: str, queries: Mapping[str, int], models: int, bytes_out: int, hessian_columns: Iterable[str] = ()
+    ) -> None:
+        """Add what one message of a run revealed. Written before the reply leaves."""
+        if run not in self.runs:
+            raise InputError(f"run {run!r} is not in the ledger {self.path.name}. Call open_run first.")
+        new = sorted(set(hessian_columns) - self.hessian_columns)
+        self._append({
+            "kind": "message", "run": run, "queries": dict(queries), "models": models, "bytes_out": bytes_out, "columns": new,
+        })  # fmt: skip
+
+    # --- for people ---
+
+    def table(self) -> list[tuple[str, ...]]:
+        """One row per run, in the order of `HEADER`."""
+        rows, used = list[tuple[str, ...]](), 0
+        for entry in self.runs.values():
+            used += entry.models
+            asked = ", ".join(f"{name} {count}" for name, count in sorted(entry.queries.items()))
+            left = max(int(entry.policy["max_models"]) - used, 0)
+            names, numbers = join_names(entry.roster.names), (entry.models, entry.bytes_out, left)
+            rows.append((entry.run, entry.time, names, str(entry.rows), asked, *map(str, numbers)))
+        return rows
+
+    def to_csv(self) -> str:
+        """The table as CSV, with a header."""
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([HEADER, *self.table()])
+        return out.getvalue()
+
+    # --- the file ---
+
+    def _check_roster(self, roster: Roster) -> None:
+        if self.rosters and roster.fingerprint not in self.rosters:
+            raise InputError(
+                f"the sites of this run ({join_names(roster.names)}) are not those of an earlier run of this table. "
+                f"{self._subtraction(roster)} Allow it with `compfed site allow` if that may be."
+            )
+
+    def _subtraction(self, roster: Roster) -> str:
+        """Whose totals become known by subtracting the sums of two rosters."""
+        apart = [
+            sorted(set(names) ^ set(roster.names))
+            for fingerprint, names in self.rosters.items()
+            if fingerprint != roster.fingerprint
+        ]
+        if not apart:
+            return "No totals become known by subtraction."
+        fewest = min(apart, key=len)
+        if not fewest:
+            return "The names are the same and the keys are not: a site has another key than before."
+        return f"By subtraction the totals of {join_names(fewest)} become known."
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        text = json.dumps(entry, sort_keys=True, ensure_ascii=True).encode()
+        append_line(self.path, _checksum(text) + b" " + text, flush=True)
+        self._apply(entry)
+
+    def _read(self) -> list[dict[str, Any]]:
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        *lines, last = content.split(b"\n")
+        if last:  # it was cut off while it was written: the next line must not follow on it
+            with self.path.open("r+b") as file:
+                file.truncate(len(content) - len(last))
+        entries = []
+        for number, line in enumerate(lines, 1):
+            checksum, _, text = line.partition(b" ")
+            if not hmac.compare_digest(checksum, _checksum(text)):
+                raise InputError(
+                    f"{self.path}, line {number} is damaged. Restore the file from a backup; without it nobody knows what "
+                    "this table has revealed."
+                )
+            entries.append(json.loads(text))
+        return entries
+
+    def _apply(self, entry: Mapping[str, Any]) -> None:
+        if entry["kind"] == "message":
+            known = self.runs[entry["run"]]
+            known.queries.update(entry["queries"])
+            known.models += entry["models"]
+            known.bytes_out += entry["bytes_out"]
+            self.hessian_columns.update(entry["columns"])
+            return
+        roster = Roster(entry["fingerprint"], tuple(entry["names"]))
+        self.rosters.setdefault(*roster)
+        if entry["kind"] == "run":
+            self.versions[entry["version"]] = entry["rows"]
+            self.runs[entry["run"]] = RunEntry(
+                entry["run"], entry["time"], roster, entry["rows"], entry["version"], entry["policy"]
+            )
+
+    def _rows_path(self, version: str) -> Path:
+        return self.path.with_name(f"{self.path.stem}.{version}.rows")
+
+    def _hashes(self, version: str) -> np.ndarray:
+        data = read_checked(self._rows_path(version))
+        if data is None:
+            raise InputError(f"{self._rows_path(version)} is missing or damaged. Restore it from a backup.")
+        return np.frombuffer(data, "<u8")
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:CHECKSUM].encode()
+
+
+def _version(row_hashes: np.ndarray) -> str:
+    return hashlib.sha256(np.sort(row_hashes).astype("<u8").tobytes()).hexdigest()[:16]
+
+
+def _apart(a: np.ndarray, b: np.ndarray) -> int:
+    """The size of the symmetric difference of two multisets."""
+    values, where = np.unique(np.concatenate([a, b]), return_inverse=True)
+    signs = np.repeat([1, -1], [len(a), len(b)])
+    return int(np.abs(np.bincount(where, signs, minlength=len(values))).sum())

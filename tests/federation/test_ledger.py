@@ -1,0 +1,130 @@
+"""The ledger of a table: what it remembers, what it refuses, and how it survives damage."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import hmac
+import io
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import compfed as cf
+from compfed.federation import DisclosurePolicy
+from compfed.federation.site.ledger import Ledger, Roster
+
+POLICY = DisclosurePolicy(max_models=100)
+ALL = Roster("f1", ("A", "B", "C", "D"))
+FEWER = Roster("f2", ("A", "B", "C"))
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path, "patients", b"key")
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, 3))
+
+
+def test_a_row_hash_is_the_truncated_hmac_of_its_bytes(ledger):
+    X = rows(4)
+    expected = sorted(
+        int.from_bytes(hmac.new(b"key", b"compfed/row/1" + x.tobytes() + b"ill", hashlib.sha256).digest()[:8], "big")
+        for x in X
+    )
+    assert ledger.row_hashes(X, np.array(["ill"] * 4)).tolist() == expected
+    assert (ledger.row_hashes(X[::-1], np.array(["ill"] * 4)) == expected).all()
+
+
+@pytest.mark.parametrize(("changed", "refused"), [(0, False), (1, True), (4, True), (5, False), (9, False)])
+def test_rows_differ_by_none_or_by_enough(ledger, changed, refused):
+    """A changed row is two rows of the symmetric difference: the old one and the new one."""
+    X, y = rows(40), np.zeros(40)
+    ledger.open_run("one", ALL, ledger.row_hashes(X, y), POLICY)
+    X[:changed] += 1
+    again = Ledger(ledger.path.parent, "patients", b"key")
+    hashes = again.row_hashes(X, y)
+    if refused:
+        with pytest.raises(cf.InputError, match=r"differ from those of an earlier run by fewer than its min_rows"):
+            again.open_run("two", ALL, hashes, POLICY)
+        assert list(again.runs) == ["one"]
+    else:
+        again.open_run("two", ALL, hashes, POLICY)
+        assert list(again.runs) == ["one", "two"]
+
+
+def test_a_row_left_out_or_repeated_counts_as_many_times_as_it_is_there(ledger):
+    X, y = rows(40), np.zeros(40)
+    ledger.open_run("one", ALL, ledger.row_hashes(X, y), POLICY)
+    twice = np.concatenate([X, X[:1]])
+    for table in (X[:-1], twice, np.concatenate([X, np.repeat(X[:1], 9, axis=0)])):
+        with pytest.raises(cf.InputError, match="min_rows"):
+            ledger.open_run("two", ALL, ledger.row_hashes(table, np.zeros(len(table))), POLICY)
+    more = np.concatenate([X, rows(10, seed=1)])
+    ledger.open_run("two", ALL, ledger.row_hashes(more, np.zeros(50)), POLICY)
+    # and compared with every earlier version, not with the last one only
+    with pytest.raises(cf.InputError, match="min_rows"):
+        ledger.open_run("three", ALL, ledger.row_hashes(X[1:], np.zeros(39)), POLICY)
+
+
+def test_another_roster_is_refused_until_it_is_allowed(ledger):
+    hashes = ledger.row_hashes(rows(20), np.zeros(20))
+    ledger.open_run("one", ALL, hashes, POLICY)
+    with pytest.raises(cf.InputError, match=r"By subtraction the totals of D become known\. Allow it with"):
+        ledger.open_run("two", FEWER, hashes, POLICY)
+    assert ledger.allow(FEWER) == "By subtraction the totals of D become known."
+    again = Ledger(ledger.path.parent, "patients", b"key")
+    again.open_run("two", FEWER, hashes, POLICY)
+    again.open_run("three", ALL, hashes, POLICY)
+    with pytest.raises(cf.InputError, match="a site has another key than before"):
+        again.open_run("four", Roster("f3", ALL.names), hashes, POLICY)
+
+
+def test_the_sums_of_a_run_and_the_budget(ledger):
+    hashes = ledger.row_hashes(rows(20), np.zeros(20))
+    ledger.open_run("one", ALL, hashes, POLICY)
+    ledger.record("one", {"Evaluate": 2, "Moments": 1}, 30, 1000, ["age"])
+    ledger.record("one", {"Evaluate": 1}, 25, 500, ["age", "bmi"])
+    again = Ledger(ledger.path.parent, "patients", b"key")
+    again.open_run("one", ALL, hashes, POLICY)  # the same run goes on
+    again.open_run("two", ALL, hashes, POLICY)
+    again.record("two", {"HeldOut": 1}, 50, 8)
+    assert again.hessian_columns == {"age", "bmi"}
+    assert again.runs["one"].queries == Counter(Evaluate=3, Moments=1)
+    assert (again.models, again.budget_left(POLICY)) == (105, 0)
+    (head, one, two) = csv.reader(io.StringIO(again.to_csv()))
+    assert head == ["run", "began", "sites", "rows", "queries", "models", "bytes out", "models left"]
+    assert [one[0], *one[2:]] == ["one", "A, B, C, D", "20", "Evaluate 3, Moments 1", "55", "1500", "45"]
+    assert two[4:] == ["HeldOut 1", "50", "8", "0"]
+    with pytest.raises(cf.InputError, match="run 'three' is not in the ledger"):
+        again.record("three", {}, 0, 0)
+
+
+def test_damage_names_the_line_and_a_torn_last_line_is_dropped(ledger):
+    hashes = ledger.row_hashes(rows(20), np.zeros(20))
+    ledger.open_run("one", ALL, hashes, POLICY)
+    for models in (7, 8):
+        ledger.record("one", {"Evaluate": 1}, models, 10)
+    whole = ledger.path.read_bytes()
+    ledger.path.write_bytes(whole[:-20])
+    torn = Ledger(ledger.path.parent, "patients", b"key")
+    assert torn.models == 7
+    torn.record("one", {"Evaluate": 1}, 9, 10)
+    assert Ledger(ledger.path.parent, "patients", b"key").models == 16
+    ledger.path.write_bytes(whole.replace(b'"models": 7', b'"models": 1'))
+    with pytest.raises(cf.InputError, match=r"patients\.ledger, line 2 is damaged\. Restore"):
+        Ledger(ledger.path.parent, "patients", b"key")
+    ledger.path.write_bytes(whole)
+    (saved,) = ledger.path.parent.glob("*.rows")
+    saved.unlink()
+    with pytest.raises(cf.InputError, match=r"\.rows is missing or damaged"):
+        Ledger(ledger.path.parent, "patients", b"key").open_run("two", ALL, hashes, POLICY)
+
+
+@pytest.mark.parametrize("name", ["", "../x", ".hidden"])
+def test_a_name_that_is_a_path_is_refused(tmp_path, name):
+    with pytest.raises(cf.InputError, match="it names files"):
+        Ledger(tmp_path, name, b"key")
