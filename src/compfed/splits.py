@@ -4,8 +4,10 @@ A split is a small record that contains no row. Each site applies it to its own 
 (seed, site number), sorts them by class where the split is stratified, and assigns them in that order. A simulation and a
 network therefore split the same rows in the same way for the same seed.
 
-A site with a disclosure policy deals its rows once into buckets (`deal_buckets`). A split then assigns whole buckets: every set
-of rows that a server can name, and the difference of any two of them, is empty or has at least `min_rows` rows.
+A site with a disclosure policy deals its rows once into buckets (`deal_buckets`). A split then assigns whole buckets, in the
+site's own order: every set of rows that a server can name, and the difference of any two of them, is empty or has at least
+`min_rows` rows. The server's seed is not used. A server that could choose the order at one site would learn, by subtraction,
+the sum over one bucket of that site alone.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class SiteRows(Protocol):
     @property
     def labels(self) -> np.ndarray: ...
     @property
-    def units(self) -> np.ndarray: ...  # the bucket of every row, 0, 1, ...; without a policy every row is a unit
+    def buckets_of_rows(self) -> np.ndarray | None: ...  # 0, 1, ...; None without a disclosure policy
     @property
     def splits(self) -> Sequence[Masks]: ...  # the predefined ones
 
@@ -133,12 +135,6 @@ def check_folds(names: Sequence[str], buckets: Sequence[int], min_rows: Sequence
             raise InputError(f"cv = {folds} needs {folds} buckets of {rows} rows at site {name!r}: {way_out}.")
 
 
-def _units(site: SiteRows, by_class: bool) -> tuple[np.ndarray, bool]:
-    """A label for every unit of a site, and whether to sort by it: buckets have all classes in equal shares."""
-    first = np.unique(site.units, return_index=True)[1]
-    return site.labels[first], by_class and len(first) == len(site.labels)
-
-
 def apportion(total: int, shares: np.ndarray) -> np.ndarray:
     """Whole numbers that sum to `total` and differ from total * shares by less than one (largest remainders)."""
     exact = total * shares
@@ -154,8 +150,8 @@ def apportion(total: int, shares: np.ndarray) -> np.ndarray:
 class Fold:
     """Fold `number` of `folds` inside every site, stratified by class if `by_class`.
 
-    Each site shuffles its units (rows, or buckets of rows) and assigns them in turn to the folds, starting at fold
-    `first[site]`: where the site before it stopped, so that no fold stays empty.
+    Each site shuffles its rows and assigns them in turn to the folds, starting at fold `first[site]`: where the site
+    before it stopped, so that no fold stays empty. A site with a disclosure policy assigns its buckets in turn.
     """
 
     number: int
@@ -167,11 +163,13 @@ class Fold:
 
     def assign_folds(self, site: SiteRows) -> np.ndarray:
         """The fold of every row of a site."""
-        labels, by_class = _units(site, self.by_class)
-        fold = np.empty(len(labels), int)
-        order = shuffle_rows(labels, self.seed, site.number, by_class)
-        fold[order] = (self.first[site.index] + np.arange(len(labels))) % self.folds
-        return fold[site.units]
+        if site.buckets_of_rows is not None:
+            return site.buckets_of_rows % self.folds
+        rows = len(site.labels)
+        fold = np.empty(rows, int)
+        order = shuffle_rows(site.labels, self.seed, site.number, self.by_class)
+        fold[order] = (self.first[site.index] + np.arange(rows)) % self.folds
+        return fold
 
     def mask(self, site: SiteRows) -> np.ndarray:
         """Rows of the site that belong to this subset."""
@@ -204,7 +202,10 @@ class PredefinedSplit:
 
 @dataclass(frozen=True, eq=False)
 class Holdout:
-    """A share of every site's units (rows, or buckets of rows), stratified by class if `by_class`: see `holdout_mask`."""
+    """A share of every site's rows, stratified by class if `by_class`; the rule is `holdout_mask`.
+
+    A site with a disclosure policy holds out its first buckets: at least one and never all, if it has two.
+    """
 
     share: float
     seed: int
@@ -213,8 +214,12 @@ class Holdout:
 
     def mask(self, site: SiteRows) -> np.ndarray:
         """Rows of the site that belong to this subset."""
-        labels, by_class = _units(site, self.by_class)
-        return (holdout_mask(labels, self.share, self.seed, site.number, by_class) == self.held_out)[site.units]
+        if site.buckets_of_rows is not None:
+            buckets = int(site.buckets_of_rows.max()) + 1
+            out = site.buckets_of_rows < min(max(round(self.share * buckets), 1), buckets - 1)
+        else:
+            out = holdout_mask(site.labels, self.share, self.seed, site.number, self.by_class)
+        return out == self.held_out
 
 
 RowSubset = Fold | SiteFold | PredefinedSplit | Holdout

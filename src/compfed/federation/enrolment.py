@@ -46,10 +46,8 @@ class Enrolment:
         Of the disclosure policy; 1 without one.
     buckets : int
         Units of rows that folds and hold-outs are made of.
-    max_hessian_columns : int
-        Columns on which a Hessian is given, at most.
-    conjugates : bool
-        Whether conjugates of losses with a bounded domain are given.
+    max_hessian_share : float
+        A Hessian is given on at most this share of the rows, as a number of columns.
     secure_sum : bool
         Whether the site sends masked numbers only.
     table : str
@@ -70,11 +68,19 @@ class Enrolment:
     label_bits: int
     min_rows: int = 1
     buckets: int = 0
-    max_hessian_columns: int = 2**31
-    conjugates: bool = True
+    max_hessian_share: float = np.inf
     secure_sum: bool = False
     table: str = ""
     version: str = ""
+
+
+def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0) -> float:
+    """The number of columns on which every site gives a Hessian: of all rows, or of those that one of the folds leaves."""
+    least = np.inf
+    for e in enrolments or ():
+        held_out = -(-e.buckets // folds) * (-(-e.rows // e.buckets) + 1) if folds else 0
+        least = min(least, e.max_hessian_share * max(e.rows - held_out, 0))
+    return least
 
 
 def magnitude_bits(values: np.ndarray | float) -> np.ndarray:

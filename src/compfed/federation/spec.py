@@ -86,6 +86,7 @@ class FederatedProblem(ProblemSpec):
 
     objective: ObjectiveSpec
     weighting: Literal["rows", "sites"] | None = None  # how a site finds its own weight; None where p_i were given
+    max_hessian_columns: float = np.inf  # on which every site gives a Hessian
     loss: Loss = field(init=False)
     dtype: np.dtype = field(init=False)
 

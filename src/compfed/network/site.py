@@ -49,12 +49,15 @@ from compfed.federation.codec import NotCached, digest, from_bytes, named, pack,
 from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import FinishRound, LocalUpdate, Query, Refusal, Weighted
 from compfed.federation.server.replies import fault
+from compfed.federation.site.disclosure import DisclosurePolicy
+from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.site import RUNS_KEPT, Site, StateLost
 from compfed.network import keys
 from compfed.network.envelope import Body, Header, query_counts, query_hash, read_body, read_header, reply_bytes
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
+from compfed.network.roster import roster_fingerprint
 from compfed.network.session import NEW_RUN, Session, check_roster, masked, reason_under_masks
-from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
+from compfed.network.site_settings import SiteSettings, derived_secret, disclosure_text, table_hash
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
@@ -79,6 +82,7 @@ class SiteService:
         self._table = ""
         self._stamp: tuple[int, ...] = ()  # changes whenever the file of the rows is written
         self._files: RunFiles | None = None  # of the last run: its records need not be read again
+        self._ledger: Ledger | None = None
         self._agreed: tuple[str, Agreement, secure_sum.Masks | None] | None = None  # of the last session
         self.began: tuple[float, Header] | None = None  # the message under way, and since when
         self.replies = 0
@@ -91,8 +95,13 @@ class SiteService:
             found = self.settings.data.stat()
             stamp = found.st_mtime_ns, found.st_size, found.st_ino
         if self._site is None or stamp != self._stamp:
-            self._site = self.settings.site()
-            self._table, self._stamp = table_hash(self._site, self.key), stamp
+            site, ledger = self.settings.site(), self.ledger()
+            columns = site.columns or tuple(map(str, range(site.width)))
+            site.models, site.hessian_columns = (
+                ledger.models,
+                {columns.index(c) for c in ledger.hessian_columns if c in columns},
+            )
+            self._site, self._table, self._stamp = site, table_hash(site, self.key), stamp
         return self._site
 
     def reply(self, data: bytes) -> bytes:
@@ -208,9 +217,23 @@ class SiteService:
         )
 
     def _check_run(self, header: Header, site: Site) -> None:
-        """Refuse a run with other sites than those agreed on."""
+        """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others."""
+        keys_of_sites = self.settings.read_roster()
         if self.settings.secure_sum:
-            check_roster(header, self.settings.read_roster())
+            assert keys_of_sites is not None
+            check_roster(header, keys_of_sites)
+        text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
+        ledger, hashes = self.ledger(), self.ledger().row_hashes(site.features, site.labels)
+        policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
+        ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
+
+    def ledger(self) -> Ledger:
+        """The ledger of the table."""
+        if self._ledger is None:
+            self._ledger = Ledger(
+                self.settings.state / "ledger", self.settings.table, derived_secret(self.key, "compfed/rows/1")
+            )
+        return self._ledger
 
     def _join(
         self, header: Header, kept: RunFiles, site: Site, body: Body
@@ -261,6 +284,15 @@ class SiteService:
 
     def _record(self, header: Header, site: Site, queries: Sequence[Weighted], size: int) -> None:
         """Write into the ledger what leaves."""
+        ledger = self.ledger()
+        columns = site.columns or tuple(map(str, range(site.width)))
+        ledger.record(
+            header.run,
+            query_counts(queries),
+            site.models - ledger.models,
+            size,
+            [columns[j] for j in site.hessian_columns],
+        )
 
     def _run_files(self, run: str) -> RunFiles:
         if self._files is None or self._files.folder.name != run:

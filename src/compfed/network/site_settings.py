@@ -99,6 +99,9 @@ class SiteSettings:
         The name of the table in the ledger; the name of its file, without the ending, unless given.
     retention_days : int, optional
         Days for which replies are kept.
+    enforce : bool, default=True
+        Whether the disclosure policy is enforced. Without it a server that chooses its queries can read rows: for trials with
+        public data.
     """
 
     path: Path
@@ -119,6 +122,7 @@ class SiteSettings:
     secure_sum: bool = True
     table: str = ""
     retention_days: int | None = None
+    enforce: bool = True
 
     @classmethod
     def read(cls, path: str | Path) -> SiteSettings:
@@ -145,17 +149,19 @@ class SiteSettings:
         )
         names = [f.name for kind in (QueryLimits, Budget) for f in fields(kind)]
         limits = check_table(given.get("limits", {}), names, f"{path}, [limits]")
-        accepts = _names(path, "accepts", given["accepts"])
+        accepts, disclosure = _names(path, "accepts", given["accepts"]), given.get("disclosure", {})
+        enforce = disclosure.pop("enforce", True) if isinstance(disclosure, dict) else True
         days = given.get("retention_days")
         return cls(
             path.absolute(), keys.check_site_name(given["name"], str(path)), data,
             _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
-            _names(path, "drop", given["drop"]), accepts, _disclosure(path, given.get("disclosure", {}), accepts),
+            _names(path, "drop", given["drop"]), accepts, _disclosure(path, disclosure, accepts),
             read_numbers(QueryLimits, limits, path), read_numbers(Budget, limits, path),
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
             None if days is None else check_int(days, f"{path}: retention_days", 1),
+            check_bool(enforce, f"{path}: enforce"),
         )  # fmt: skip
 
     def site(self, secret: bytes | None = None) -> Site:
@@ -164,7 +170,8 @@ class SiteSettings:
         A, y, columns = read_site(self.data, self.label, self.features, self.drop)
         try:
             return Site(
-                A, y, name=self.name, index=0, columns=columns, policy=self.disclosure, secret=secret, limits=self.limits
+                A, y, name=self.name, index=0, columns=columns, policy=self.disclosure if self.enforce else None, secret=secret,
+                limits=self.limits,
             )  # fmt: skip
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None

@@ -179,7 +179,8 @@ def rounds_and_bytes(spec: FederatedProblem, first_order: type[Algorithm]) -> di
         return found
     found[ProximalBFGS] = ROUNDS["ProximalBFGS"], vectors
     w = working_width(spec.regulariser, spec.d)
-    if w <= WIDEST:
+    features = spec.width - int(spec.objective.scaling is not None and spec.objective.scaling.intercept)
+    if w <= WIDEST and features <= spec.max_hessian_columns:
         found[ProximalNewton] = ROUNDS["ProximalNewton"], vectors + 4 * w + 8.0 * spec.loss.packed_size(w)
     return found
 

@@ -15,10 +15,10 @@ import numpy as np
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
-from compfed.federation.enrolment import check_columns
+from compfed.federation.enrolment import check_columns, max_hessian_columns
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request
+from compfed.federation.server.program import Federation, Program, Request, enrolments_of
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.federation.sums import Description, MomentsSum
 from compfed.losses import Loss, Squared
@@ -26,7 +26,7 @@ from compfed.problem_spec import safe_norm
 from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
-from compfed.splits import RowSubset, SiteFold
+from compfed.splits import Fold, RowSubset, SiteFold
 from compfed.stopping import Certificate
 
 INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
@@ -220,6 +220,9 @@ def prepare(
         numbers=tuple(range(len(federation.names))),
         sizes=np.maximum(summary.rows, 1),
         width=summary.width + int(options.fit_intercept),
+        max_hessian_columns=max_hessian_columns(
+            enrolments_of(federation), summary.subset.folds if isinstance(summary.subset, Fold) else 0
+        ),
     )
     null = np.zeros(spec.d)
     if options.fit_intercept:

@@ -16,17 +16,18 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 
 from compfed._utils.compilation import precision
-from compfed._utils.validation import check_int, check_numbers, is_number
+from compfed._utils.validation import check_int, check_numbers, is_int, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions, Fitted, PooledSummary, PreparedProblem
+from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import HeldOut
-from compfed.federation.server.program import Federation, Program, Request, gather
+from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.monitor import Progress
 from compfed.solvers.auto import choose, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.solvers.first_order import solve_all_by_rounds
-from compfed.splits import RowSubset, cv_splits, training_rows
+from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, check_folds, cv_splits, training_rows
 
 STRIDE = 8  # every eighth alpha first, then the rest
 SIDE_BY_SIDE = 25  # values of alpha that share their rounds; the next block starts where these ended
@@ -156,6 +157,9 @@ def cross_validate(
     federation: Federation, options: FitOptions, grid: AlphaGrid, cv: object, seed: int, rule: str, listed: int
 ) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose one."""
+    enrolments = enrolments_of(federation)
+    if enrolments is not None:
+        check_cv(federation.names, enrolments, cv)
     everything = yield from fit.describe_sites(federation, options)
     classes, rows = everything.labels.classes, everything.rows.tolist()
     splits = cv_splits(cv, seed, rows, options.family.classifies, listed)
@@ -177,6 +181,17 @@ def cross_validate(
     chosen = best if rule == "best" or within is None else within
     fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), paths[0][chosen])
     return Selection(alphas, losses, chosen, best, within, paths, splits, fitted)
+
+
+def check_cv(names: Sequence[str], enrolments: Sequence[Enrolment], cv: object) -> None:
+    """Refuse folds that the policy of a site does not allow, before the first query."""
+    if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT and enrolments[0].secure_sum:
+        raise InputError(
+            "cv='leave-one-site-out': sums are masked, and leaving out one site would show its part of a sum by subtraction. "
+            "Use folds inside the sites (cv=5), or let every site set secure_sum = false in its site.toml."
+        )
+    if is_int(cv) and any(e.min_rows > 1 for e in enrolments):
+        check_folds(names, [e.buckets for e in enrolments], [e.min_rows for e in enrolments], int(cv))
 
 
 def _report(progress: Progress | None, done: list[int], k: int, here: int, total: int) -> None:

@@ -61,6 +61,11 @@ class Summing(Federation, Protocol):
         ...
 
 
+def enrolments_of(federation: Federation) -> tuple[Enrolment, ...] | None:
+    """The enrolments of the sites; None where there is no wall between them and the server."""
+    return getattr(federation, "enrolments", None)
+
+
 @dataclass(frozen=True)
 class Request:
     """Queries to all sites, or to `sites`, whose replies are added with `weights`.

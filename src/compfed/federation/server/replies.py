@@ -90,10 +90,11 @@ def _enrolment(e: object) -> None:
     if (np.abs(e.column_bits) > MAX_BITS).any():
         raise InputError(f"column_bits has numbers beyond {MAX_BITS}")
     _integer("label_bits", e.label_bits, -MAX_BITS, MAX_BITS + 1)
-    for name in ("min_rows", "buckets", "max_hessian_columns"):
-        _integer(name, getattr(e, name), 0, 2**31 + 1)
-    for name in ("conjugates", "secure_sum"):
-        _boolean(name, getattr(e, name))
+    for name in ("min_rows", "buckets"):
+        _integer(name, getattr(e, name), 1, MAX_ROWS)
+    if type(e.max_hessian_share) is not float or not e.max_hessian_share >= 0:
+        raise InputError(f"max_hessian_share is {_shown(e.max_hessian_share)}; expected a number >= 0")
+    _boolean("secure_sum", e.secure_sum)
 
 
 def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:

@@ -58,9 +58,10 @@ class InProcess:
         return tuple(site.name for site in self.sites)
 
     @cached_property
-    def enrolments(self) -> tuple[Enrolment, ...]:
-        """The facts that the server knows site by site."""
-        return tuple(site.enrol() for site in self.sites)
+    def enrolments(self) -> tuple[Enrolment, ...] | None:
+        """The facts that the server knows site by site; None where there is no wall: neither exact sums nor a policy."""
+        walled = self.exact or any(getattr(site, "policy", None) is not None for site in self.sites)
+        return tuple(site.enrol() for site in self.sites) if walled else None
 
     @property
     def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
@@ -69,6 +70,7 @@ class InProcess:
 
     @cached_property
     def _exact_sums(self) -> ExactSums:
+        assert self.enrolments is not None
         return ExactSums(self.names, self.enrolments, self._contributions, self.cached)
 
     def _contributions(self, messages: Mapping[int, tuple[Weighted, ...]]) -> dict[int, np.ndarray]:

@@ -167,10 +167,13 @@ class Site:
         return exact_sum.frame(np.concatenate(parts), outside)
 
     def enrol(self) -> Enrolment:
-        """The facts of this site that the server may know."""
+        """The facts of this site that the server may know; raises `SiteRefusal` where its policy refuses every query."""
+        policy, rows = self.policy, int(np.count_nonzero(self.row_weights))
+        wrong = ["it has fewer rows than its min_rows"] if policy is not None and rows < policy.min_rows else []
+        if problems := [*wrong, *self.table_problems]:
+            raise SiteRefusal(f"site {self.name!r} takes part in no run: {'; '.join(problems)}.")
         A, y = self.features, self.labels
         largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
-        numbers = y.dtype.kind in "biuf"
         classes, reason = None, ""
         try:
             self.check_classes()
@@ -178,10 +181,12 @@ class Site:
             classes = classes.astype(str) if classes.dtype.kind == "O" else classes
         except InputError as problem:
             reason = str(problem)
+        numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else policy.max_hessian_share
         return Enrolment(
-            rows=len(y), weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
+            rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
-            label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0, buckets=len(y),
+            label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0,
+            min_rows=1 if policy is None else policy.min_rows, buckets=self.buckets, max_hessian_share=share,
         )  # fmt: skip
 
     @ignore_overflow
@@ -206,10 +211,10 @@ class Site:
         return [] if self.policy is None else check_table(self, self.policy)
 
     @functools.cached_property
-    def units(self) -> np.ndarray:
-        """The bucket of every row; without a policy every row is a unit."""
+    def buckets_of_rows(self) -> np.ndarray | None:
+        """The bucket of every row; None without a policy."""
         if self.policy is None:
-            return np.arange(len(self.labels))
+            return None
         units, used, y = np.zeros(len(self.labels), int), self.row_weights > 0, self.labels
         by_class = (
             y.ndim == 1 and _whole(y) and np.unique(y[used], return_counts=True)[1].min() >= self.policy.min_level_rows
@@ -219,8 +224,8 @@ class Site:
 
     @property
     def buckets(self) -> int:
-        """The number of units: the largest number of folds."""
-        return int(self.units.max()) + 1
+        """The largest number of folds: of buckets, or of rows where there is no policy."""
+        return len(self.labels) if self.buckets_of_rows is None else int(self.buckets_of_rows.max()) + 1
 
     def weights_of(self, subset: RowSubset | None) -> np.ndarray:
         """The weight of each row in a subset; 0 outside of it."""
