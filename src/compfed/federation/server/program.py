@@ -180,9 +180,10 @@ class SingleSite:
         self._federation, self._site = federation, site
 
     @property
-    def enrolments(self) -> tuple[Enrolment, ...]:
-        """The enrolment of the site."""
-        return (self._federation.enrolments[self._site],)  # pyright: ignore[reportAttributeAccessIssue]  # where sums are exact
+    def enrolments(self) -> tuple[Enrolment, ...] | None:
+        """The enrolment of the site; None where there is no wall."""
+        known = enrolments_of(self._federation)
+        return None if known is None else (known[self._site],)
 
     @property
     def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
@@ -193,7 +194,7 @@ class SingleSite:
         return lambda requests: inner([replace(request, sites=(self._site,)) for request in requests])
 
     def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, Replies]:
-        return {0: self._federation.send({self._site: messages[0]})[self._site]}
+        return {0: cast(Replying, self._federation).send({self._site: messages[0]})[self._site]}
 
 
 @dataclass
