@@ -54,9 +54,9 @@ def write_private(path: Path, data: bytes, flush: bool = True) -> None:
         flush_folder(path.parent)
 
 
-def write_checked(path: Path, data: bytes) -> None:
+def write_checked(path: Path, data: bytes, flush: bool = True) -> None:
     """Write a private file with its checksum in front; `read_checked` detects damage."""
-    write_private(path, hashlib.sha256(data).digest() + data)
+    write_private(path, hashlib.sha256(data).digest() + data, flush=flush)
 
 
 def read_checked(path: Path) -> bytes | None:

@@ -12,6 +12,7 @@ part of a sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,7 +59,7 @@ class Field(NamedTuple):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape))
+        return math.prod(self.shape)
 
     @property
     def words(self) -> int:
@@ -286,49 +287,78 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
     return found | {f"u.{k}": kept * np.nan_to_num(np.asarray(leaf, float)) for k, leaf in enumerate(leaves)}
 
 
-def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreement) -> tuple[np.ndarray, int]:
-    """The words of a contribution, and how many of its numbers are too large for their field."""
-    parts, outside = [], 0
-    given = contribution(weighted, reply, weight, agreement)
-    for name, field in fields(weighted, agreement).items():
-        value = given[name]
-        if field.counts:
-            parts.append(exact_sum.pack_counts(np.asarray(value, np.int64)))
-            continue
-        unit = _unit(field, weighted.lift, agreement.n)
-        high, low = value if isinstance(value, tuple) else (value, None)
-        if low is None:
-            words, wrong = exact_sum.encode(np.asarray(high, float), unit, agreement.n)
-        else:
-            words, wrong = exact_sum.encode_pair(np.asarray(high, float), np.asarray(low, float), unit, agreement.n)
-        parts.append(words)
-        outside += wrong
-    return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64), outside
+def encode(
+    asked: Sequence[Weighted], replies: Sequence[object], weights: Sequence[float], agreement: Agreement
+) -> tuple[np.ndarray, int]:
+    """The words of the contributions to one message, and how many of their numbers are too large for their field.
+
+    All numbers of a message are encoded at once: it may have thousands of small fields.
+    """
+    layout = _Layout(asked, agreement)
+    numbers, lows, words = np.empty(layout.size), np.zeros(layout.size), np.zeros((layout.size, 2), np.uint64)
+    at = 0
+    for weighted, reply, weight, found in zip(asked, replies, weights, layout.fields, strict=True):
+        given = contribution(weighted, reply, weight, agreement)
+        for name, field in found.items():
+            here, value = slice(at, at + field.words), given[name]
+            if field.counts:
+                words[here], numbers[here] = exact_sum.pack_counts(np.asarray(value, np.int64)), 0.0
+            elif isinstance(value, tuple):
+                numbers[here], lows[here] = np.ravel(value[0]), np.ravel(value[1])
+            else:
+                numbers[here] = np.ravel(value)
+            at += field.words
+    if lows.any():
+        encoded, outside = exact_sum.encode_pair(numbers, lows, layout.units, agreement.n)
+    else:
+        encoded, outside = exact_sum.encode(numbers, layout.units, agreement.n)
+    return np.where(layout.counts[:, None], words, encoded), outside
 
 
-def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
-    bits = np.broadcast_to(field.bits, field.shape).ravel() if np.ndim(field.bits) else int(field.bits)
-    return exact_sum.unit_for(bits + lift, sites=n)
+class _Layout:
+    """Where the fields of a message are in its words, and the unit of every word."""
+
+    def __init__(self, asked: Sequence[Weighted], agreement: Agreement):
+        self.fields = [fields(weighted, agreement) for weighted in asked]
+        every = [
+            (field, weighted.lift)
+            for weighted, found in zip(asked, self.fields, strict=True)
+            for field in found.values()
+        ]
+        sizes = [field.words for field, _ in every]
+        self.size = sum(sizes)
+        each = [
+            np.asarray(field.bits) if np.ndim(field.bits) else np.full(size, field.bits)
+            for (field, _), size in zip(every, sizes, strict=True)
+        ]
+        bits = np.concatenate([np.empty(0, int), *each]) + np.repeat([lift for _, lift in every], sizes)
+        self.units = exact_sum.unit_for(bits, sites=agreement.n)
+        self.counts = np.repeat([field.counts for field, _ in every], sizes).astype(bool)
 
 
 # --- at the server ---
 
 
-def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement, sites: Sequence[int]) -> object:
-    """The result of a query, from the sum of the words of these sites."""
-    totals: dict[str, np.ndarray | Pair] = {}
-    at = 0
-    for name, field in fields(weighted, agreement).items():
-        part = words[at : at + field.words]
-        at += field.words
-        if field.counts:
-            totals[name] = exact_sum.unpack_counts(part, field.size).reshape(field.shape)
-        elif field.pair:
-            high, low = exact_sum.decode_pair(part, _unit(field, weighted.lift, agreement.n))
-            totals[name] = high.reshape(field.shape), low.reshape(field.shape)
-        else:
-            totals[name] = exact_sum.decode(part, _unit(field, weighted.lift, agreement.n)).reshape(field.shape)
-    return assemble(weighted, totals, [agreement.enrolments[i] for i in sites], agreement)
+def decode(
+    asked: Sequence[Weighted], words: np.ndarray, agreement: Agreement, sites: Sequence[Sequence[int]]
+) -> list[object]:
+    """The result of every query, from the sum of the words of the sites that each went to."""
+    layout, results, at = _Layout(asked, agreement), list[object](), 0
+    numbers = exact_sum.decode(words, layout.units)
+    for weighted, found, places in zip(asked, layout.fields, sites, strict=True):
+        totals: dict[str, np.ndarray | Pair] = {}
+        for name, field in found.items():
+            here = slice(at, at + field.words)
+            at += field.words
+            if field.counts:
+                totals[name] = exact_sum.unpack_counts(words[here], field.size).reshape(field.shape)
+            elif field.pair:
+                high, low = exact_sum.decode_pair(words[here], layout.units[here])
+                totals[name] = high.reshape(field.shape), low.reshape(field.shape)
+            else:
+                totals[name] = numbers[here].reshape(field.shape)
+        results.append(assemble(weighted, totals, [agreement.enrolments[i] for i in places], agreement))
+    return results
 
 
 def assemble(

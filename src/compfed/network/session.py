@@ -46,14 +46,14 @@ class Session:
         enrolments = tuple(bytes.fromhex(text) for text in found["enrolments"])
         return cls(bytes.fromhex(found["private"]), enrolments, found["last"])
 
-    def write(self, path: Path) -> None:
-        """Write the file; it is on the disk when this returns."""
+    def write(self, path: Path, flush: bool = True) -> None:
+        """Write the file; with `flush` it is on the disk when this returns."""
         content = {
             "private": self.private.hex(),
             "enrolments": [data.hex() for data in self.enrolments],
             "last": self.last,
         }
-        files.write_checked(path, json.dumps(content).encode())
+        files.write_checked(path, json.dumps(content).encode(), flush=flush)
 
     @property
     def public(self) -> np.ndarray:

@@ -195,7 +195,8 @@ class SiteService:
             kept.write(header.number, done)
             self._record(header, site, body.queries, words.nbytes)
         if session.last < header.number:
-            replace(session, last=header.number).write(kept.session)
+            # not flushed: after a power cut, the file of the reply tells that this number is taken
+            replace(session, last=header.number).write(kept.session, flush=False)
         return "words", {"words": done.words}, {"queries": query_counts(body.queries), "repeated": repeated}
 
     def _enrol(self, header: Header, kept: RunFiles, site: Site) -> dict[str, Any]:

@@ -111,18 +111,23 @@ class ExactSums:
     def _decode(
         self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]], totals: dict[int, np.ndarray]
     ) -> Sums:
+        flat = [weighted for each in asked for weighted in each]
+        sites = [self._sites(request) for request, each in zip(requests, asked, strict=True) for _ in each]
+        words = totals[-1] if -1 in totals else self._add_slices(flat, sites, totals)
+        results = iter(decode(flat, words, self.agreement, sites))
+        return [tuple(next(results) for _ in each) for each in asked]
+
+    def _add_slices(
+        self, flat: Sequence[Weighted], sites: Sequence[Sequence[int]], totals: dict[int, np.ndarray]
+    ) -> np.ndarray:
+        """The sums of queries that went to different sites: each over the words of its own."""
         at, sums = dict.fromkeys(totals, 0), []
-        for request, queries in zip(requests, asked, strict=True):
-            parts_of = [-1] if -1 in totals else self._sites(request)
-            found = []
-            for weighted in queries:
-                count = word_count(weighted, self.agreement)
-                parts = [totals[i][at[i] : at[i] + count] for i in parts_of]
-                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement, self._sites(request)))
-                for i in parts_of:
-                    at[i] += count
-            sums.append(tuple(found))
-        return sums
+        for weighted, places in zip(flat, sites, strict=True):
+            count = word_count(weighted, self.agreement)
+            sums.append(reduce(exact_sum.add, [totals[i][at[i] : at[i] + count] for i in places]))
+            for i in places:
+                at[i] += count
+        return np.concatenate(sums)
 
     def _cost(self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]]) -> Communication:
         n, cost = self.agreement.n, Communication(rounds=1)

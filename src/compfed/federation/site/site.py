@@ -158,13 +158,14 @@ class Site:
 
     def framed_words(self, asked: Sequence[Weighted], replies: Replies, agreement: Agreement) -> np.ndarray:
         """The words of replies, behind a check word and the number of those that are out of range."""
-        parts, outside = list[np.ndarray](), 0
-        for weighted, reply in zip(asked, replies, strict=True):
-            weight = float(self.weights_of(row_subset(weighted.query)).sum())
-            words, wrong = encode(weighted, reply, weight, agreement)
-            parts.append(words)
-            outside += wrong
-        return exact_sum.frame(np.concatenate(parts), outside)
+        subsets: dict[int, float] = {}
+        weights = []
+        for weighted in asked:
+            subset = row_subset(weighted.query)
+            if id(subset) not in subsets:  # many queries are about the same rows
+                subsets[id(subset)] = float(self.weights_of(subset).sum())
+            weights.append(subsets[id(subset)])
+        return exact_sum.frame(*encode(asked, replies, weights, agreement))
 
     def enrol(self) -> Enrolment:
         """The facts of this site that the server may know; raises `SiteRefusal` where its policy refuses every query."""
