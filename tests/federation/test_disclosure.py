@@ -457,7 +457,7 @@ def test_every_derivative_inside_the_local_steps_is_guarded():
 def check_guards(site: Site, loss: Any, y: np.ndarray, q: np.ndarray) -> None:
     f = FullGradient(loss, jnp.asarray(site.features), jnp.asarray(y), jnp.asarray(q))
     rule = EffectiveRows.of(10, loss, y, q, q)
-    guarded = GuardedLoss(f, loss, f.A, f.y, rule, np.zeros(2, np.uint32))
+    guarded = GuardedLoss(f, loss, f.A, f.y, rule, jnp.zeros(2, jnp.uint32))
     for x, allowed in ((jnp.zeros(WIDTH), True), (jnp.full(WIDTH, 1e3), False)):
         for found in (guarded.value(x), guarded.grad(x, jax.random.key(0)), guarded.full_grad(x), guarded.hessian(x)):
             assert bool(jnp.isfinite(found).all()) == allowed

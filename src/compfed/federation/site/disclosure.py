@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
+TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -79,7 +80,7 @@ class DisclosurePolicy:
     --------
     >>> import compfed as cf
     >>> table = cf.data.bundled.breast_cancer()
-    >>> policy = cf.federation.DisclosurePolicy(min_rows=20)
+    >>> policy = cf.federation.DisclosurePolicy(queries=["HeldOut"])
     >>> federation = cf.federation.InProcess(table.federation(), policy=policy)
     >>> cf.FederatedLogisticRegression(alpha=0.01).fit_federation(federation).certificate_.holds
     True
@@ -293,7 +294,7 @@ class EffectiveRows(NamedTuple):
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
         total = (self.share * second).sum()
-        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, 0.5 * self.min_rows)
+        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
         return (enough & (total >= self.least) & (total > 0)) | same
 
 
