@@ -96,11 +96,12 @@ def deal_buckets(
     rng = np.random.default_rng(int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big"))
     order, buckets = rng.permutation(len(labels)), max(len(labels) // max(min_rows, 1), 1)
     codes = np.unique(labels, return_inverse=True)[1][order] if by_class else np.zeros(len(labels), int)
+    least = max(min_level_rows, 1) if by_class else 1
     while True:
-        dealt = _dealt(codes, buckets, min_level_rows)
+        dealt = _dealt(codes, buckets, least)
         counts = np.zeros((buckets, int(codes.max()) + 1), int)
         np.add.at(counts, (dealt, codes), 1)
-        few = (counts > 0) & (counts < min_level_rows)
+        few = (counts > 0) & (counts < least)
         if buckets == 1 or not (few.any() or counts.sum(axis=1).min() < min_rows):
             bucket = np.empty(len(labels), int)
             bucket[order] = dealt
@@ -108,14 +109,17 @@ def deal_buckets(
         buckets -= max(buckets // 20, 1)
 
 
-def _dealt(codes: np.ndarray, buckets: int, min_level_rows: int) -> np.ndarray:
-    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far."""
+def _dealt(codes: np.ndarray, buckets: int, least: int) -> np.ndarray:
+    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far.
+
+    A bucket gets `least` rows of a class or none. The largest class fills the buckets up, and may leave too few of itself.
+    """
     dealt, load = np.empty(len(codes), int), np.zeros(buckets, int)
     counts = np.bincount(codes)
     for code in np.argsort(counts, kind="stable"):
         rows = np.flatnonzero(codes == code)
         if code != counts.argmax():  # this many buckets can have enough rows of the class
-            few = np.argsort(load, kind="stable")[: max(min(len(rows) // max(min_level_rows, 1), buckets), 1)]
+            few = np.argsort(load, kind="stable")[: max(min(len(rows) // least, buckets), 1)]
             each = few[np.arange(len(rows)) % len(few)]
         else:  # the largest class fills the buckets up
             full = apportion(load.sum() + len(rows), np.full(buckets, 1 / buckets))
@@ -230,25 +234,25 @@ def training_rows(held_out: RowSubset) -> RowSubset:
     return replace(held_out, held_out=False)
 
 
-def cv_splits(cv: object, seed: int, units: Sequence[int], by_class: bool, predefined: int = 0) -> list[RowSubset]:
-    """The held-out rows of every split of a cross-validation over sites with so many `units`: rows, or buckets of rows.
+def cv_splits(cv: object, seed: int, rows: Sequence[int], by_class: bool, predefined: int = 0) -> list[RowSubset]:
+    """The held-out rows of every split of a cross-validation over sites with so many `rows`.
 
     `predefined` is the number of splits that the sites were built with; `cv` is not read then.
     """
     if predefined:
         return [PredefinedSplit(k, held_out=True) for k in range(predefined)]
     if isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
-        if len(units) < 2:
+        if len(rows) < 2:
             raise InputError("cv='leave-one-site-out' needs at least two sites; there is one. Give sites=, or cv=5.")
-        return [SiteFold(k, held_out=True) for k in range(len(units))]
+        return [SiteFold(k, held_out=True) for k in range(len(rows))]
     if not is_int(cv) or cv < 2:
         plain = isinstance(cv, (str, int, float, bool))
         hint = "" if plain else " Over a federation the sites split their own rows: give a number."
         raise InputError(f"cv={cv!r}: {CV_REQUIREMENT}{hint}")
     folds = int(cv)
-    if sum(units) < folds:
-        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(units)}.")
-    first = np.concatenate([[0], np.cumsum(units)[:-1]])
+    if sum(rows) < folds:
+        raise InputError(f"cv={cv} folds need at least {cv} rows; got n_samples={sum(rows)}.")
+    first = np.concatenate([[0], np.cumsum(rows)[:-1]])
     return [Fold(k, folds, seed, first, by_class, held_out=True) for k in range(folds)]
 
 
