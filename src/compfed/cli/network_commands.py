@@ -259,7 +259,8 @@ def _init(args: argparse.Namespace) -> int:
     print(f"\nSend this line to the operator. It is public:\n\n{line} {args.name}\n")
     print(f"Its fingerprint, to compare by telephone: {fingerprint}")
     print(f"Next: put the operator's ca.crt and your table into {args.folder}; write the label column into {paths[2]}.")
-    print(f"Then: compfed site check --config {paths[2]}")
+    print("Then: put the operator's roster.txt there too, once all sites have sent their keys:")
+    print(f"compfed site roster --config {paths[2]}\ncompfed site check --config {paths[2]}")
     return 0
 
 
