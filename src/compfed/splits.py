@@ -94,11 +94,12 @@ def deal_buckets(
     rng = np.random.default_rng(int.from_bytes(hmac.digest(secret, b"compfed/buckets/1", "sha256"), "big"))
     order, buckets = rng.permutation(len(labels)), max(len(labels) // max(min_rows, 1), 1)
     codes = np.unique(labels, return_inverse=True)[1][order] if by_class else np.zeros(len(labels), int)
+    least = max(min_level_rows, 1) if by_class else 1
     while True:
-        dealt = _dealt(codes, buckets, min_level_rows)
+        dealt = _dealt(codes, buckets, least)
         counts = np.zeros((buckets, int(codes.max()) + 1), int)
         np.add.at(counts, (dealt, codes), 1)
-        few = (counts > 0) & (counts < min_level_rows)
+        few = (counts > 0) & (counts < least)
         if buckets == 1 or not (few.any() or counts.sum(axis=1).min() < min_rows):
             bucket = np.empty(len(labels), int)
             bucket[order] = dealt
@@ -106,14 +107,17 @@ def deal_buckets(
         buckets -= max(buckets // 20, 1)
 
 
-def _dealt(codes: np.ndarray, buckets: int, min_level_rows: int) -> np.ndarray:
-    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far."""
+def _dealt(codes: np.ndarray, buckets: int, least: int) -> np.ndarray:
+    """The bucket of every row: each class in turn, the rarest first, to the buckets that have the fewest rows so far.
+
+    A bucket gets `least` rows of a class or none. The largest class fills the buckets up, and may leave too few of itself.
+    """
     dealt, load = np.empty(len(codes), int), np.zeros(buckets, int)
     counts = np.bincount(codes)
     for code in np.argsort(counts, kind="stable"):
         rows = np.flatnonzero(codes == code)
         if code != counts.argmax():  # this many buckets can have enough rows of the class
-            few = np.argsort(load, kind="stable")[: max(min(len(rows) // max(min_level_rows, 1), buckets), 1)]
+            few = np.argsort(load, kind="stable")[: max(min(len(rows) // least, buckets), 1)]
             each = few[np.arange(len(rows)) % len(few)]
         else:  # the largest class fills the buckets up
             full = apportion(load.sum() + len(rows), np.full(buckets, 1 / buckets))

@@ -217,7 +217,7 @@ def test_a_fit_works_without_the_hessian_that_a_site_refuses(tmp_path):
     federation, _ = remote(furnish(tmp_path, sites, "[disclosure]\nmax_hessian_share = 0\n"))
     there, here = (
         cf.FederatedLasso(alpha=0.1).fit_federation(f)
-        for f in (federation, InProcess(sites, DisclosurePolicy(max_hessian_share=0)))
+        for f in (federation, InProcess(sites, DisclosurePolicy(min_rows=1, min_level_rows=1, max_hessian_share=0)))
     )
     np.testing.assert_array_equal(there.coef_, here.coef_)
     assert there.certificate_.holds

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
+TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -61,8 +62,8 @@ class DisclosurePolicy:
         With fewer rows than this the site refuses everything. Also the least number of rows in a bucket and in a mini-batch,
         and the least number of effective rows of a model.
     min_level_rows : int, default=3
-        Classes, and the rarer value of a column with two values, have at least this many rows, at the site and (classes) in
-        every bucket.
+        Classes, and the rows that differ from the most common value of a column, are at least this many, at the site and
+        (classes) in every bucket, or none. Also, no row has over half of the variance of a column. 1 for no such rule.
     max_hessian_share : float, default=0.33
         The columns with second derivatives, counted over all runs of the table, are at most this share of the rows; 0 for no
         Hessian at all.
@@ -79,7 +80,7 @@ class DisclosurePolicy:
     --------
     >>> import compfed as cf
     >>> table = cf.data.bundled.breast_cancer()
-    >>> policy = cf.federation.DisclosurePolicy(min_rows=20)
+    >>> policy = cf.federation.DisclosurePolicy(queries=["HeldOut"])
     >>> federation = cf.federation.InProcess(table.federation(), policy=policy)
     >>> cf.FederatedLogisticRegression(alpha=0.01).fit_federation(federation).certificate_.holds
     True
@@ -293,12 +294,13 @@ class EffectiveRows(NamedTuple):
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
         total = (self.share * second).sum()
-        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, 0.5 * self.min_rows)
+        enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
         return (enough & (total >= self.least) & (total > 0)) | same
 
 
 def _effective(h: Numbers, least: Numbers) -> Numbers:
-    return h.sum() ** 2 >= (1 - 1e-6) * least * (h * h).sum()
+    squares = (h * h).sum()
+    return (h.sum() ** 2 >= (1 - 1e-6) * least * squares) & (squares < np.inf)
 
 
 class GuardedLoss(NamedTuple):
@@ -349,7 +351,7 @@ def check_table(site: Site, policy: DisclosurePolicy) -> list[str]:
     for name, few, dominated in _columns(site, least):
         if few:
             problems.append(f"{name} has one value in all but a few rows, fewer than its min_level_rows; drop it")
-        elif dominated:
+        elif dominated and least > 1:
             problems.append(f"{name} has over half of its variance from one row; drop it, or cut off its extremes")
     return problems
 

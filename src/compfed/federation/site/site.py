@@ -205,9 +205,13 @@ class Site:
         """Reasons of the policy to refuse every query, whatever it is; checked once."""
         return [] if self.policy is None else check_table(self, self.policy)
 
-    @functools.cached_property
+    @property
     def units(self) -> np.ndarray:
         """The bucket of every row; without a policy every row is a unit."""
+        return self._dealt
+
+    @functools.cached_property
+    def _dealt(self) -> np.ndarray:
         if self.policy is None:
             return np.arange(len(self.labels))
         units, used, y = np.zeros(len(self.labels), int), self.row_weights > 0, self.labels

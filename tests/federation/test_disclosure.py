@@ -1,0 +1,523 @@
+"""The rules of a disclosure policy: what a site refuses, in which words, and that ordinary work goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import compfed as cf
+from compfed._utils.compilation import precision
+from compfed.federation import (
+    Describe,
+    DisclosurePolicy,
+    Evaluate,
+    HeldOut,
+    InProcess,
+    Lipschitz,
+    LocalUpdate,
+    Moments,
+    Refusal,
+    Site,
+)
+from compfed.federation.codec import named
+from compfed.federation.site.disclosure import EffectiveRows, GuardedLoss, check_table
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.problem.evaluation import FullGradient
+from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold, check_folds, cv_splits, deal_buckets, training_rows
+
+ROWS, WIDTH = 60, 4
+
+
+def make_site(kind: str = "numbers", rows: int = ROWS, secret: bytes = b"s", **rules: Any) -> Site:
+    rng = np.random.default_rng(3)
+    A = rng.standard_normal((rows, WIDTH))
+    z = A @ [1.0, -1.0, 0.5, 0.0] + rng.standard_normal(rows)
+    y = {"numbers": z, "classes": (z > 0).astype(float), "counts": np.rint(np.exp(z.clip(-2, 2)))}[kind]
+    policy = DisclosurePolicy(**rules)
+    return Site(A, y, name="north", index=0, columns=["a", "b", "c", "d"], policy=policy, secret=secret)
+
+
+def refusal(site: Site, query: Any) -> str:
+    (reply,) = site.reply([query])
+    return reply.reason if isinstance(reply, Refusal) else ""
+
+
+SQUARED, LOGISTIC = ObjectiveSpec(cf.losses.Squared()), ObjectiveSpec(cf.losses.Logistic())
+
+
+# --- buckets ---
+
+
+@given(
+    rows=st.integers(1, 200),
+    min_rows=st.integers(1, 25),
+    rarest=st.sampled_from([None, 0.02, 0.1, 0.5]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=150, deadline=None)
+def test_buckets_have_enough_rows_and_enough_of_every_class(rows, min_rows, rarest, seed):
+    labels = np.random.default_rng(seed).random(rows) < (rarest or 0.5)
+    counts = np.unique(labels, return_counts=True)[1]
+    by_class = rarest is not None and counts.min() >= 3
+    bucket = deal_buckets(labels.astype(float), min_rows, bytes([seed % 256]), by_class, 3)
+    sizes = np.bincount(bucket)
+    assert sizes.min() >= min(min_rows, rows)
+    if not by_class:
+        assert sizes.max() - sizes.min() <= 1
+        assert len(sizes) == max(rows // min_rows, 1)
+        return
+    for value in (False, True):
+        each = np.bincount(bucket[labels == value], minlength=len(sizes))
+        assert ((each == 0) | (each >= 3)).all()
+
+
+def test_rare_classes_do_not_cost_buckets():
+    """Of 143 rows 3 have the rare class, as at a site of the breast cancer table: they share one bucket of 14."""
+    labels = np.r_[np.zeros(3), np.ones(140)]
+    bucket = deal_buckets(labels, 10, b"", True, 3)
+    assert bucket.max() + 1 == 14
+    assert len(set(bucket[:3])) == 1
+    assert (deal_buckets(labels, 10, b"x", True, 3) != bucket).any()  # the secret decides
+
+
+@given(
+    rows=st.integers(1, 150),
+    min_rows=st.integers(1, 20),
+    kind=st.sampled_from(["numbers", "classes"]),
+    asked=st.lists(
+        st.one_of(
+            st.builds(
+                lambda folds, k, seed, first, out: Fold(k % folds, folds, seed, np.array([first]), True, out),
+                st.integers(1, 300), st.integers(0, 299), st.integers(0, 2**32), st.integers(0, 500), st.booleans(),
+            ),
+            st.builds(lambda share, seed, out: Holdout(share, seed, True, out),
+                      st.floats(0.01, 0.99), st.integers(0, 2**32), st.booleans()),
+            st.builds(SiteFold, st.integers(-1, 2), st.booleans()),
+        ),
+        min_size=1, max_size=6,
+    ),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_no_set_of_rows_that_a_server_can_name_is_small(rows, min_rows, kind, asked):
+    site = make_site(kind, max(rows, min_rows), min_rows=min_rows)
+    masks = [subset.mask(site) for subset in asked]
+    masks += [~mask for mask in masks] + [np.ones(len(site.labels), bool)]
+    for one in masks:
+        for other in masks:
+            for part in (one, one & ~other, one & other):
+                assert part.sum() == 0 or part.sum() >= min_rows
+
+
+def test_the_seed_permutes_buckets_and_every_row_is_held_out_once():
+    site = make_site("classes")
+    assert site.buckets == 6
+    folds: Any = cv_splits(3, 5, [site.buckets], True)
+    held = np.array([fold.mask(site) for fold in folds])
+    assert (held.sum(axis=0) == 1).all()
+    assert (held.sum(axis=1) == 20).all()
+    other = cv_splits(3, 6, [site.buckets], True)[0].mask(site)
+    assert (other != held[0]).any()
+    for mask in (other, *held):  # whole buckets
+        assert {float(mask[site.units == b].mean()) for b in range(6)} <= {0.0, 1.0}
+    assert (training_rows(folds[0]).mask(site) == ~held[0]).all()
+
+
+def test_without_a_policy_every_row_is_a_unit():
+    site = Site(np.eye(5), np.arange(5.0), name="a", index=0)
+    assert site.units.tolist() == [0, 1, 2, 3, 4]
+    assert Fold(0, 5, 0, np.array([0]), False, True).mask(site).sum() == 1
+
+
+def test_more_folds_than_buckets_are_refused_before_the_first_query_and_at_the_site():
+    check_folds(["a", "b"], [6, 5], [10, 10], 5)
+    with pytest.raises(
+        cf.InputError, match=r"^cv = 5 needs 5 buckets of 10 rows at site 'x': use cv = 4, or leave the"
+    ):
+        check_folds(["a", "x"], [30, 4], [10, 10], 5)
+    with pytest.raises(cf.InputError, match=r"at site 'x': leave the site out\.$"):
+        check_folds(["x"], [1], [10], 2)
+    site = make_site()
+    fold = Fold(0, 7, 0, np.array([0]), False, True)
+    for query in (Moments(fold), Evaluate(replace(SQUARED, subset=fold), np.zeros((1, WIDTH)))):
+        assert "7 folds are more than it has buckets of min_rows rows; use a smaller cv" in refusal(site, query)
+    assert refusal(site, Moments(replace(fold, folds=6))) == ""
+    assert "give cv as a number" in refusal(Site(site.features, site.labels, name="n", index=0, splits=[
+        (np.arange(ROWS) > 0, np.arange(ROWS) == 0)], policy=DisclosurePolicy()), Moments(PredefinedSplit(0, True)))  # fmt: skip
+
+
+# --- the policy and the table ---
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"min_rows": 0}, "min_rows"),
+        ({"min_level_rows": 1.5}, "min_level_rows"),
+        ({"max_hessian_share": -1.0}, "max_hessian_share"),
+        ({"allow_minibatches": "yes"}, "allow_minibatches"),
+        ({"queries": ("Rows",)}, "'Rows' is not a query"),
+        ({"queries": "Moments"}, "must be a list of names"),
+        ({"max_models": 0}, "max_models"),
+    ],
+)
+def test_a_policy_is_checked(rules, message):
+    with pytest.raises(cf.InputError, match=message):
+        DisclosurePolicy(**rules)
+
+
+def test_fewer_rows_than_min_rows_are_refused_whatever_the_query():
+    site = make_site(rows=9)
+    for query in (Describe(), Moments(), Evaluate(SQUARED, np.zeros((1, WIDTH)))):
+        assert (
+            refusal(site, query) == f"site 'north' refuses {type(query).__name__}: it has fewer rows than its min_rows."
+        )
+
+
+def table_site(column: np.ndarray, labels: np.ndarray | None = None, **rules: Any) -> Site:
+    A = np.random.default_rng(0).standard_normal((len(column), 2))
+    A[:, 1] = column
+    labels = A[:, 0] if labels is None else labels
+    return Site(A, labels, name="n", index=0, columns=["fine", "odd"], policy=DisclosurePolicy(**rules))
+
+
+LEVELS, VARIANCE = "'odd' has one value in all but a few rows", "'odd' has over half of its variance from one row"
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([1.0] * 2, LEVELS),
+        ([1.0] * 3, ""),
+        ([5.3, 7.1], LEVELS),  # not two values, but as rare
+        ([], ""),  # constant
+        ([1.0, 1.0, 1.0, 40.0], VARIANCE),
+        ([1.0, 1.0, 1.0, 2.0], VARIANCE),  # 4 of 7, less the mean
+        ([2.0, 2.0, 2.0, 1.0], ""),
+    ],
+)
+def test_columns_in_which_single_rows_can_be_seen(values, problem):
+    column = np.r_[values, np.zeros(40 - len(values))]
+    if not problem.startswith("'odd' has over"):
+        share = (column - column.mean()) ** 2
+        assert share.max() <= 0.5 * share.sum() or problem
+    site = table_site(column)
+    assert len(site.table_problems) == bool(problem)
+    assert problem in " ".join(site.table_problems)
+    assert (problem in refusal(site, Describe())) == (refusal(site, Describe()) != "" or not problem)
+    assert not any(character.isdigit() for character in " ".join(site.table_problems))
+    assert check_table(site, DisclosurePolicy(min_level_rows=1)) == []
+
+
+def test_sparse_rows_are_checked_alike():
+    from scipy.sparse import csr_matrix
+
+    A = np.zeros((40, 2))
+    A[:, 0], A[:2, 1] = np.arange(40), 1.0
+    site = Site(csr_matrix(A), np.arange(40.0), name="n", index=0, policy=DisclosurePolicy())
+    assert len(site.table_problems) == 1
+    assert "column 2 has one value" in site.table_problems[0]
+
+
+def test_a_rare_class_is_not_listed_and_not_named():
+    labels = np.array(["ill"] * 2 + ["well"] * 20 + ["unknown"] * 18)
+    site = table_site(np.arange(40.0), labels)
+    softmax = ObjectiveSpec(cf.losses.Softmax(outputs=3), classes=np.array(["ill", "unknown", "well"]))
+    for query in (Describe(classes=True), Evaluate(softmax, np.zeros((1, 6)))):
+        reason = refusal(site, query)
+        assert "a class has fewer rows than its min_level_rows" in reason
+        assert "ill" not in reason
+    codes = ObjectiveSpec(cf.losses.Softmax(outputs=3))  # classes that are numbers already
+    numbers = table_site(np.arange(40.0), np.repeat([0.0, 1.0, 2.0], [2, 20, 18]))
+    assert "min_level_rows" in refusal(numbers, Evaluate(codes, np.zeros((1, 6))))
+    assert refusal(numbers, Moments()) == ""
+
+
+def test_row_weights_on_few_rows_are_refused():
+    weights = np.r_[np.full(3, 100.0), np.ones(37)]
+    A = np.random.default_rng(0).standard_normal((40, 2))
+    site = Site(A, A[:, 0], name="n", index=0, row_weights=weights, policy=DisclosurePolicy())
+    assert "its row weights rest on fewer rows than its min_rows" in refusal(site, Moments())
+    zero = np.r_[np.zeros(31), np.ones(9)]
+    site = Site(A, A[:, 0], name="n", index=0, row_weights=zero, policy=DisclosurePolicy())
+    assert "fewer rows than its min_rows" in refusal(site, Moments())
+
+
+# --- models ---
+
+
+def active_rows(site: Site, x: np.ndarray) -> float:
+    """(sum h)^2 / sum h^2 of the logistic loss, by its definition."""
+    z = site.features @ x
+    h = np.exp(-np.logaddexp(0, z) - np.logaddexp(0, -z))
+    if not (h * h).any():
+        return 0.0
+    return h.sum() ** 2 / (h * h).sum()
+
+
+def test_a_model_that_looks_at_few_rows_is_refused():
+    site = make_site("classes")
+    direction = np.array([1.0, 0.3, -0.2, 0.1])
+    seen = set()
+    for size in np.geomspace(0.1, 1e6, 40):
+        x = size * direction
+        allowed = active_rows(site, x) >= 10
+        seen.add(bool(allowed))
+        queries = [
+            Evaluate(LOGISTIC, x[None]),
+            HeldOut(LOGISTIC, Holdout(0.5, 0, True, True), np.stack([np.zeros(WIDTH), x])),
+        ]
+        for query in queries:
+            reason = refusal(site, query)
+            assert ("a model rests on fewer rows than its min_rows" in reason) == (not allowed)
+    assert seen == {True, False}
+    assert refusal(make_site("classes", min_rows=1), Evaluate(LOGISTIC, 5 * direction[None])) == ""
+    # the scaling is a part of the model
+    tiny = FeatureScaling(np.zeros(WIDTH), np.full(WIDTH, 1e-6), False)
+    assert "fewer rows" in refusal(site, Evaluate(replace(LOGISTIC, scaling=tiny), direction[None]))
+
+
+def test_a_model_without_curvature_is_refused():
+    """Half-space: with steep slopes and all rows far from the boundary, h is equal and nearly zero."""
+    site = make_site("classes")
+    site.features = np.sign(site.features)  # all |z| are alike
+    x = np.array([[60.0, 0.0, 0.0, 0.0]])
+    assert active_rows(site, x[0]) >= 59
+    assert "fewer rows" in refusal(site, Evaluate(LOGISTIC, x))
+    assert refusal(site, Evaluate(LOGISTIC, x / 20)) == ""
+
+
+def test_the_rows_to_train_with_have_half_of_the_effective_rows():
+    site = make_site("classes")
+    subset = Fold(0, 3, 1, np.array([0]), True, held_out=True)
+    objective = replace(LOGISTIC, subset=subset)
+    mask, outcomes = subset.mask(site), set()
+    for seed in range(200):
+        x = 4 * np.random.default_rng(seed).standard_normal(WIDTH)
+        h = site.features @ x
+        h = np.exp(-np.logaddexp(0, h) - np.logaddexp(0, -h))
+        part = h[mask].sum() ** 2 / (h[mask] ** 2).sum()
+        allowed = active_rows(site, x) >= 10 and part >= 5
+        outcomes.add((bool(active_rows(site, x) >= 10), bool(part >= 5)))
+        assert (refusal(site, Evaluate(objective, x[None])) == "") == allowed
+    assert len(outcomes) >= 3
+
+
+def test_many_outputs_use_the_trace():
+    site = make_site("classes")
+    x = np.random.default_rng(0).standard_normal((WIDTH, 2)) * 3
+    z = site.features @ x
+    p = np.exp(z - np.logaddexp.reduce(z, axis=1)[:, None])
+    h = 1 - (p * p).sum(axis=1)
+    softmax = cf.losses.Softmax(outputs=2)
+    q = np.full(ROWS, 1 / ROWS)
+    most = h.sum() ** 2 / (h * h).sum()
+    for least in (most - 0.01, most + 0.01):
+        rule = EffectiveRows.of(1, softmax, site.labels, q, q)._replace(min_rows=least)
+        assert bool(rule.holds(softmax, x.ravel(), site.features, site.labels)) == (least < most)
+
+
+def test_counts_have_no_bound_and_the_rule_still_holds():
+    site, poisson = make_site("counts"), ObjectiveSpec(cf.losses.Poisson())
+    x = np.array([[0.1, 0.1, 0.0, 0.0]])
+    assert refusal(site, Evaluate(poisson, x)) == ""
+    assert "fewer rows" in refusal(site, Evaluate(poisson, 50 * x))
+    assert "fewer rows" in refusal(site, Lipschitz(poisson, 50 * x[0]))
+    assert refusal(site, Lipschitz(LOGISTIC, 50 * x[0])) != ""  # labels that are no classes of two
+    assert "fewer rows" in refusal(site, Evaluate(poisson, 1e9 * x))  # which overflows
+
+
+def test_huber_far_from_all_labels_says_nothing_and_is_allowed():
+    site = make_site()
+    shift = FeatureScaling(np.zeros(WIDTH), np.ones(WIDTH), True)
+    huber = ObjectiveSpec(cf.losses.Huber(delta=1.0), shift)
+    far, near = np.zeros((2, 1, WIDTH + 1))
+    far[0, -1], near[0, -1] = 100.0, 3.0
+    assert (np.abs(3.0 - site.labels) <= 1).sum() < 10
+    assert refusal(site, Evaluate(huber, far)) == ""
+    assert "fewer rows" in refusal(site, Evaluate(huber, near))
+
+
+@pytest.mark.parametrize("loss", [cf.losses.Huber(delta=1e-3), cf.losses.SmoothedQuantile(smoothing=1e-3)])
+def test_a_loss_that_is_narrow_for_the_labels_is_refused(loss):
+    reason = refusal(make_site(), Evaluate(ObjectiveSpec(loss), np.zeros((1, WIDTH))))
+    assert "=0.001 is below 1% of the spread of its labels" in reason
+
+
+def test_losses_of_others_need_the_acceptance_of_the_site():
+    class Own(cf.losses.Squared):
+        """Anything at all."""
+
+    objective = ObjectiveSpec(Own())
+    name = f"{Own.__module__}:{Own.__qualname__}"
+    assert "is not a loss that it accepts" in refusal(make_site(), Evaluate(objective, np.zeros((1, WIDTH))))
+    assert refusal(make_site(accepts=(name,)), Evaluate(objective, np.zeros((1, WIDTH)))) == ""
+
+
+def test_a_conjugate_that_may_be_infinite_is_refused_whatever_the_rows():
+    site, x = make_site("classes"), np.zeros((1, WIDTH))
+    for dual, allowed in [
+        ([0.0, 1.0, 0.0, 0.0], True),
+        ([0.0, 1.1, 0.0, 0.0], False),  # infinite if a row has -y theta > 1 / 1.1
+        ([0.1, 1.0, 0.0, 0.0], False),
+        ([0.1, 1.0, 0.5, 0.0], True),  # 0.5 * 0.1 of shift against 0.5 * 0.5 of margin
+        ([0.1, 1.0, 0.5, 9.0], False),
+        ([0.0, np.nan, 0.0, 0.0], False),
+    ]:
+        assert (refusal(site, Evaluate(LOGISTIC, x, dual=np.array([dual]))) == "") == allowed
+    rng = np.random.default_rng(0)  # where it is allowed it is finite for every prediction
+    for _ in range(300):
+        dual = np.array([[rng.normal() * 0.2, rng.random(), rng.random(), rng.normal()]])
+        (reply,) = site.reply([Evaluate(LOGISTIC, rng.standard_normal((1, WIDTH)), dual=dual)])
+        assert isinstance(reply, Refusal) or np.isfinite(reply.conjugate).all()
+
+
+def test_hessians_are_counted_over_all_queries():
+    site = make_site(max_hessian_share=0.05)  # 3 of 60
+    x = np.zeros((1, WIDTH))
+    assert refusal(site, Evaluate(SQUARED, x, np.array([0, 1]))) == ""
+    assert refusal(site, Evaluate(SQUARED, x, np.array([1, 2]))) == ""
+    assert site.hessian_columns == {0, 1, 2}
+    assert "4 coordinates are more than 0.05 of the number of its rows" in refusal(
+        site, Evaluate(SQUARED, x, np.array([3]))
+    )
+    # the intercept is not counted, outcomes share columns, and columns keep their place in the table
+    scaling = FeatureScaling(np.zeros(2), np.ones(2), True, outputs=2)
+    labels = np.c_[site.labels, site.labels]
+    two = Site(site.features, labels, name="n", index=0, policy=DisclosurePolicy())
+    objective = ObjectiveSpec(cf.losses.MultiSquared(outputs=2), scaling, columns=np.array([1, 3]))
+    assert refusal(two, Evaluate(objective, np.zeros((1, 6)), np.arange(6))) == ""
+    assert two.hessian_columns == {1, 3}
+    assert "a Hessian on so many" in refusal(make_site(max_hessian_share=0), Evaluate(SQUARED, x, np.array([0])))
+
+
+def test_models_are_counted_against_a_budget():
+    site = make_site(max_models=5)
+    assert refusal(site, Evaluate(SQUARED, np.zeros((4, WIDTH)))) == ""
+    assert "max_models" in refusal(site, Evaluate(SQUARED, np.zeros((2, WIDTH))))
+    assert "max_models" in refusal(site, HeldOut(SQUARED, Holdout(0.3, 0, False, True), np.zeros((1, WIDTH))))
+
+
+# --- rounds ---
+
+
+ZERO = cf.regularisers.Zero()
+
+
+def first_round(
+    site: Site, objective: ObjectiveSpec, x0: np.ndarray, batch_size: int | None = None, eta: float = 0.1,
+    regulariser: Any = ZERO,
+) -> Any:  # fmt: skip
+    """The update of a site after three local steps."""
+    algorithm: Any = cf.algorithms.FedAvg(eta=eta, tau=3)
+    run = RunSpec(0, algorithm, regulariser, objective, x0, 0, batch_size, len(site.labels))
+    with precision(np.dtype(float)):
+        d = named(algorithm.broadcast(regulariser, algorithm.init(jnp.asarray(x0))[0]))
+    (reply,) = site.reply([LocalUpdate(run, 0, 0, d)])
+    return reply
+
+
+def test_local_steps_are_those_without_a_policy():
+    site = make_site("classes")
+    free = Site(site.features, site.labels, name="free", index=0)
+    x0 = np.full(WIDTH, 0.1)
+    with_rules, without = (first_round(s, LOGISTIC, x0).u for s in (site, free))
+    assert with_rules.keys() == without.keys()
+    for name in with_rules:
+        np.testing.assert_array_equal(with_rules[name], without[name])
+
+
+def test_local_steps_to_a_model_of_few_rows_are_refused():
+    """The first gradient is allowed; a long step leads to models that look at few rows, whose gradients are NaN."""
+    site, x0 = make_site("classes"), np.zeros(WIDTH)
+    assert not isinstance(first_round(site, LOGISTIC, x0), Refusal)
+    reply = first_round(site, LOGISTIC, x0, eta=1e4)
+    assert reply.reason == (
+        "site 'north' refuses LocalUpdate: a local model rests on fewer rows than its min_rows, or the local steps diverged."
+    )
+    free = Site(site.features, site.labels, name="free", index=0)
+    assert all(np.isfinite(u).all() for u in first_round(free, LOGISTIC, x0, eta=1e4).u.values())
+    assert "fewer rows" in first_round(site, LOGISTIC, np.array([1e5, 1.0, 0.0, 0.0])).reason
+
+
+def test_every_derivative_inside_the_local_steps_is_guarded():
+    site = make_site("classes")
+    y, q = 2 * site.labels - 1, np.full(ROWS, 1 / ROWS)
+    loss = cf.losses.Logistic()
+    with precision(np.dtype(float)):
+        check_guards(site, loss, y, q)
+
+
+def check_guards(site: Site, loss: Any, y: np.ndarray, q: np.ndarray) -> None:
+    f = FullGradient(loss, jnp.asarray(site.features), jnp.asarray(y), jnp.asarray(q))
+    rule = EffectiveRows.of(10, loss, y, q, q)
+    guarded = GuardedLoss(f, loss, f.A, f.y, rule, jnp.zeros(2, jnp.uint32))
+    for x, allowed in ((jnp.zeros(WIDTH), True), (jnp.full(WIDTH, 1e3), False)):
+        for found in (guarded.value(x), guarded.grad(x, jax.random.key(0)), guarded.full_grad(x), guarded.hessian(x)):
+            assert bool(jnp.isfinite(found).all()) == allowed
+            assert bool(jnp.isnan(found).all()) == (not allowed)
+
+
+def test_mini_batches_are_the_choice_of_the_site():
+    x0 = np.zeros(WIDTH)
+    assert "it allows no mini-batches (allow_minibatches)" in first_round(make_site(), SQUARED, x0, 20).reason
+    site = make_site(allow_minibatches=True)
+    assert "a mini-batch needs min_rows rows or more" in first_round(site, SQUARED, x0, 9).reason
+    fold = replace(SQUARED, subset=Fold(0, 3, 0, np.array([0]), False, False))
+    assert "of all rows and not of a fold" in first_round(site, fold, x0, 20).reason
+    free = Site(site.features, site.labels, name="free", index=0)
+    updates = [
+        next(iter(first_round(s, SQUARED, x0, 20).u.values()))
+        for s in (free, site, make_site(allow_minibatches=True), make_site(allow_minibatches=True, secret=b"t"))
+    ]
+    assert (updates[1] == updates[2]).all()
+    for one, other in ((0, 1), (1, 3)):  # not those that the server's seed draws, and others for another secret
+        assert (updates[one] != updates[other]).any()
+
+
+def test_bounds_contain_zero():
+    box = cf.regularisers.Box(0.5, 1.0)
+    assert "bounds must contain 0" in first_round(make_site(), SQUARED, np.zeros(WIDTH), regulariser=box).reason
+    assert not isinstance(
+        first_round(make_site(), SQUARED, np.zeros(WIDTH), regulariser=cf.regularisers.Box(-1, 1)), Refusal
+    )
+
+
+# --- ordinary work ---
+
+
+@pytest.mark.parametrize("secret", [b"", b"1", b"2"])
+def test_default_cross_validation_of_a_logistic_model_goes_through(secret):
+    """Its smallest alpha has 12.7 effective rows at the worst site, 9.4 in the worst fold."""
+    federation = InProcess(cf.data.bundled.breast_cancer().federation(), policy=DisclosurePolicy())
+    for site in federation.sites:
+        site.secret = secret
+    model = cf.FederatedLogisticRegressionCV().fit_federation(federation)
+    assert model.certificate_.holds
+    assert max(site.models for site in federation.sites) < 5000
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        cf.FederatedLassoCV(n_alphas=5), cf.FederatedPoissonRegressorCV(n_alphas=5), cf.FederatedHuberCV(delta=50, n_alphas=5),
+        cf.FederatedGroupLassoCV(n_alphas=5, groups=[[0, 1], [2, 3], [4, 5, 6, 7, 8, 9]]), cf.FederatedLasso(),
+    ],
+    ids=lambda e: type(e).__name__,
+)  # fmt: skip
+def test_ordinary_regressions_go_through(estimator):
+    sites = cf.data.bundled.diabetes().federation()
+    model = estimator.fit_federation(InProcess(sites, policy=DisclosurePolicy()))
+    assert model.certificate_.holds
+
+
+def test_a_default_huber_on_labels_in_large_units_is_refused_with_the_way_out():
+    federation = InProcess(cf.data.bundled.diabetes().federation(), policy=DisclosurePolicy())
+    with pytest.raises(cf.InputError, match=r"rests on fewer rows than its min_rows; use .* a wider loss \(delta"):
+        cf.FederatedHuber().fit_federation(federation)
