@@ -18,6 +18,7 @@ from compfed.data import Sites
 from compfed.network import keys
 from compfed.network.envelope import read_reply, reply_bytes
 from compfed.network.flower import Reply
+from compfed.network.roster import roster_text
 from compfed.network.server import RemoteFederation
 from compfed.network.settings import RetryPolicy
 from compfed.network.site import SiteService
@@ -69,8 +70,15 @@ class MemoryLink:
         self.closed = True
 
 
-def furnish(folder: Path, sites: Sites, more: str = "") -> list[Path]:
-    """A folder per site with its rows as CSV, its key and its site.toml; `more` are settings at the top of the file."""
+# No rules: for tests of the protocol with small tables. The rules have tests of their own.
+NO_RULES = {"min_rows": 1, "min_level_rows": 1, "max_hessian_share": "inf", "allow_minibatches": "true"}
+
+
+def furnish(folder: Path, sites: Sites, more: str = "", *, secure_sum: bool = False, safe: bool = False) -> list[Path]:
+    """A folder per site with its rows as CSV, its key, the roster and its site.toml.
+
+    `more` are settings at the top of the file, and then lines of [disclosure]. Other rules are off, unless `safe`.
+    """
     paths = []
     for A, y, name in zip(sites.features, sites.labels, sites.names, strict=True):
         home = folder / name
@@ -85,8 +93,14 @@ def furnish(folder: Path, sites: Sites, more: str = "") -> list[Path]:
         keys.write_identity(home / "node.key", keys.new_identity())
         path = home / "site.toml"
         network = '[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"\n'
-        path.write_text(f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\n{more}\n{network}')
+        top, _, rules = more.partition("[disclosure]")
+        lax = "".join(f"{rule} = {v}\n" for rule, v in NO_RULES.items() if not safe and f"{rule} =" not in rules)
+        top = f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\nsecure_sum = {str(secure_sum).lower()}\n{top}'
+        path.write_text(f"{top}\n{network}\n[disclosure]\n{lax}{rules}\n")
         paths.append(path)
+    roster = {name: key_of(path).public_key() for name, path in zip(sites.names, paths, strict=True)}
+    for path in paths:
+        (path.parent / "roster.txt").write_text(roster_text(roster))
     return paths
 
 

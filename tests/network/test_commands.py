@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import csv
+import hashlib
+import io
 import json
 import os
 import socket
@@ -16,16 +19,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
 
+import compfed as cf
 from compfed import network
 from compfed.cli import main
 from compfed.cli.demo import free_port
+from compfed.federation.site.ledger import Roster
 from compfed.network import keys
+from compfed.network.roster import roster_fingerprint
 from compfed.network.settings import FederationSettings
-from compfed.network.site_settings import SiteSettings
+from compfed.network.site_settings import LEAVES, SiteSettings
 
 
 class Done(NamedTuple):
@@ -231,6 +238,80 @@ def test_a_folder_that_is_no_federation_is_named(command, compfed, tmp_path):
     assert "federation.toml: No such file or directory. Give the folder of `compfed federation new DIR`." in done.error
 
 
+# --- roster ---
+
+
+def test_the_roster_needs_the_key_of_every_site(compfed, tmp_path):
+    compfed("federation", "new", tmp_path, "--sites", "north,south,west")
+    compfed("federation", "admit", tmp_path, "south", keys.public_line(keys.new_identity().public_key()))
+    done = compfed("federation", "roster", tmp_path)
+    assert done.status == 2
+    assert "sites 'north', 'west' have no key yet" in done.error
+    assert not (tmp_path / "roster.txt").exists()
+
+
+@pytest.fixture
+def masked(compfed, tmp_path) -> Path:
+    """A federation of three sites with keys and a roster."""
+    folder = tmp_path / "three"
+    compfed("federation", "new", folder, "--sites", "north,south,west", "--superlink", f"127.0.0.1:{free_port()}")
+    compfed("federation", "keys", folder, "--demo")
+    for name in ("north", "south", "west"):
+        (folder / "sites" / name / "rows.csv").write_text(GOOD)
+    return folder
+
+
+def config(federation: Path, name: str = "north") -> tuple[str, Path]:
+    return "--config", federation / "sites" / name / "site.toml"
+
+
+def test_operator_and_sites_see_one_fingerprint(compfed, masked, tmp_path):
+    done = compfed("federation", "roster", masked, "--out", tmp_path / "r.txt")
+    assert done.status == 0
+    digest = hashlib.sha256((tmp_path / "r.txt").read_bytes()).hexdigest()
+    said = f"Fingerprint of the roster: {' '.join(digest[i : i + 5] for i in range(0, 40, 5))}\n"
+    assert said in done.out
+    for name in ("north", "south", "west"):
+        shown = compfed("site", "roster", *config(masked, name))
+        assert shown.status == 0
+        assert said in shown.out
+        key = keys.read_identity(masked / "sites" / name / "node.key")
+        assert f"  {name:<5}  {keys.fingerprint(key.public_key())}\n" in done.out
+        assert "by telephone" in shown.out
+
+
+def test_an_exchanged_key_changes_the_fingerprint_at_the_site(compfed, masked):
+    """An operator who wants to read what north adds gives it a key of their own in the name of south."""
+    before = compfed("site", "roster", *config(masked)).out
+    path = masked / "sites" / "north" / "roster.txt"
+    (line,) = [line for line in path.read_text().splitlines() if line.startswith("south ")]
+    path.write_text(path.read_text().replace(line, f"south {keys.public_line(keys.new_identity().public_key())}"))
+    after = compfed("site", "roster", *config(masked)).out
+    assert before.splitlines()[-3] != after.splitlines()[-3]
+    assert after.splitlines()[-3].startswith("Fingerprint of the roster: ")
+
+
+def test_site_roster_names_a_roster_that_is_not_there(compfed, masked):
+    (masked / "sites" / "north" / "roster.txt").unlink()
+    done = compfed("site", "roster", *config(masked))
+    assert done.status == 2
+    assert (
+        "Ask the operator for roster.txt (`compfed federation roster DIR` writes it), put it beside site.toml"
+        in done.error
+    )
+
+
+def test_site_check_says_the_fingerprint(compfed, masked):
+    done = compfed("site", "check", *config(masked))
+    assert done.status == 0
+    (said,) = [
+        line for line in compfed("site", "roster", *config(masked)).out.splitlines() if line.startswith("Finger")
+    ]
+    assert f"Its fingerprint, to compare by telephone: {said.partition(': ')[2]}" in done.out
+    assert "roster.txt: 3 sites: north, south, west." in done.out
+    assert "only totals over all sites of the roster" in done.out
+
+
 # --- status and stop ---
 
 
@@ -310,6 +391,162 @@ def test_one_process_runs_in_a_folder_and_stop_ends_it(compfed, federation, hold
     assert holder.wait(5) == 130
     again = compfed("federation", "stop", federation)
     assert (again.status, again.out) == (0, f"There is no run going on in {federation / 'run'}.\n")
+
+
+# --- ledger, explain, allow ---
+
+HASHES = np.arange(24, dtype=np.uint64)
+OLD = Roster("an earlier one", ("north", "south", "west", "east"))
+
+
+def settings_of(federation: Path, name: str = "north") -> SiteSettings:
+    return SiteSettings.read(config(federation, name)[1])
+
+
+@pytest.fixture
+def used(masked) -> Path:
+    """A federation of three sites whose site north took part in a run with four, and was asked twice."""
+    settings = settings_of(masked)
+    ledger = settings.ledger()
+    ledger.open_run("run-1", OLD, HASHES, settings.disclosure)
+    ledger.record("run-1", {"Moments": 1}, 0, 1000)
+    ledger.record("run-1", {"Evaluate": 2, "HeldOut": 1}, 7, 2500, ["dose"])
+    lines = [
+        {"time": 1.7e9, "run": "run-1", "number": 1, "queries": {"Enrol": 1}, "bytes_out": 400, "repeated": False},
+        {"time": 1.7e9, "run": "other", "number": 1, "queries": {"Moments": 1}, "bytes_out": 77, "repeated": False},
+        {"time": 1.7e9 + 1, "run": "run-1", "number": 2, "queries": {"Moments": 1}, "bytes_out": 1000, "repeated": False},
+        {"time": 1.7e9 + 2, "run": "run-1", "number": 3, "queries": {"Evaluate": 2, "HeldOut": 1}, "bytes_out": 2500,
+         "refused": {"count": 1, "first": ["site 'north' refuses HeldOut: a rule."]}, "repeated": True},
+        {"time": 1.7e9 + 3, "run": "run-1", "number": 4, "kind": "refused", "reason": "no \x1b[2J reason"},
+        {"failed": "ValueError", "at": []},
+    ]  # fmt: skip
+    (masked / "sites" / "north" / "state" / "log.jsonl").write_text(
+        "\n".join(map(json.dumps, lines)) + "\n{damaged\n[]\n"
+    )
+    return masked
+
+
+def test_the_ledger_of_a_table_without_runs(compfed, masked):
+    done = compfed("site", "ledger", *config(masked))
+    assert done.status == 0
+    assert "No run of the table 'rows' yet." in done.out
+    assert "0 models evaluated, 100000 left of 100000 (max_models)" in done.out
+    assert compfed("site", "ledger", "--csv", *config(masked)).out.count("\n") == 1  # the header
+
+
+def test_the_ledger_as_a_table_and_as_csv(compfed, used):
+    done = compfed("site", "ledger", *config(used))
+    assert done.status == 0
+    (row,) = [line for line in done.out.splitlines() if line.startswith("run-1 ")]
+    for cell in ("north, south, west, east", " 24 ", "Evaluate 2, HeldOut 1, Moments 1", " 7 ", " 3500 ", " 99993"):
+        assert cell in row
+    assert "7 models evaluated, 99993 left of 100000" in done.out
+    assert "derivatives, over all runs: 'dose'." in done.out
+    (entry,) = csv.DictReader(io.StringIO(compfed("site", "ledger", "--csv", *config(used)).out))
+    assert (entry["run"], entry["rows"], entry["models"], entry["bytes out"]) == ("run-1", "24", "7", "3500")
+    assert entry["models left"] == "99993"
+
+
+def test_a_damaged_ledger_is_named_in_one_line(compfed, used):
+    path = next((used / "sites" / "north" / "state").rglob("*.ledger"))
+    path.write_bytes(path.read_bytes().replace(b"Moments", b"Momentz"))
+    for command in (["ledger"], ["allow", "--yes"], ["explain", "run-1"]):
+        done = compfed("site", *command, *config(used))
+        assert done.status == 2
+        assert "line 2 is damaged. Restore the file from a backup" in done.error
+
+
+def test_explain_says_message_by_message_what_left(compfed, used):
+    done = compfed("site", "explain", "run-1", *config(used))
+    assert done.status == 0
+    assert "Run run-1 at site 'north': 3 replies left, 3,900 bytes." in done.out
+    assert "with the sites north, south, west, east, and used 24 rows of the table 'rows' and 7 models" in done.out
+    messages = [line.split(maxsplit=4) for line in done.out.splitlines() if line[:1].isdigit()]
+    assert [(number, size) for number, _, _, size, _ in messages] == [
+        ("1", "400"),
+        ("2", "1,000"),
+        ("3", "2,500"),
+        ("4", "0"),
+    ]
+    assert messages[1][4] == "Moments x 1"
+    assert messages[2][4] == (
+        "Evaluate x 2, HeldOut x 1 (the same bytes as before, sent again); refused: site 'north' refuses HeldOut: a rule."
+    )
+    assert messages[3][4] == "nothing of the rows. refused: no \\x1b[2J reason"
+    for name in ("Moments", "Evaluate", "HeldOut"):
+        assert f"\n{name}: {LEAVES[name]}.\n" in done.out
+    assert "\nEnrol: the number of its rows" in done.out
+    assert "\nLipschitz: " not in done.out
+    assert "NOTE: 1 lines of the log cannot be read." in done.out
+    assert "\x1b" not in done.out
+
+
+def test_explain_reads_older_logs_too(compfed, used):
+    state = used / "sites" / "north" / "state"
+    lines = (state / "log.jsonl").read_text().splitlines(keepends=True)
+    (state / "log-1700.jsonl").write_text("".join(lines[:2]))
+    (state / "log.jsonl").write_text("".join(lines[2:]))
+    assert "3 replies left, 3,900 bytes." in compfed("site", "explain", "run-1", *config(used)).out
+
+
+def test_explain_of_a_run_that_is_not_there_names_those_that_are(compfed, used, masked):
+    done = compfed("site", "explain", "run-2", *config(used))
+    assert done.status == 2
+    assert "has no run 'run-2'. The runs there, the latest first: other, run-1." in done.error
+    assert "the latest first: none yet." in compfed("site", "explain", "run-2", *config(masked, "south")).error
+
+
+HOSTILE_LINES = ['{"run": "r", "number": "x", "bytes_out": 1}', '{"run": "r"}', '{"run": "r", "number": 1, "queries": 3}', "null",
+                 '{"run": "r", "number": 1, "refused": []}', '{"run": "r", "number": 1e999}', "[" * 100_000, "\x00", "9" * 5000,
+                 '{"run": "r", "number": 1, "queries": {"A": "many"}}', "a" * 3_000_000]  # fmt: skip
+
+
+def test_lines_of_a_log_that_are_none_are_counted(compfed, used):
+    path = used / "sites" / "north" / "state" / "log.jsonl"
+    path.write_text("\n".join(HOSTILE_LINES) + "\n" + path.read_text())
+    done = compfed("site", "explain", "run-1", *config(used))
+    assert done.status == 0
+    assert "3 replies left, 3,900 bytes." in done.out
+
+
+def test_allow_says_whose_totals_become_known(compfed, used, monkeypatch):
+    settings = settings_of(used)
+    now = Roster(roster_fingerprint(settings.read_roster()), ("north", "south", "west"))
+    with pytest.raises(cf.InputError, match="compfed site allow"):
+        settings.ledger().open_run("run-2", now, HASHES, settings.disclosure)
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    refused = compfed("site", "allow", *config(used))
+    assert refused.status == 1
+    assert "Since the roster east, north, south, west: east left." in refused.out
+    assert "By subtraction the operator can then learn the totals of east alone." in refused.out
+    assert "Nothing was changed" in refused.out
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "or say --yes" in compfed("site", "allow", *config(used)).error
+    assert now.fingerprint not in settings.ledger().rosters
+    monkeypatch.setattr("sys.stdin", io.StringIO("yes\n"))
+    done = compfed("site", "allow", *config(used))
+    assert (done.status, done.out.splitlines()[-1]) == (
+        0,
+        "Allow runs with this roster? Type yes: Allowed. The ledger has it.",
+    )
+    settings.ledger().open_run("run-2", now, HASHES, settings.disclosure)
+    assert "This roster is allowed already." in compfed("site", "allow", *config(used)).out
+
+
+def test_allow_of_the_same_names_asks_about_the_key(compfed, masked):
+    settings = settings_of(masked)
+    settings.ledger().open_run("run-1", Roster("before", ("north", "south", "west")), HASHES, settings.disclosure)
+    done = compfed("site", "allow", "--yes", *config(masked))
+    assert done.status == 0
+    assert "the same sites and another key or order. Ask by telephone" in done.out
+    assert "By subtraction" not in done.out
+
+
+def test_the_first_run_needs_no_permission(compfed, masked):
+    done = compfed("site", "allow", *config(masked))
+    assert done.status == 0
+    assert "its first run may have any roster. Nothing to allow." in done.out
+    assert not settings_of(masked).ledger().rosters
 
 
 # --- a site ---
@@ -423,7 +660,10 @@ PROBLEMS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no key": (lambda site: (site / "node.key").unlink(), "`compfed site init` makes it"),
     "a key that others can read": (lambda site: (site / "node.key").chmod(0o644), "others can read"),
     "one large row": (_one_large_row, "column 'dose' has over half of its variance from one row"),
-    "two masked sites": (_masked, "secure_sum = true needs three sites or more, and there are 2: with two sites each would"),
+    "two masked sites": (
+        _masked,
+        "secure_sum = true needs three sites or more, and there are 2: with two sites each would",
+    ),
     "no roster": (_masked_without_roster, "roster.txt, which secure_sum = true needs. Ask the operator for roster.txt"),
     "another key": (_new_key, "roster.txt has the key"),
     "few rows": (_few_rows, "there are 24 rows and min_rows = 50: every query would be refused"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -12,6 +14,7 @@ import stat
 import subprocess
 import threading
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +33,9 @@ from cryptography.hazmat.primitives.serialization import (
 
 import compfed as cf
 from compfed.federation import QUERIES
+from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.network import keys
-from compfed.network.settings import FederationSettings, admit, new_federation, parse_address
+from compfed.network.settings import FederationSettings, admit, new_federation, parse_address, template
 from compfed.network.site_settings import LEAVES, SiteSettings, disclosure_text, init
 
 SITES = ("north", "south")
@@ -263,6 +267,10 @@ def test_a_site_without_a_key_is_named_before_anything_starts(tmp_path):
         cf.InputError, match=r"site 'south' has no key yet. .* compfed federation admit .* south 'LINE'"
     ):
         _ = FederationSettings.read(tmp_path).roster
+    new_federation(tmp_path / "new", ("a", "b", "c"))
+    admit(tmp_path / "new", "b", line())
+    with pytest.raises(cf.InputError, match="sites 'a', 'c' have no key yet"):
+        _ = FederationSettings.read(tmp_path / "new").roster
 
 
 def _public(key: Any) -> str:
@@ -489,6 +497,24 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "least rows": (SITE + NETWORK + "[disclosure]\nmin_rows = -1\n", "min_rows"),
     "least rows in words": (SITE + NETWORK + '[disclosure]\nmin_rows = "many"\n', "min_rows"),
     "share": (SITE + NETWORK + "[disclosure]\nmax_hessian_share = -0.5\n", "max_hessian_share"),
+    "share in words": (SITE + NETWORK + '[disclosure]\nmax_hessian_share = "all"\n', "max_hessian_share"),
+    "share is no number": (SITE + NETWORK + "[disclosure]\nmax_hessian_share = nan\n", "max_hessian_share"),
+    "no rows": (SITE + NETWORK + "[disclosure]\nmin_rows = 0\n", "min_rows"),
+    "rows are a truth": (SITE + NETWORK + "[disclosure]\nmin_rows = true\n", "min_rows"),
+    "level": (SITE + NETWORK + "[disclosure]\nmin_level_rows = 2.5\n", "min_level_rows"),
+    "minibatches": (SITE + NETWORK + '[disclosure]\nallow_minibatches = "no"\n', "allow_minibatches"),
+    "models": (SITE + NETWORK + "[disclosure]\nmax_models = 0\n", "max_models"),
+    "accepts in the policy": (SITE + NETWORK + "[disclosure]\naccepts = []\n", "'accepts' is not a setting"),
+    "secure_sum": ('secure_sum = "yes"\n' + SITE + NETWORK, "secure_sum"),
+    "secure sum": ("secure_sums = true\n" + SITE + NETWORK, "'secure_sums' is not a setting. Did you mean 'secure_sum'?"),
+    "roster": (SITE + NETWORK + "roster = 3\n", "roster = 3 must be text"),
+    "roster at the top": ('roster = "r.txt"\n' + SITE + NETWORK, "'roster' is not a setting"),
+    "table": ("table = 3\n" + SITE + NETWORK, "table = 3 must be text"),
+    "table is a path": ('table = "a/b"\n' + SITE + NETWORK, "table = 'a/b' is not a name for a table"),
+    "table is hidden": ('table = ".a"\n' + SITE + NETWORK, "is not a name for a table"),
+    "table has an escape": ('table = "a\\u001b[2J"\n' + SITE + NETWORK, "is not a name for a table"),
+    "table is long": (f'table = "{"a" * 101}"\n' + SITE + NETWORK, "is not a name for a table"),
+    "retention": ("retention_days = 0\n" + SITE + NETWORK, "retention_days"),
     "limits": (SITE + NETWORK + "[limits]\nmax_second = 5\n", r"\[limits\]: 'max_second' .* Did you mean 'max_seconds'"),
     "seconds": (SITE + NETWORK + "[limits]\nmax_seconds = 0\n", "max_seconds"),
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
@@ -525,13 +551,132 @@ def test_settings_of_a_site_and_their_defaults(tmp_path):
         settings.check_files()
 
 
-def test_a_site_says_disclosure_text(tmp_path):
+def test_a_site_is_safe_unless_its_settings_say_otherwise(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(SITE + NETWORK + '[disclosure]\nqueries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n')
-    said = disclosure_text(SiteSettings.read(path))
+    for text in (SITE + NETWORK, template("site").format(name="a", superlink="h:1").replace("rows.csv", "x.csv")):
+        path.write_text(text)
+        settings = SiteSettings.read(path)
+        assert settings.disclosure == DisclosurePolicy()
+        assert (settings.secure_sum, settings.roster, settings.table) == (True, tmp_path / "roster.txt", "x")
+        assert settings.retention_days is None
+    rules = "min_rows = 20\nmin_level_rows = 5\nmax_hessian_share = inf\nallow_minibatches = true\nmax_models = 7\n"
+    path.write_text(
+        'accepts = ["m:C"]\nsecure_sum = false\ntable = "heart 2024"\nretention_days = 30\n' + SITE + NETWORK
+        + f'roster = "all.txt"\n[disclosure]\n{rules}queries = ["HeldOut"]\n'
+    )  # fmt: skip
+    settings = SiteSettings.read(path)
+    assert settings.disclosure == DisclosurePolicy(20, 5, float("inf"), True, ("HeldOut",), 7, ("m:C",))
+    assert (settings.secure_sum, settings.roster, settings.table) == (False, tmp_path / "all.txt", "heart 2024")
+    assert settings.retention_days == 30
+
+
+def test_the_template_names_every_rule_with_its_default(tmp_path):
+    """Without their comment signs, the rules of the template are the defaults, but for `queries`."""
+    text = template("site").format(name="a", superlink="h:1")
+    before, mark, rules = text.partition("[disclosure]")
+    rules, _, after = rules.partition("[limits]")
+    (tmp_path / "site.toml").write_text(
+        before + mark + re.sub(r"^# ", "", rules, flags=re.MULTILINE) + "[limits]" + after
+    )
+    settings = SiteSettings.read(tmp_path / "site.toml")
+    assert settings.disclosure == DisclosurePolicy(queries=("HeldOut",))
+    assert set(re.findall(r"^# (\w+) =", rules, re.MULTILINE)) == {f.name for f in fields(DisclosurePolicy)} - {
+        "accepts"
+    }
+
+
+def test_the_secret_of_a_site_follows_from_its_key_alone(tmp_path):
+    (tmp_path / "site.toml").write_text(SITE + NETWORK)
+    settings = SiteSettings.read(tmp_path / "site.toml")
+    with pytest.raises(cf.InputError, match="`compfed site init` makes this key"):
+        settings.secret()
+    keys.write_identity(tmp_path / "node.key", ec.derive_private_key(3, ec.SECP384R1()))
+    # HMAC, RFC 2104, by hand: the key is the private number, 48 bytes, padded to the block of SHA-256
+    key = (bytes(47) + b"\3").ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(k ^ 0x36 for k in key) + b"compfed/buckets/1").digest()
+    assert settings.secret() == hashlib.sha256(bytes(k ^ 0x5C for k in key) + inner).digest()
+    assert not settings.state.exists()
+
+
+def written(folder: Path, names: tuple[str, ...], more: str = "") -> SiteSettings:
+    """The settings of site "a" with a roster of these sites, in which it has its own key."""
+    keys.write_identity(folder / "node.key", own := keys.new_identity())
+    lines = [f"{name} {keys.public_line(own.public_key()) if name == 'a' else line()}\n" for name in names]
+    (folder / "roster.txt").write_text("".join(lines))
+    (folder / "site.toml").write_text(more + SITE + NETWORK)
+    return SiteSettings.read(folder / "site.toml")
+
+
+def test_a_site_reads_its_roster(tmp_path):
+    settings = written(tmp_path, ("b", "a", "c"))
+    assert list(settings.read_roster()) == ["b", "a", "c"]
+    (tmp_path / "roster.txt").unlink()
+    with pytest.raises(cf.InputError) as problem:
+        settings.read_roster()
+    for words in ("`compfed federation roster DIR`", "beside site.toml", "by telephone (`compfed site roster`)"):
+        assert words in str(problem.value)
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b")])
+def test_few_sites_take_part_only_without_masks(names, tmp_path):
+    reason = r"there (is one|are 2): with two sites each would learn the other's totals by subtraction\. .* secure_sum = false"
+    with pytest.raises(cf.InputError, match=reason):
+        written(tmp_path, names).read_roster()
+    (tmp_path / "node.key").unlink()
+    assert tuple(written(tmp_path, names, "secure_sum = false\n").read_roster()) == names
+
+
+def test_a_roster_without_this_site_is_refused(tmp_path):
+    with pytest.raises(cf.InputError, match="does not have this site, 'a'; it has b, c, d"):
+        written(tmp_path, ("b", "c", "d")).read_roster()
+    (tmp_path / "node.key").unlink()
+    settings = written(tmp_path, ("a", "b", "c"))
+    (tmp_path / "node.key").unlink()
+    keys.write_identity(tmp_path / "node.key", keys.new_identity())
+    with pytest.raises(cf.InputError, match=r"Send node\.key\.pub to the operator"):
+        settings.read_roster()
+
+
+# --- what a site says about its rows ---
+
+
+def said_by(path: Path, more: str = "", top: str = "") -> tuple[str, str]:
+    """The first paragraph of the text, and the rest."""
+    path.write_text(top + SITE + NETWORK + more)
+    first, _, rest = disclosure_text(SiteSettings.read(path)).partition("\n\n")
+    return first, rest
+
+
+def test_a_site_says_in_one_paragraph_what_protects_its_rows(tmp_path):
+    first, rest = said_by(tmp_path / "site.toml")
+    assert "\n" not in first
+    for words in ("x.csv stay here", "only totals over all sites of the roster", "unless all other sites work together",
+                  "at least 10 rows", "rests on fewer than 10 rows is refused", "log.jsonl before it leaves",
+                  "No code of others runs here"):  # fmt: skip
+        assert words in first
     assert set(LEAVES) == {query.__name__ for query in QUERIES}
-    assert all(query.__name__ in said for query in QUERIES)
-    assert "x.csv stay here" in said
-    assert "never HeldOut: refused" in said
-    assert "With fewer than 50 rows: nothing at all." in said
-    assert "at most 0.2 x rows" in said
+    assert all(f"  {query.__name__}: " in rest for query in QUERIES)
+    assert "As totals over all sites the operator can ask for:" in rest
+    assert "WEAKER" not in rest
+
+
+def test_a_site_without_masks_does_not_claim_them(tmp_path):
+    first, rest = said_by(tmp_path / "site.toml", top="secure_sum = false\n")
+    assert "The operator sees this site's own sums over rows (secure_sum = false)." in first
+    assert "only totals" not in first
+    assert "As totals over all sites" not in rest
+
+
+def test_a_site_says_its_own_rules(tmp_path):
+    rules = 'queries = ["HeldOut"]\nmin_rows = 50\nmax_hessian_share = 0.2\n'
+    first, rest = said_by(tmp_path / "site.toml", "[disclosure]\n" + rules)
+    assert "at least 50 rows" in first
+    assert "never HeldOut: refused" in rest
+    assert "With fewer than 50 rows: nothing at all." in rest
+    assert "at most 0.2 x rows" in rest
+    assert "WEAKER" not in rest
+    first, rest = said_by(tmp_path / "site.toml", "[disclosure]\nmin_rows = 1\nallow_minibatches = true\n")
+    assert "may have single rows (min_rows = 1)" in first
+    assert "secret of this site" not in first
+    assert "WEAKER than the defaults" in rest
+    assert "min_rows = 1 (default 10); allow_minibatches = 1 (default 0)." in rest

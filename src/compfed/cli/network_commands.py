@@ -79,7 +79,17 @@ def _add_site(steps: Commands) -> None:
     check = _add_step(steps, "check", _check, "read the settings and the table, and say what would happen")
     roster = _add_step(steps, "roster", _show_roster, "show the sites of roster.txt, and the fingerprint to compare")
     run = _add_step(steps, "run", _run_site, "connect to the operator and reply to queries, until interrupted")
-    for parser in (check, roster, run):
+    ledger = _add_step(
+        steps, "ledger", _ledger, "every run of the table: queries, models, rows, bytes, and the budget left"
+    )
+    allow = _add_step(
+        steps, "allow", _allow, "allow another roster than before, after saying whose totals become known"
+    )
+    explain = _add_step(steps, "explain", _explain, "what left this site in a run, message by message, in words")
+    ledger.add_argument("--csv", action="store_true", help="as CSV")
+    allow.add_argument("--yes", action="store_true", help="do not ask")
+    explain.add_argument("run_name", metavar="RUN", help="the name of the run, as `compfed site ledger` lists it")
+    for parser in (check, roster, run, ledger, allow, explain):
         parser.add_argument(
             "--config", type=Path, default="site.toml", metavar="site.toml", help="default: %(default)s"
         )
@@ -249,7 +259,8 @@ def _init(args: argparse.Namespace) -> int:
     print(f"\nSend this line to the operator. It is public:\n\n{line} {args.name}\n")
     print(f"Its fingerprint, to compare by telephone: {fingerprint}")
     print(f"Next: put the operator's ca.crt and your table into {args.folder}; write the label column into {paths[2]}.")
-    print(f"Then: compfed site check --config {paths[2]}")
+    print("Then: put the operator's roster.txt there too, once all sites have sent their keys:")
+    print(f"compfed site roster --config {paths[2]}\ncompfed site check --config {paths[2]}")
     return 0
 
 
@@ -265,11 +276,6 @@ def _show_roster(args: argparse.Namespace) -> int:
 
     settings = SiteSettings.read(args.config)
     roster = settings.read_roster()
-    if roster is None:
-        print(
-            f"There is no {settings.roster}, and secure_sum = false needs none: the operator sees the sums of this site."
-        )
-        return 0
     print(settings.roster, *roster_lines(roster), sep="\n")
     print(
         "Compare the fingerprint of the roster by telephone, with people whom you know at the other sites: it must be the"
@@ -277,6 +283,36 @@ def _show_roster(args: argparse.Namespace) -> int:
     print(
         "same at all of them. If it is not, somebody may have exchanged a key to read what you send: do not take part."
     )
+    return 0
+
+
+def _ledger(args: argparse.Namespace) -> int:
+    from compfed.network.site_log import ledger_text
+    from compfed.network.site_settings import SiteSettings
+
+    settings = SiteSettings.read(args.config)
+    print(settings.ledger().to_csv() if args.csv else f"{ledger_text(settings)}\n", end="")
+    return 0
+
+
+def _allow(args: argparse.Namespace) -> int:
+    from compfed.network.site_log import allow_roster
+    from compfed.network.site_settings import SiteSettings
+
+    def confirm() -> bool:
+        try:
+            return args.yes or input("Allow runs with this roster? Type yes: ").strip() == "yes"
+        except EOFError:
+            raise InputError("nobody answered. Run `compfed site allow` at a terminal, or say --yes.") from None
+
+    return 0 if allow_roster(SiteSettings.read(args.config), confirm) else 1
+
+
+def _explain(args: argparse.Namespace) -> int:
+    from compfed.network.site_log import explain_text
+    from compfed.network.site_settings import SiteSettings
+
+    print(explain_text(SiteSettings.read(args.config), args.run_name))
     return 0
 
 

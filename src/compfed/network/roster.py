@@ -138,5 +138,6 @@ def revealed(rosters: Sequence[Set[str]]) -> list[str]:
     ['d']
     """
     names = sorted(set().union(*rosters))
-    rows = np.array([[name in roster for name in names] for roster in rosters], float)
-    return [name for name, kept in zip(names, np.diag(np.linalg.pinv(rows) @ rows), strict=True) if kept > 1 - 1e-9]
+    rows = np.array([[name in roster for name in names] for roster in rosters], float).reshape(len(rosters), len(names))
+    kept = np.diag(np.linalg.pinv(rows, 1e-9) @ rows)
+    return [name for name, share in zip(names, kept, strict=True) if share > 1 - 1e-9]

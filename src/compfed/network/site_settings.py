@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import hmac
 import os
+import re
 import socket
 import ssl
 import stat
@@ -23,6 +24,7 @@ from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
+from compfed.federation.site.ledger import Ledger
 from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
@@ -180,8 +182,14 @@ class SiteSettings:
         """32 bytes that only this site knows, with which it deals its rows into buckets."""
         return derived_secret(keys.read_identity(self.key), "compfed/buckets/1")
 
-    def read_roster(self) -> dict[str, keys.PublicKey] | None:
-        """The public keys of all sites by name and in order; None if there is no roster and `secure_sum` needs none.
+    def ledger(self) -> Ledger:
+        """The ledger of the table."""
+        return Ledger(
+            self.state / "ledger", self.table, derived_secret(keys.read_identity(self.key), "compfed/ledger/1")
+        )
+
+    def read_roster(self) -> dict[str, keys.PublicKey]:
+        """The public keys of all sites by name and in order.
 
         Raises
         ------
@@ -190,10 +198,9 @@ class SiteSettings:
             than three sites.
         """
         if not self.roster.exists():
-            if not self.secure_sum:
-                return None
+            needed = ", which secure_sum = true needs" if self.secure_sum else ""
             raise InputError(
-                f"there is no {self.roster}, which secure_sum = true needs. {ASK}, put it beside site.toml, and compare its "
+                f"there is no {self.roster}{needed}. {ASK}, put it beside site.toml, and compare its "
                 "fingerprint by telephone (`compfed site roster`)."
             )
         roster = read_roster(self.roster)
@@ -233,8 +240,8 @@ def derived_secret(key: keys.PrivateKey, purpose: str) -> bytes:
 
 def _table_name(path: Path, given: object) -> str:
     name = check_text(given, f"{path}: table")
-    if len(name) > LONGEST_TABLE_NAME or not is_printable(name) or "/" in name or name.strip() != name:
-        rule = f"A name has 1 to {LONGEST_TABLE_NAME} characters, no '/' and no control characters."
+    if len(name) > LONGEST_TABLE_NAME or not is_printable(name) or re.search(r"^[.\s]|/|\s$", name):
+        rule = f"A name has 1 to {LONGEST_TABLE_NAME} characters, no '/', no dot in front and no control characters."
         raise InputError(f"{path}: table = {name[:LONGEST_TABLE_NAME]!r} is not a name for a table. {rule}")
     return name
 
@@ -408,6 +415,7 @@ def _check_files(settings: SiteSettings, say: Callable[[str], object], problems:
 def _check_roster(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
     if not settings.secure_sum:
         say("NOTE     secure_sum = false: replies are not masked, and the operator sees the sums of this site.")
-    if settings.key.exists() and (roster := settings.read_roster()) is not None:
+    if settings.key.exists() and (settings.secure_sum or settings.roster.exists()):
+        roster = settings.read_roster()
         say(f"{settings.roster}: {len(roster)} sites: {join_names(list(roster), most=12)}.")
         say(f"Its fingerprint, to compare by telephone: {roster_fingerprint(roster)}")
