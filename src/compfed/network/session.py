@@ -25,8 +25,6 @@ from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
 from compfed.splits import SiteFold
 
-FEWEST_SITES = 3  # with two, each would find the other's part by subtraction
-
 
 @dataclass(frozen=True)
 class Session:
@@ -94,16 +92,11 @@ class Session:
 
 
 def check_roster(header: Header, roster: Roster) -> None:
-    """Refuse a run whose sites are not those of the roster, in its order; and one with too few of them."""
+    """Refuse a run whose sites are not those of the roster, in its order."""
     if header.names != tuple(roster):
         raise InputError(
             f"the sites of run {header.run} are not those of this site's roster, in its order. Compare the fingerprints of the "
             "roster (compfed site roster), or get a new roster.txt from the operator."
-        )
-    if len(roster) < FEWEST_SITES:
-        raise InputError(
-            f"sums over {len(roster)} sites cannot be masked: each would find the other's part by subtraction. Add a site, or "
-            "let all sites set secure_sum = false."
         )
 
 

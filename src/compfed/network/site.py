@@ -57,7 +57,7 @@ from compfed.network.envelope import Body, Header, query_counts, query_hash, rea
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
 from compfed.network.roster import roster_fingerprint
 from compfed.network.session import NEW_RUN, Session, check_roster, masked, reason_under_masks
-from compfed.network.site_settings import SiteSettings, derived_secret, disclosure_text, table_hash
+from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once
 LOG, OVERDUE = "log.jsonl", "overdue.json"
@@ -219,21 +219,19 @@ class SiteService:
 
     def _check_run(self, header: Header, site: Site) -> None:
         """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others."""
-        keys_of_sites = self.settings.read_roster()
-        if self.settings.secure_sum:
-            assert keys_of_sites is not None
+        keys_of_sites = self.settings.read_roster() if self.settings.secure_sum or self.settings.roster.exists() else None
+        if keys_of_sites is not None:
             check_roster(header, keys_of_sites)
         text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
-        ledger, hashes = self.ledger(), self.ledger().row_hashes(site.features, site.labels)
+        ledger = self._ledger = self.settings.ledger()  # read again: `compfed site allow` may have written to it
+        hashes = ledger.row_hashes(site.features, site.labels)
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
         ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
 
     def ledger(self) -> Ledger:
         """The ledger of the table."""
         if self._ledger is None:
-            self._ledger = Ledger(
-                self.settings.state / "ledger", self.settings.table, derived_secret(self.key, "compfed/rows/1")
-            )
+            self._ledger = self.settings.ledger()
         return self._ledger
 
     def _join(
