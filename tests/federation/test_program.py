@@ -139,7 +139,10 @@ def test_a_refusal_concerns_the_program_that_asked_and_it_may_fall_back():
     """Three programs in one message: one is refused and falls back, nested or not; the others do not notice."""
     sites = cf.data.from_arrays([np.ones((4, 2)), np.eye(3, 2)], [np.ones(4), np.zeros(3)])
     federation = InProcess(
-        [*InProcess(sites).sites[:1], *InProcess(sites, DisclosurePolicy(min_rows=1, min_level_rows=1, max_hessian_share=0)).sites[1:]]
+        [
+            *InProcess(sites).sites[:1],
+            *InProcess(sites, DisclosurePolicy(min_rows=1, min_level_rows=1, max_hessian_share=0)).sites[1:],
+        ]
     )
     objective, x = ObjectiveSpec(cf.losses.Squared()), np.zeros(2)
 

@@ -7,7 +7,7 @@ its numbers, and the rules that it will enforce. Everything else that the server
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -48,6 +48,9 @@ class Enrolment:
         Units of rows that folds and hold-outs are made of.
     max_hessian_share : float
         A Hessian is given on at most this share of the rows, as a number of columns.
+    varies : array of bool
+        Of every column, and of labels that are numbers: at least `min_level_rows` rows are off its most common value. Empty
+        without a policy.
     secure_sum : bool
         Whether the site sends masked numbers only.
     table : str
@@ -69,6 +72,7 @@ class Enrolment:
     min_rows: int = 1
     buckets: int = 0
     max_hessian_share: float = np.inf
+    varies: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     secure_sum: bool = False
     table: str = ""
     version: str = ""

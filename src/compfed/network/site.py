@@ -180,6 +180,8 @@ class SiteService:
             kept.pin(pinned)
             return "enrolled", content, {"queries": {"Enrol": 1}, "repeated": False}
         session, agreement, masks = self._join(header, kept, site, body)
+        site.index = site.number = header.place
+        site.join(agreement)
         done = kept.read(header.number)
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
@@ -213,13 +215,13 @@ class SiteService:
         return {"enrolment": self._enrolment(site), "session_key": session.public}
 
     def _enrolment(self, site: Site) -> Enrolment:
-        return replace(
-            site.enrol(), secure_sum=self.settings.secure_sum, table=self._table, version=compfed.__version__
-        )
+        return replace(site.enrol(), table=self._table, version=compfed.__version__)
 
     def _check_run(self, header: Header, site: Site) -> None:
         """Refuse a run with other sites than those agreed on, or whose sums would show rows by subtraction from others."""
-        keys_of_sites = self.settings.read_roster() if self.settings.secure_sum or self.settings.roster.exists() else None
+        keys_of_sites = (
+            self.settings.read_roster() if self.settings.secure_sum or self.settings.roster.exists() else None
+        )
         if keys_of_sites is not None:
             check_roster(header, keys_of_sites)
         text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
@@ -268,7 +270,6 @@ class SiteService:
         if before is None:
             raise StateLost(f"It has no state after message {header.after} of this run.")
         queries = tuple(weighted.query for weighted in body.queries)
-        site.index = site.number = header.place
         restore(site, (*body.again, *queries), before.states)
         refused = next((reply for reply in site.reply(body.again) if isinstance(reply, Refusal)), None)
         if refused is not None:  # other replies are known, and not sent

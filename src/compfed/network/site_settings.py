@@ -173,6 +173,7 @@ class SiteSettings:
         try:
             return Site(
                 A, y, name=self.name, index=0, columns=columns, policy=self.disclosure if self.enforce else None, secret=secret,
+                secure_sum=self.secure_sum,
                 limits=self.limits,
             )  # fmt: skip
         except InputError as problem:  # its text may hold a number of the rows

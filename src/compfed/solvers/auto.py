@@ -80,6 +80,8 @@ def _solve_by_trials(
     solver = search.algorithm
     if not isinstance(solver, SecondOrder):
         solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
+    if isinstance(solver, ProximalBFGS) and spec.objective.classes is not None and spec.max_hessian_columns < np.inf:
+        solver = replace(solver, longest=min(solver.longest, LONGEST))
     if isinstance(solver, ProximalNewton) and solver.width is None:
         solver = ProximalNewton(working_width(spec.regulariser, spec.d))
     try:
@@ -103,6 +105,9 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
 
 # --- the choice of a method ---
 
+LONGEST = (
+    2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
+)
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
 WIDTH = (64, 128)  # of a larger model, the Hessian on an eighth of its coordinates at least, within these bounds

@@ -41,10 +41,12 @@ class SecondOrder:
     """A solver that evaluates f at trial points. A subclass says which quadratic model of f it minimises.
 
     The step from x goes to u, the minimiser of the quadratic model plus g, and the trial is x + t (u - x): t = 1 after an
-    acceptance, halved while F(trial) > F(x) + t D / 10^4, with D = <grad f(x), u - x> + g(u) - g(x).
+    acceptance, halved while F(trial) > F(x) + t D / 10^4, with D = <grad f(x), u - x> + g(u) - g(x). No coefficient moves
+    by more than `longest` in one step.
     """
 
     citation: ClassVar[Citation]
+    longest: float = np.inf
 
     @classmethod
     def from_bounds(cls, bounds: Bounds) -> Self:
@@ -74,6 +76,8 @@ class SecondOrder:
         at, F, t = (at_trial, F, 1.0) if accepted else (s.at, s.F, s.t / 2)
         kept = self.keep(s, at_trial, t)
         u = self.minimise_model(g, at, kept)
+        if (far := float(np.abs(u - at.x).max(initial=0.0))) > self.longest:
+            t = min(t, self.longest / far)
         D = float(at.gradient @ (u - at.x) + penalty_value(g, u) - penalty_value(g, at.x))
         x = u if t == 1.0 else at.x + t * (u - at.x)
         W = self.hessian_coordinates(g, at, x) if accepted else s.trial.W

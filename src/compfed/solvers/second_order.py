@@ -88,7 +88,11 @@ def _hessian(at: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class ProximalBFGS(SecondOrder):
-    """Proximal L-BFGS steps; `eta` is the length of the first step, `memory` the number of pairs."""
+    """Proximal L-BFGS steps; `eta` is the length of the first step, `memory` the number of pairs.
+
+    `longest` bounds the change of a coefficient in one step. Sites with a disclosure policy refuse models far out, at which all
+    rows are classified with certainty; early steps of BFGS would go there, and back.
+    """
 
     citation = Citation(
         "Lee, Lim, Wright", 2018, "A distributed quasi-Newton algorithm for empirical risk minimization with nonsmooth "
@@ -96,6 +100,7 @@ class ProximalBFGS(SecondOrder):
     )  # fmt: skip
     eta: float
     memory: int = 30
+    longest: float = np.inf
 
     @classmethod
     def from_bounds(cls, bounds: Bounds) -> ProximalBFGS:

@@ -94,6 +94,11 @@ def _enrolment(e: object) -> None:
         _integer(name, getattr(e, name), 1, MAX_ROWS)
     if type(e.max_hessian_share) is not float or not e.max_hessian_share >= 0:
         raise InputError(f"max_hessian_share is {_shown(e.max_hessian_share)}; expected a number >= 0")
+    outcomes = e.label_shape[0] if e.label_shape else 1
+    sizes = (0, e.width, e.width + outcomes)  # without a policy, with words as labels, with numbers
+    if not isinstance(e.varies, np.ndarray) or e.varies.size not in sizes:
+        raise InputError("varies has not one entry for every column")
+    _array("varies", e.varies, (e.varies.size,), ("bool",))
     _boolean("secure_sum", e.secure_sum)
 
 

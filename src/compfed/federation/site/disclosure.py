@@ -7,7 +7,7 @@ A reason names the rule and, where there is one, the column. It never holds a va
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,12 +38,14 @@ from compfed.splits import Fold, PredefinedSplit, RowSubset
 if TYPE_CHECKING:
     from jax import Array
 
+    from compfed.federation.enrolment import Enrolment
     from compfed.federation.site.site import Site
     from compfed.problem.evaluation import LocalLoss
 
 VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
+CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -343,29 +345,65 @@ def secret_words(secret: bytes) -> np.ndarray:
 
 
 def check_table(site: Site, policy: DisclosurePolicy) -> list[str]:
-    """Reasons for which a site with this table refuses every query, one sentence each; none if it answers."""
-    weights, least = site.row_weights, policy.min_level_rows
+    """Reasons for which a site with this table refuses every query, one sentence each; none if it answers.
+
+    Where sums are masked, a value of few rows is no reason yet: `rare_values` decides once the other sites are known.
+    """
+    weights = site.row_weights
     problems = []
     if weights.sum() ** 2 < (policy.min_rows - 1e-6) * (weights**2).sum():
         problems.append("its row weights rest on fewer rows than its min_rows")
-    for name, few, dominated in _columns(site, least):
-        if few:
-            problems.append(f"{name} has one value in all but a few rows, fewer than its min_level_rows; drop it")
-        elif dominated and least > 1:
-            problems.append(f"{name} has over half of its variance from one row; drop it, or cut off its extremes")
+    for column in site.varying:
+        if column.few and not site.secure_sum:
+            problems.append(f"{column.name} {FEW}")
+        elif column.dominated and not column.few and policy.min_level_rows > 1:
+            problems.append(
+                f"{column.name} has over half of its variance from one row; drop it, or cut off its extremes"
+            )
     return problems
 
 
+FEW = "has one value in all but a few rows, fewer than its min_level_rows; drop it"
+
+
+def rare_values(site: Site, enrolments: Sequence[Enrolment]) -> list[str]:
+    """Reasons to refuse every query where sums are masked: values of few rows that fewer than three sites have."""
+    others = [e.varies for i, e in enumerate(enrolments) if i != site.index]
+    return [
+        f"{column.name} {FEW}, or ask for it where three sites have such rows"
+        for k, column in enumerate(site.varying)
+        if column.few and sum(bool(varies[k]) for varies in others) < CONTRIBUTORS - 1
+    ]
+
+
 def rare_class(site: Site, policy: DisclosurePolicy) -> str | None:
-    """Why a site with labels that are classes lists none of them; None if it does."""
-    used = site.labels[site.row_weights > 0]
-    if np.unique(used, return_counts=True)[1].min() < policy.min_level_rows:
+    """Why a site with labels that are classes lists none of them; None if it does.
+
+    Where sums are masked, a class of few rows is allowed if two other sites have enough rows of it.
+    """
+    found, counts = np.unique(site.labels[site.row_weights > 0], return_counts=True)
+    rare = found[counts < policy.min_level_rows]
+    if site.secure_sum and site.agreement is not None:
+        listed = [
+            e.classes for i, e in enumerate(site.agreement.enrolments) if i != site.index and e.classes is not None
+        ]
+        rare = [c for c in rare if sum(c in classes for classes in listed) < CONTRIBUTORS - 1]
+    if len(rare):
         return "a class has fewer rows than its min_level_rows; join classes, or leave those rows out"
     return None
 
 
-def _columns(site: Site, least: int) -> Iterator[tuple[str, bool, bool]]:
-    """(name, has few rows off its most common value, has a dominant row) of every column and of numeric labels."""
+class Varying(NamedTuple):
+    """How a column varies."""
+
+    name: str
+    few: bool  # few rows are off its most common value
+    dominated: bool  # one row has most of its variance
+    many: bool  # at least `min_level_rows` rows are off its most common value
+
+
+def varying_columns(site: Site, least: int) -> Iterator[Varying]:
+    """How every column varies, and the labels that are numbers."""
     used = site.row_weights > 0
     weights, A = site.row_weights[used], site.features[used]
     names = [f"column {name!r}" for name in site.columns or range(1, site.width + 1)]
@@ -381,4 +419,5 @@ def _columns(site: Site, least: int) -> Iterator[tuple[str, bool, bool]]:
         off = (np.partition(Z, len(Z) // 2, axis=0)[len(Z) // 2] != Z).sum(axis=0)
         spread = weights[:, None] * (Z - weights @ Z / weights.sum()) ** 2
         few, dominated = (off > 0) & (off < least), spread.max(axis=0) > DOMINANT * spread.sum(axis=0)
-        yield from zip(heads, few.tolist(), (dominated & (off > 0)).tolist(), strict=True)
+        many = (off >= least).tolist()
+        yield from map(Varying, heads, few.tolist(), (dominated & (off > 0)).tolist(), many)

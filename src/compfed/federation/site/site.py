@@ -31,10 +31,13 @@ from compfed.federation.site.disclosure import (
     DisclosurePolicy,
     EffectiveRows,
     GuardedLoss,
+    Varying,
     blanket_reason,
     check_table,
     rare_class,
+    rare_values,
     secret_words,
+    varying_columns,
 )
 from compfed.federation.site.disclosure import reason as disclosure_reason
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
@@ -83,6 +86,8 @@ class Site:
         The rules of the site for what it reveals; without one there are none.
     secret : bytes
         Of the site alone: decides which rows share a bucket, and the mini-batches.
+    secure_sum : bool
+        Whether its sums are masked. Values of few rows are then allowed where three sites have them.
     limits : QueryLimits or None
         None for a site in the process of its server.
     room : float
@@ -102,6 +107,7 @@ class Site:
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         policy: DisclosurePolicy | None = None,
         secret: bytes = b"",
+        secure_sum: bool = False,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
     ):
@@ -116,7 +122,8 @@ class Site:
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits
         self.policy = policy
-        self.secret = secret
+        self.secret, self.secure_sum = secret, secure_sum
+        self.agreement: Agreement | None = None  # with the other sites of a run
         self.models = 0  # evaluated over the life of the table
         self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
@@ -150,6 +157,7 @@ class Site:
 
     def contribute(self, asked: Sequence[Weighted], agreement: Agreement) -> np.ndarray:
         """The replies to one message as words that can be added (`contributions`). A refusal ends the run."""
+        self.join(agreement)
         replies = self.reply([weighted.query for weighted in asked])
         refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
         if refused is not None:
@@ -175,20 +183,28 @@ class Site:
             raise SiteRefusal(f"site {self.name!r} takes part in no run: {'; '.join(problems)}.")
         A, y = self.features, self.labels
         largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
-        classes, reason = None, ""
-        try:
-            self.check_classes()
-            classes = np.unique(y)
-            classes = classes.astype(str) if classes.dtype.kind == "O" else classes
-        except InputError as problem:
-            reason = str(problem)
+        classes, reason = self._listed_classes()
         numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else policy.max_hessian_share
         return Enrolment(
             rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
             label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0,
             min_rows=1 if policy is None else policy.min_rows, buckets=self.buckets, max_hessian_share=share,
+            varies=np.array([column.many for column in self.varying], bool), secure_sum=self.secure_sum,
         )  # fmt: skip
+
+    def _listed_classes(self) -> tuple[np.ndarray | None, str]:
+        """The classes that an enrolment lists, or why there are none. Where sums are masked, those of few rows are left out."""
+        y = self.labels
+        if not (self.policy is not None and self.secure_sum and y.ndim == 1 and _whole(y)):
+            try:
+                self.check_classes()
+            except InputError as problem:
+                return None, str(problem)
+        classes, counts = np.unique(y, return_counts=True)
+        if self.policy is not None:
+            classes = classes[counts >= self.policy.min_level_rows]
+        return classes.astype(str) if classes.dtype.kind == "O" else classes, ""
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
@@ -205,6 +221,19 @@ class Site:
             return Refusal(printable(str(problem), MAX_REASON))
 
     # --- rows ---
+
+    @functools.cached_property
+    def varying(self) -> list[Varying]:
+        """How every column varies; empty without a policy."""
+        return [] if self.policy is None else list(varying_columns(self, self.policy.min_level_rows))
+
+    def join(self, agreement: Agreement) -> None:
+        """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
+        if self.agreement is agreement:
+            return
+        if self.policy is not None and self.secure_sum and (problems := rare_values(self, agreement.enrolments)):
+            raise SiteRefusal(f"site {self.name!r} takes part in no run with these sites: {'; '.join(problems)}.")
+        self.agreement = agreement
 
     @functools.cached_property
     def table_problems(self) -> list[str]:
