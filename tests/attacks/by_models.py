@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 from attacks.by_subsets import fedavg_run, update_query
 from attacks.target import Target, distinct, unscaled
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from compfed.federation import Evaluate, Refusal
-from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, SquaredHinge
 
 Gradients = Callable[[ObjectiveSpec, np.ndarray], np.ndarray]
@@ -155,72 +155,58 @@ def hessian_pieces(target: Target, piece: int = 4, points: int = 2_000) -> np.nd
 
 # --- smooth: gradients of the logistic loss at moderate slopes are sums of sigmoids ---
 
+SLOPES = (2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 32, 40)
 
-def deconvolved(target: Target, slope: float = 6.0, directions: int = 6, points: int = 3_000) -> np.ndarray:
-    """Separate the rows of a sum of sigmoids, each wide enough to look at many rows, by a rational approximation.
 
-    With v = exp(slope t) the intercept's gradient is a sum of P_l / (P_l + v), P_l = exp(slope u^T a_l): its poles are the
-    projections of the rows (AAA algorithm: Nakatsukasa, Sete, Trefethen 2018), and the rows are the residues of the other
-    coordinates. A candidate is kept if its own projection is the pole that it came from.
+def deconvolved(target: Target, directions: int = 2, points: int = 1_600) -> np.ndarray:
+    """Separate the rows of sums of sigmoids, each of which looks at many rows: at every intercept all slopes that are answered.
+
+    The gradient at x = (s u, -s t) is the mean of sigmoid(s (p_l - t)) (a_l, 1) less a constant, p_l = u^T a_l. Gauss-Newton
+    finds the p_l, least squares the a_l. A candidate is kept if u^T a_l is the p_l that it came from.
     """
     scaling, n = target.scaling(), target.rows
     objective, found = target.objective(Logistic(), scaling), []
     for seed in range(directions):
-        u = direction(target.width, seed)
-        t = np.linspace(-8.0, 8.0, points)
-        G = target.gradients(objective, models(u, slope, t))
+        u, grid = direction(target.width, seed), np.linspace(-4.0, 4.0, points)
+        s, t = (a.ravel() for a in np.meshgrid(np.array(SLOPES, float), grid, indexing="ij"))
+        G = np.vstack([target.gradients(objective, models(u, slope, grid)) for slope in SLOPES])
         answered = np.isfinite(G[:, -1])
         if answered.sum() < 3 * n:
             continue
-        t, G = t[answered], G[answered]
-        for p in (_poles(t, G[:, -1], slope), _refined(t, G[:, -1], slope, n)):
-            if not len(p):
-                continue
-            kernel = np.column_stack([expit(slope * (p - t[:, None])), np.ones(len(t))]) / n
-            rows = np.linalg.lstsq(kernel, G, rcond=1e-15)[0][:-1]
-            own = np.abs(rows[:, :-1] @ u - p) + np.abs(rows[:, -1] - 1)
-            found += [(error, unscaled(scaling, row[:-1])) for error, row in zip(own, rows, strict=True) if error < 0.05]
+        s, t, G = s[answered], t[answered], G[answered]
+        p = projections(s, t, G[:, -1], n)
+        kernel = np.column_stack([expit(s[:, None] * (p - t[:, None])), np.ones(len(t))]) / n
+        rows = np.linalg.lstsq(kernel, G, rcond=1e-15)[0][:-1]
+        own = np.abs(rows[:, :-1] @ u - p) + np.abs(rows[:, -1] - 1)
+        found += [(error, unscaled(scaling, row[:-1])) for error, row in zip(own, rows, strict=True) if error < 0.02]
     found.sort(key=lambda pair: pair[0])
     return distinct([row for _, row in found], target, near=0.02)
 
 
-def _poles(t: np.ndarray, N: np.ndarray, slope: float) -> np.ndarray:
-    from scipy.interpolate import AAA
-
-    step = max(1, len(t) // 1000)
-    approximation = AAA(np.exp(slope * t[::step]), N[::step], rtol=1e-13, max_terms=200)
-    poles = approximation.poles()
-    real = poles[(np.abs(poles.imag) < 1e-3 * np.abs(poles.real)) & (poles.real < 0)].real
-    p = np.log(-real) / slope
-    return np.sort(p[(p > t[0] - 0.5) & (p < t[-1] + 0.5)])
-
-
-def _refined(t: np.ndarray, N: np.ndarray, slope: float, n: int) -> np.ndarray:
-    """Gauss-Newton on all projections at once, from the quantiles of the smoothed distribution."""
-    level = n * (N - N.min())
-    p = np.interp(-(np.arange(n) + 0.5), -level[::1], t) if level[0] > level[-1] else np.zeros(n)
-    base, damping, step = N.min(), 1e-2, max(1, len(t) // 1500)
-    t, N = t[::step], N[::step]
+def projections(s: np.ndarray, t: np.ndarray, N: np.ndarray, n: int) -> np.ndarray:
+    """The p_l of N(s, t) = mean_l sigmoid(s (p_l - t)) + constant: damped Gauss-Newton from the quantiles."""
+    steepest = np.array([np.flatnonzero(t == at)[s[t == at].argmax()] for at in np.unique(t)])
+    p = np.interp(np.arange(n) + 0.5, np.maximum.accumulate(n * (N[steepest[0]] - N[steepest])), t[steepest])
+    p = p + 1e-6 * np.arange(n)  # rows in one place would stay there
+    some = np.random.default_rng(0).permutation(len(t))[: 12 * n]
+    s, t, N = s[some, None], t[some, None], N[some]
 
     def residual(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        S = expit(slope * (p - t[:, None])) / n
-        free = (N - S.sum(axis=1)).mean()
-        return S.sum(axis=1) + free - N, S
+        S = expit(s * (p - t))
+        fit = S.mean(axis=1)
+        return fit - N + (N - fit).mean(), S
 
-    best, S = residual(p)
-    for _ in range(300):
-        J = slope * S * (1 - n * S)
-        J = J - J.mean(axis=0)
-        U, s, V = np.linalg.svd(J, full_matrices=False)
-        trial = p - np.clip(V.T @ (s / (s**2 + (damping * s[0]) ** 2) * (U.T @ best)), -0.1, 0.1)
+    (best, S), damping = residual(p), 1e-2
+    for _ in range(200):
+        J = s * S * (1 - S) / n
+        U, w, V = np.linalg.svd(J - J.mean(axis=0), full_matrices=False)
+        trial = p - np.clip(V.T @ (w / (w**2 + (damping * w[0]) ** 2) * (U.T @ best)), -0.1, 0.1)
         error, at = residual(trial)
-        if error @ error < best @ best:
-            p, best, S, damping = trial, error, at, max(damping / 3, 1e-15)
-        else:
-            damping *= 4
-        if damping > 1e3 or np.abs(best).max() < 1e-15:
+        better = error @ error < best @ best
+        p, best, S = (trial, error, at) if better else (p, best, S)
+        damping = max(damping / 4, 1e-15) if better else 4 * damping
+        if damping > 1 or np.abs(best).max() < 1e-15:
             break
-    del base
     return np.sort(p)
 
 
