@@ -6,6 +6,7 @@ Each takes a `Target` and returns candidates for its rows, at most one per row. 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import jax
 import numpy as np
@@ -223,14 +224,17 @@ def update_query(run: RunSpec, r: int, w: np.ndarray | None = None) -> Query:
 
 def batch_masks(run: RunSpec, rounds: np.ndarray, number: int, rows: int) -> np.ndarray:
     """The rows of the mini-batch of each round, as anyone can draw them who knows the seed."""
-    size = run.batch_size
-    assert size is not None
-
-    def drawn(r):
-        return sample_rows(jax.random.split(client_key(run_key(run.seed), r, number), 1)[0], rows, run.capacity, size)
-
+    assert run.batch_size is not None
     with precision(np.dtype("float64")):
-        chosen = np.asarray(jax.jit(jax.vmap(drawn))(rounds.astype(np.int32)))
+        chosen = np.asarray(_drawn(run.seed, rounds.astype(np.int32), number, rows, run.capacity, run.batch_size))
     masks = np.zeros((len(rounds), rows))
     np.put_along_axis(masks, chosen, 1.0, axis=1)
     return masks
+
+
+@partial(jax.jit, static_argnames=("capacity", "size"))
+def _drawn(seed, rounds, number, rows, capacity: int, size: int):
+    def one(r):  # as in `Site.take_part` and in the first step of FedAvg
+        return sample_rows(jax.random.split(client_key(run_key(seed), r, number), 1)[0], rows, capacity, size)
+
+    return jax.vmap(one)(rounds)
