@@ -111,7 +111,8 @@ class Sums:
         replies = [target.ask(Moments())[0] for target in self.targets]
         if any(isinstance(reply, Refusal) for reply in replies):
             return None
-        return sum(r.weight for r in replies), sum(r.weight * (r.mean + r.mean_low) for r in replies)
+        sums = np.array([r.weight * (r.mean + r.mean_low) for r in replies])
+        return float(sum(r.weight for r in replies)), sums.sum(axis=0)
 
     def updates(self, run: Any, rounds: Sequence[int]) -> np.ndarray | None:
         """The sum over the sites of rows times update, for each round."""
@@ -183,7 +184,10 @@ class LyingSite:
         self.u = direction(honest.width, 0)
         self.value = 1e20
         self.scaling: FeatureScaling | None = None
-        self.t, self.G = np.empty(0), np.empty((0, honest.width + 1))  # intercepts, and the sum of the others' gradients
+        self.t, self.G = (
+            np.empty(0),
+            np.empty((0, honest.width + 1)),
+        )  # intercepts, and the sum of the others' gradients
         self.goals = list(np.linspace(-8.0, 8.0, 17))
 
     def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
@@ -262,7 +266,11 @@ def lying_site(victims: Sequence[Site], liar: Site, lies: int = 400) -> tuple[np
 def listed_labels(target: Target) -> dict[float, float]:
     """Labels that are whole numbers are listed as classes, each with its count."""
     (reply,) = target.ask(Describe(classes=True))
-    return {} if isinstance(reply, Refusal) else dict(zip(reply.classes.tolist(), reply.class_weights.tolist(), strict=True))
+    return (
+        {}
+        if isinstance(reply, Refusal)
+        else dict(zip(reply.classes.tolist(), reply.class_weights.tolist(), strict=True))
+    )
 
 
 def labels_by_refusals(target: Target, values: Sequence[float]) -> list[float]:

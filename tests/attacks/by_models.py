@@ -44,7 +44,12 @@ def half_space_by_rounds(target: Target) -> np.ndarray:
         run = fedavg_run(objective, target.width + 1, target.rows, batch=None)
         replies = target.ask(*[update_query(run, 0, x) for x in X])
         eta = run.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]
-        return np.array([np.full(len(x), np.nan) if isinstance(r, Refusal) else -r.u["delta"] / eta for x, r in zip(X, replies, strict=True)])
+        return np.array(
+            [
+                np.full(len(x), np.nan) if isinstance(r, Refusal) else -r.u["delta"] / eta
+                for x, r in zip(X, replies, strict=True)
+            ]
+        )
 
     return bisected(target, Logistic(), 1e6, gradients, depth=20)
 
@@ -110,7 +115,10 @@ def kinks(target: Target, loss: Loss, directions: int = 2, points: int = 10_000)
     objective, found = target.objective(loss, scaling), []
     for seed in range(directions):
         t = np.linspace(-7.0, 7.0, points)
-        slope = np.diff(target.gradients(objective, models(direction(target.width, seed), 1.0, t)), axis=0) / np.diff(t)[:, None]
+        slope = (
+            np.diff(target.gradients(objective, models(direction(target.width, seed), 1.0, t)), axis=0)
+            / np.diff(t)[:, None]
+        )
         bend = np.nan_to_num(np.diff(slope, axis=0))  # at the inner points
         unit = np.abs(bend[:, -1]).max()
         bent = np.abs(bend[:, -1]) > 1e-7 * unit
@@ -247,5 +255,3 @@ def smallest_projection(target: Target, objective: ObjectiveSpec, W: np.ndarray,
         finite = np.isfinite(reply.conjugate)
         low, high = np.where(finite, middle, low), np.where(finite, high, middle)
     return low
-
-

@@ -5,6 +5,7 @@ Each takes a `Target` and returns candidates for its rows, at most one per row. 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from functools import partial
 
@@ -78,7 +79,7 @@ def rows_of_sums(target: Target, sums: list[Sum]) -> np.ndarray:
         found += [everything - total for _, weight, total in sums if abs(whole.weight - weight - 1) < 0.5]
     if not found:
         by_size = sorted(sums, key=lambda s: s[1])
-        pairs = zip(by_size, by_size[1:], strict=False)
+        pairs = itertools.pairwise(by_size)
         found = [np.abs(b[2] - a[2]) for a, b in pairs if abs(b[1] - a[1] - 1) < 0.5][: target.rows // 4]
     solved = _least_squares(target, sums)
     single = distinct(found, target)

@@ -75,7 +75,7 @@ def recovered(candidates: np.ndarray, rows: np.ndarray, totals: Totals | None = 
         raise ValueError(f"{len(candidates)} candidates for {len(rows)} rows: an attack has at most one for each row.")
     if not len(candidates):
         return 0
-    totals = (Totals.of(rows) if totals is None else totals).subset(np.isfinite(candidates).any(axis=0))
+    totals = (Totals.of(rows) if totals is None else totals).subset(np.asarray(np.isfinite(candidates).any(axis=0)))
     pairs = np.zeros((len(candidates), len(rows)), bool)
     for tolerance in TOLERANCES:
         need = _columns_needed(len(candidates), _Rows(rows, totals), tolerance, seed)

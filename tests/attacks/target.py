@@ -26,10 +26,11 @@ def make_site(
     return Site(rows, labels, name=f"site{index}" if name is None else name, index=index, refuses=policy)
 
 
-def breast_cancer(rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels of a site of 143 rows: every class and size of tumour in it. With `rows`, a part of these."""
+def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels of site 0 of the breast cancer table, 143 x 30, or of a part of it; both classes are in either."""
     table = cf.data.bundled.breast_cancer()
-    mine = np.random.default_rng(0).permutation(len(table.y))[:143][:rows]
+    mine = np.flatnonzero(table.sites == 0)
+    mine = mine[np.argsort(table.y[mine], kind="stable")][:rows]  # the few malignant ones first
     return table.X[mine], table.y[mine]
 
 
@@ -80,7 +81,7 @@ class Target:
             (reply,) = self.ask(Evaluate(objective, X[block]))
             if not isinstance(reply, Refusal):
                 out[block] = reply.gradient
-            elif block.stop - block.start > 8:
+            elif block.stop - block.start > max(1, len(X) // 1_000):
                 middle = (block.start + block.stop) // 2
                 blocks += [slice(block.start, middle), slice(middle, block.stop)]
         return out
