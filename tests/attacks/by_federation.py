@@ -1,0 +1,292 @@
+"""Attacks with whole runs: ordinary estimators, totals of several sites, two runs, a site that lies, labels and refusals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from attacks.by_models import direction
+from attacks.by_subsets import Sum, batch_masks, fedavg_run, rows_of_sums, update_query
+from attacks.target import Target, unscaled
+
+import compfed as cf
+from compfed.errors import InputError
+from compfed.federation import Describe, Evaluate, Moments, Query, Refusal, Site
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.losses import Logistic, Poisson, Squared
+from compfed.splits import SiteFold
+
+
+class Enough(Exception):
+    """The attacker has what it wants."""
+
+
+class Spied:
+    """A federation of one site, whose server keeps every reply."""
+
+    def __init__(self, target: Target, until: int = 20_000):
+        self.names, self.cached = ("north",), set[str]()
+        self.target, self.until = target, until
+        self.seen: list[tuple[Query, Any]] = []
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        replies = self.target.ask(*messages[0])
+        self.seen += zip(messages[0], replies, strict=True)
+        if len(self.seen) >= self.until:
+            raise Enough
+        return {0: replies}
+
+    def run(self, estimator: Any) -> None:
+        """Run an ordinary estimator to its end, or until there is enough."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                estimator.fit_federation(self)
+        except (Enough, InputError):
+            pass
+
+
+def front_door(target: Target) -> np.ndarray:
+    """An ordinary cross-validation with a fold per row: the moments that it scales by, subtracted from the total."""
+    n = target.rows
+    for cv in (n, n // 2, n // 5, n // 10, 5, 2):
+        spied = Spied(target, until=2 * cv)
+        if cv >= 2:
+            spied.run(cf.FederatedLogisticRegressionCV(cv=cv, n_alphas=2))
+        sums: list[Sum] = [
+            (query.subset, reply.weight, reply.weight * (reply.mean + reply.mean_low))
+            for query, reply in spied.seen
+            if isinstance(query, Moments) and query.subset is not None and not isinstance(reply, Refusal)
+        ]
+        if sums:
+            return rows_of_sums(target, sums)
+    return np.empty((0, target.width))
+
+
+def moments_of_a_row(target: Target) -> np.ndarray:
+    """The moments of a site of one row are the row."""
+    (reply,) = target.ask(Moments())
+    return np.empty((0, target.width)) if isinstance(reply, Refusal) else reply.mean[None]
+
+
+def huber_parameters(target: Target) -> np.ndarray:
+    """A certified fit of one column with a tiny delta and no penalty: the Hessian at its end rests on two rows.
+
+    The target has one column, and numbers as labels. Returns the feature and the label of two rows: from the sums of h, h a
+    and h a^2 over two rows follow both a, and the residuals there are nearly zero.
+    """
+    spied = Spied(target)
+    spied.run(cf.FederatedHuber(delta=1e-4, alpha=0.0, algorithm="ProximalNewton"))
+    fits = [
+        (query.objective, query.x[-1], reply.hessian[-1])
+        for query, reply in spied.seen
+        if isinstance(query, Evaluate) and getattr(reply, "hessian", None) is not None and query.x.shape[1] == 2
+    ]
+    if not fits:
+        return np.empty((0, 2))
+    objective, x, packed = fits[-1]
+    H = objective.loss.unpack_hessian(packed, np.arange(2))
+    mean = H[0, 1] / H[1, 1]
+    spread = np.sqrt(max(H[0, 0] / H[1, 1] - mean**2, 0.0))
+    a = np.array([mean - spread, mean + spread])
+    assert objective.scaling is not None
+    return np.column_stack([unscaled(objective.scaling, a[:, None])[:, 0], a * x[0] + x[1]])
+
+
+# --- totals of several sites ---
+
+
+class Sums:
+    """Sites whose server sees totals only, as under masks."""
+
+    def __init__(self, sites: Sequence[Site]):
+        self.targets = [Target(site) for site in sites]
+        self.rows = np.array([target.rows for target in self.targets])
+
+    def moments(self) -> tuple[float, np.ndarray] | None:
+        """The number of rows and the sum of each column."""
+        replies = [target.ask(Moments())[0] for target in self.targets]
+        if any(isinstance(reply, Refusal) for reply in replies):
+            return None
+        sums = np.array([r.weight * (r.mean + r.mean_low) for r in replies])
+        return float(sum(r.weight for r in replies)), sums.sum(axis=0)
+
+    def updates(self, run: Any, rounds: Sequence[int]) -> np.ndarray | None:
+        """The sum over the sites of rows times update, for each round."""
+        queries, total = [update_query(run, r) for r in rounds], 0.0
+        for target in self.targets:
+            replies = target.ask(*queries)
+            if any(isinstance(reply, Refusal) for reply in replies):
+                return None
+            total = total + target.rows * np.array([reply.u["delta"] for reply in replies])
+        return np.asarray(total)
+
+    def gradients_of_sites(self, objective: ObjectiveSpec, x: np.ndarray) -> np.ndarray:
+        """For each site the sum of its gradients: leave-one-site-out asks for the rows of one site (`SiteFold`)."""
+        found = []
+        for i, target in enumerate(self.targets):
+            (reply,) = target.ask(Evaluate(replace(objective, subset=SiteFold(i, held_out=True)), x[None]))
+            found.append(np.full(x.size, np.nan) if isinstance(reply, Refusal) else target.rows * reply.gradient[0])
+        return np.array(found)
+
+
+def total_batches(sums: Sums) -> np.ndarray:
+    """FedAvg with batches of half the smallest site: rows of all sites by least squares over the totals alone."""
+    width, batch = sums.targets[0].width, int(sums.rows.min()) // 2
+    moments = sums.moments()
+    if moments is None:
+        return np.empty((0, width))
+    centre = moments[1] / moments[0]
+    scaling = FeatureScaling(centre, np.maximum(np.abs(centre), 1e-3), intercept=True)
+    run = fedavg_run(ObjectiveSpec(Logistic(), scaling), width + 1, int(sums.rows.max()), batch)
+    rounds = np.arange(int(sums.rows.sum()) + 31)
+    total = sums.updates(run, rounds.tolist())
+    if total is None:
+        return np.empty((0, width))
+    masks = [target.rows / batch * batch_masks(run, rounds, target.number, target.rows) for target in sums.targets]
+    left, right = np.hstack(masks), -total / run.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]
+    # every batch of a site is equally large, so its mean is in no sum; another query has it
+    whole = np.repeat(np.eye(len(sums.rows)), sums.rows, axis=1)
+    means = sums.gradients_of_sites(run.objective, run.x0)
+    answered = np.isfinite(means[:, -1])
+    left, right = np.vstack([left, whole[answered]]), np.vstack([right, means[answered]])
+    solved = np.linalg.lstsq(left, right, rcond=1e-12)[0]
+    return unscaled(scaling, solved[:, :-1] / solved[:, -1:])
+
+
+def subtracted(more: Sums, fewer: Sums) -> np.ndarray | None:
+    """The mean of the rows in the first run that are not in the second; None if one of them refuses, or they are as many."""
+    a, b = more.moments(), fewer.moments()
+    if a is None or b is None or abs(a[0] - b[0]) < 0.5:
+        return None
+    return (a[1] - b[1]) / (a[0] - b[0])
+
+
+# --- a site that lies ---
+
+
+class LyingSite:
+    """A site whose false gradients and Hessians send the honest program to models of its choice.
+
+    Its curvature is so large that the Newton step goes where its gradient says; its values fall as fast as the search
+    demands. It is shown the sums, subtracts its own part, and has the gradient of the others at the model it chose: on a
+    half-space, whose intercept it moves by bisection.
+    """
+
+    CURVATURE, SLOPE = 1e3, 1e4
+
+    def __init__(self, honest: Site, share: float, others: int, lies: int):
+        self.honest, self.share, self.others, self.lies = honest, share, others, lies
+        self.name, self.index, self.number, self.labels = honest.name, honest.index, honest.number, honest.labels
+        self.u = direction(honest.width, 0)
+        self.value = 1e20
+        self.scaling: FeatureScaling | None = None
+        self.t, self.G = (
+            np.empty(0),
+            np.empty((0, honest.width + 1)),
+        )  # intercepts, and the sum of the others' gradients
+        self.goals = list(np.linspace(-8.0, 8.0, 17))
+
+    def reply(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+        return tuple(self._reply(q, honest) for q, honest in zip(queries, self.honest.reply(queries), strict=True))
+
+    def _reply(self, query: Query, honest: Any) -> Any:
+        if not (steerable(query) and self.lies) or isinstance(honest, Refusal):
+            return honest
+        assert isinstance(query, Evaluate)
+        assert query.coords is not None
+        self.lies, self.scaling = self.lies - 1, query.objective.scaling
+        if not self.goals:
+            crowded = np.flatnonzero(np.abs(np.diff(self.G[:, -1])) > 1.5)
+            self.goals = list(0.5 * (self.t[crowded] + self.t[crowded + 1])) or [0.0]
+        step = self.SLOPE * np.append(self.u, -self.goals.pop(0)) - query.x[0]
+        c, w = self.CURVATURE / self.share, len(query.coords)
+        self.value -= 10 * c * float(step @ step)
+        H = c * np.eye(w)[np.triu_indices(w)]
+        return honest._replace(value=np.array([self.value]), gradient=-c * step[None], hessian=H[None])
+
+    def show(self, x: np.ndarray, gradient: np.ndarray) -> None:
+        """The sum over the rows of all other sites at a model; those of another direction do not help."""
+        size = np.linalg.norm(x[:-1])
+        if size > 0.1 * self.SLOPE and self.u @ x[:-1] > (1 - 1e-9) * size:
+            place = np.searchsorted(self.t, -x[-1] / size)
+            self.t, self.G = np.insert(self.t, place, -x[-1] / size), np.insert(self.G, place, gradient, axis=0)
+
+
+def steerable(query: Query) -> bool:
+    """Whether the reply decides where the next model is: one with a full Hessian."""
+    return isinstance(query, Evaluate) and query.coords is not None and len(query.coords) == query.x.shape[1] > 2
+
+
+class Shown:
+    """A federation whose sites are shown the sums, as they must be where they check them. The last site lies."""
+
+    def __init__(self, sites: Sequence[Any]):
+        self.sites, self.names, self.cached = list(sites), tuple(site.name for site in sites), set[str]()
+        self.rows = np.array([len(site.labels) for site in sites], float)
+        self.messages = 0
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        self.messages += 1
+        replies = {i: self.sites[i].reply(queries) for i, queries in messages.items()}
+        for j, query in enumerate(messages[0]):
+            parts = [replies[i][j] for i in range(len(self.sites))]
+            if steerable(query) and not any(isinstance(part, Refusal) for part in parts):
+                sums = [rows * part.gradient[0] for rows, part in zip(self.rows, parts, strict=True)]
+                self.sites[-1].show(query.x[0], sum(sums) - sums[-1])  # pyright: ignore[reportAttributeAccessIssue]
+        return replies
+
+
+def lying_site(victims: Sequence[Site], liar: Site, lies: int = 400) -> tuple[np.ndarray, int]:
+    """One honest fit of a logistic regression, steered: rows of the other sites, and the messages it took."""
+    rows = np.array([len(site.labels) for site in (*victims, liar)])
+    false = LyingSite(liar, rows[-1] / rows.sum(), int(rows[:-1].sum()), lies)
+    federation = Shown([*victims, false])
+    estimator: Any = cf.FederatedLogisticRegression(alpha=0.01, algorithm="ProximalNewton")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            estimator.fit_federation(federation)
+    except InputError:  # a site refused, or the run failed: what was shown until then remains
+        pass
+    if false.scaling is None:
+        return np.empty((0, liar.width)), federation.messages
+    steps = np.diff(false.G, axis=0)
+    single = np.abs(np.abs(steps[:, -1]) - 1) < 1e-2
+    found = unscaled(false.scaling, steps[single, :-1] / steps[single, -1:])
+    return found[: false.others], federation.messages
+
+
+# --- labels and refusals ---
+
+
+def listed_labels(target: Target) -> dict[float, float]:
+    """Labels that are whole numbers are listed as classes, each with its count."""
+    (reply,) = target.ask(Describe(classes=True))
+    return (
+        {}
+        if isinstance(reply, Refusal)
+        else dict(zip(reply.classes.tolist(), reply.class_weights.tolist(), strict=True))
+    )
+
+
+def labels_by_refusals(target: Target, values: Sequence[float]) -> list[float]:
+    """Whether the site answers with all of these classes but one: those without which it refuses are labels."""
+    scaling, x = target.scaling(), np.zeros((1, target.width + 1))
+    full = np.sort(np.asarray(values, float))
+    queries = [Evaluate(ObjectiveSpec(Squared(), scaling, classes=full), x)]
+    queries += [Evaluate(ObjectiveSpec(Squared(), scaling, classes=full[full != value]), x) for value in full]
+    first, *rest = target.ask(*queries)
+    if isinstance(first, Refusal):  # it refuses these classes whatever they are
+        return []
+    return [float(value) for value, reply in zip(full, rest, strict=True) if isinstance(reply, Refusal)]
+
+
+def negative_label(target: Target) -> bool:
+    """Poisson refuses labels below 0: one bit about the smallest label of a site."""
+    scaling, x = target.scaling(), np.zeros((1, target.width + 1))
+    (squared, poisson) = target.ask(*[Evaluate(ObjectiveSpec(loss, scaling), x) for loss in (Squared(), Poisson())])
+    return isinstance(poisson, Refusal) and not isinstance(squared, Refusal)

@@ -1,0 +1,257 @@
+"""Attacks by chosen models over all rows of a site: no subset is asked for.
+
+Rows are in the coordinates of the scaling that any honest fit uses; x = (slope u, -slope t) looks at the rows whose projection
+u^T a is near t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from attacks.by_subsets import fedavg_run, update_query
+from attacks.target import Target, distinct, unscaled
+from scipy.special import expit
+
+from compfed.federation import Evaluate, Refusal
+from compfed.federation.spec import ObjectiveSpec
+from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, SquaredHinge
+
+Gradients = Callable[[ObjectiveSpec, np.ndarray], np.ndarray]
+
+
+def direction(width: int, seed: int) -> np.ndarray:
+    u = np.random.default_rng(seed).standard_normal(width)
+    return u / np.linalg.norm(u)
+
+
+def models(u: np.ndarray, slope: float, t: np.ndarray) -> np.ndarray:
+    return np.column_stack([np.tile(slope * u, (len(t), 1)), -slope * t])
+
+
+# --- steps: gradients that jump where one row changes sides ---
+
+
+def half_space(target: Target) -> np.ndarray:
+    """Logistic gradients at w = 1e8 u: moving the intercept, rows change sides one by one."""
+    return bisected(target, Logistic(), 1e8, target.gradients)
+
+
+def half_space_by_rounds(target: Target) -> np.ndarray:
+    """The same gradients from FedAvg with tau = 1, where w is the model that the server broadcasts."""
+
+    def gradients(objective: ObjectiveSpec, X: np.ndarray) -> np.ndarray:
+        run = fedavg_run(objective, target.width + 1, target.rows, batch=None)
+        replies = target.ask(*[update_query(run, 0, x) for x in X])
+        eta = run.algorithm.eta  # pyright: ignore[reportAttributeAccessIssue]
+        return np.array(
+            [
+                np.full(len(x), np.nan) if isinstance(r, Refusal) else -r.u["delta"] / eta
+                for x, r in zip(X, replies, strict=True)
+            ]
+        )
+
+    return bisected(target, Logistic(), 1e6, gradients, depth=20)
+
+
+def tiny_quantile(target: Target) -> np.ndarray:
+    """The quantile loss with a tiny smoothing is a step at w = u already."""
+    return bisected(target, SmoothedQuantile(smoothing=1e-9), 1.0, target.gradients)
+
+
+def tiny_huber(target: Target) -> np.ndarray:
+    """Huber's loss with a tiny delta; its gradients are divided by 2 delta."""
+    delta = 1e-6
+    return bisected(
+        target, Huber(delta=delta), 1.0, lambda objective, X: target.gradients(objective, X) / (2 * delta), depth=14
+    )
+
+
+def bisected(target: Target, loss: Loss, slope: float, gradients: Gradients, depth: int = 26) -> np.ndarray:
+    """Halve the intervals of the intercept that hold more than one row, until none does; neighbours differ by a row."""
+    scaling, n = target.scaling(), target.rows
+    objective, u = target.objective(loss, scaling), direction(target.width, 0)
+    t = np.linspace(-30.0, 30.0, 9)
+    G = gradients(objective, models(u, slope, t))
+    for _ in range(depth):
+        rows_between = n * np.abs(np.diff(G[:, -1]))
+        crowded = np.flatnonzero(rows_between > 1.5)  # NaN, of a refusal, is not
+        if not len(crowded):
+            break
+        middle = 0.5 * (t[crowded] + t[crowded + 1])
+        t, G = np.append(t, middle), np.vstack([G, gradients(objective, models(u, slope, middle))])
+        order = np.argsort(t)
+        t, G = t[order], G[order]
+        keep = np.isfinite(G[:, -1])
+        t, G = t[keep], G[keep]
+        if len(t) < 2:
+            break
+    steps = n * np.diff(G, axis=0)
+    single = np.abs(np.abs(steps[:, -1]) - 1) < 1e-3
+    return distinct(unscaled(scaling, steps[single, :-1] / steps[single, -1:]), target)
+
+
+# --- kinks: each model looks at many rows, and the gradient is piecewise linear in the intercept ---
+
+
+def huber_kinks(target: Target) -> np.ndarray:
+    """Huber's loss with its default delta: the slope of the gradient changes where one row enters or leaves."""
+    return kinks(target, Huber())
+
+
+def hinge_kinks(target: Target) -> np.ndarray:
+    """The squared hinge: half of all rows count at every model."""
+    return kinks(target, SquaredHinge())
+
+
+def quantile_kinks(target: Target) -> np.ndarray:
+    """The quantile loss with a smoothing as wide as the labels are spread."""
+    return kinks(target, SmoothedQuantile(smoothing=2.0))
+
+
+def kinks(target: Target, loss: Loss, directions: int = 2, points: int = 10_000) -> np.ndarray:
+    """Second differences of gradients on a grid of intercepts: where they are not zero, one row has changed pieces."""
+    scaling = target.scaling()
+    objective, found = target.objective(loss, scaling), []
+    for seed in range(directions):
+        t = np.linspace(-7.0, 7.0, points)
+        slope = (
+            np.diff(target.gradients(objective, models(direction(target.width, seed), 1.0, t)), axis=0)
+            / np.diff(t)[:, None]
+        )
+        bend = np.nan_to_num(np.diff(slope, axis=0))  # at the inner points
+        unit = np.abs(bend[:, -1]).max()
+        bent = np.abs(bend[:, -1]) > 1e-7 * unit
+        starts = np.flatnonzero(bent & ~np.roll(bent, 1))
+        for start in starts:  # a kink between two points bends at both
+            jump = bend[start : start + 2].sum(axis=0)
+            alone = start + 2 < len(bent) and not bent[start + 2] and np.isfinite(slope[start : start + 4]).all()
+            if alone and abs(jump[-1]) > 1e-7 * unit:
+                found.append((abs(jump[-1]), unscaled(scaling, jump[:-1] / jump[-1])))
+    if not found:
+        return np.empty((0, target.width))
+    sizes = np.array([size for size, _ in found])
+    one = np.median(sizes)  # of one row; two rows in one place bend twice as much
+    return distinct([row for size, row in found if abs(size / one - 1) < 1e-3], target)
+
+
+def hessian_pieces(target: Target, piece: int = 4, points: int = 2_000) -> np.ndarray:
+    """Hessians of the squared hinge on a few columns and the intercept: neighbours on a grid differ by a a^T of one row."""
+    scaling, d = target.scaling(), target.width
+    objective, u = target.objective(SquaredHinge(), scaling), direction(d, 0)
+    X = models(u, 1.0, np.linspace(-7.0, 7.0, points))
+    columns = np.full((points - 1, d), np.nan)
+    jump = np.full(points - 1, np.nan)
+    for j in range(0, d, piece):
+        coords = np.r_[j : min(j + piece, d), d]
+        H = np.full((points, len(coords)), np.nan)
+        for start in range(0, points, 250):
+            (reply,) = target.ask(Evaluate(objective, X[start : start + 250], coords=coords))
+            if not isinstance(reply, Refusal):
+                for k, packed in enumerate(reply.hessian):
+                    H[start + k] = SquaredHinge().unpack_hessian(packed, coords)[-1]
+        steps = np.diff(H, axis=0)
+        jump = np.where(np.isfinite(steps[:, -1]), steps[:, -1], jump)
+        columns[:, coords[:-1]] = steps[:, :-1]
+    found = np.abs(jump) > 1e-9
+    if not found.any():
+        return np.empty((0, d))
+    one = np.abs(jump[found]).min()
+    found &= np.abs(np.abs(jump) / one - 1) < 1e-3
+    return distinct(unscaled(scaling, columns[found] / jump[found, None]), target)
+
+
+# --- smooth: gradients of the logistic loss at moderate slopes are sums of sigmoids ---
+
+SLOPES = (2, 3, 4, 6, 8, 10, 13, 16, 20, 25, 32, 40)
+
+
+def deconvolved(target: Target, directions: int = 2, points: int = 1_600) -> np.ndarray:
+    """Separate the rows of sums of sigmoids, each of which looks at many rows: at every intercept all slopes that are answered.
+
+    The gradient at x = (s u, -s t) is the mean of sigmoid(s (p_l - t)) (a_l, 1) less a constant, p_l = u^T a_l. Gauss-Newton
+    finds the p_l, least squares the a_l. A candidate is kept if u^T a_l is the p_l that it came from.
+    """
+    scaling, n = target.scaling(), target.rows
+    objective, found = target.objective(Logistic(), scaling), []
+    for seed in range(directions):
+        u, grid = direction(target.width, seed), np.linspace(-4.0, 4.0, points)
+        s, t = (a.ravel() for a in np.meshgrid(np.array(SLOPES, float), grid, indexing="ij"))
+        G = np.vstack([target.gradients(objective, models(u, slope, grid)) for slope in SLOPES])
+        answered = np.isfinite(G[:, -1])
+        if answered.sum() < 3 * n:
+            continue
+        s, t, G = s[answered], t[answered], G[answered]
+        p = projections(s, t, G[:, -1], n)
+        kernel = np.column_stack([expit(s[:, None] * (p - t[:, None])), np.ones(len(t))]) / n
+        rows = np.linalg.lstsq(kernel, G, rcond=1e-15)[0][:-1]
+        own = np.abs(rows[:, :-1] @ u - p) + np.abs(rows[:, -1] - 1)
+        found += [(error, unscaled(scaling, row[:-1])) for error, row in zip(own, rows, strict=True) if error < 0.02]
+    found.sort(key=lambda pair: pair[0])
+    return distinct([row for _, row in found], target, near=0.02)
+
+
+def projections(s: np.ndarray, t: np.ndarray, N: np.ndarray, n: int) -> np.ndarray:
+    """The p_l of N(s, t) = mean_l sigmoid(s (p_l - t)) + constant: damped Gauss-Newton from the quantiles."""
+    steepest = np.array([np.flatnonzero(t == at)[s[t == at].argmax()] for at in np.unique(t)])
+    p = np.interp(np.arange(n) + 0.5, np.maximum.accumulate(n * (N[steepest[0]] - N[steepest])), t[steepest])
+    p = p + 1e-6 * np.arange(n)  # rows in one place would stay there
+    some = np.random.default_rng(0).permutation(len(t))[: 12 * n]
+    s, t, N = s[some, None], t[some, None], N[some]
+
+    def residual(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        S = expit(s * (p - t))
+        fit = S.mean(axis=1)
+        return fit - N + (N - fit).mean(), S
+
+    (best, S), damping = residual(p), 1e-2
+    for _ in range(200):
+        J = s * S * (1 - S) / n
+        U, w, V = np.linalg.svd(J - J.mean(axis=0), full_matrices=False)
+        trial = p - np.clip(V.T @ (w / (w**2 + (damping * w[0]) ** 2) * (U.T @ best)), -0.1, 0.1)
+        error, at = residual(trial)
+        better = error @ error < best @ best
+        p, best, S = (trial, error, at) if better else (p, best, S)
+        damping = max(damping / 4, 1e-15) if better else 4 * damping
+        if damping > 1 or np.abs(best).max() < 1e-15:
+            break
+    return np.sort(p)
+
+
+# --- the conjugate as an oracle ---
+
+
+def conjugate_vertices(target: Target, vertices: int | None = None, steps: int = 34) -> np.ndarray:
+    """`Evaluate.dual`: the conjugate of the logistic loss is infinite unless shift <= min_l sigmoid(slope u^T a_l).
+
+    So bisection over the shift tells the smallest projection of all rows on any direction u: the support function of the
+    rows, whose gradient in u is a row. In many columns nearly every row is a vertex of the hull. Every model is near zero.
+    """
+    scaling, d, slope, h = target.scaling(), target.width, 0.2, 0.02
+    objective, found = target.objective(Logistic(), scaling), []
+    vertices = 2 * target.rows if vertices is None else vertices
+    batch = 10_000 // (d + 1)
+    for first in range(0, vertices, batch):
+        base = np.array([direction(d, 1000 + first + k) for k in range(min(batch, vertices - first))])
+        U = (base[:, None] + h * np.vstack([np.zeros(d), np.eye(d)])).reshape(-1, d)
+        least = smallest_projection(target, objective, slope * U, steps) / slope
+        least = least.reshape(len(base), d + 1)
+        rows = (least[:, 1:] - least[:, :1]) / h
+        own = np.abs(np.einsum("ij,ij->i", rows, base) - least[:, 0])  # a vertex has this projection
+        found += [unscaled(scaling, row) for row, error in zip(rows, own, strict=True) if error < 1e-3]
+    return distinct(found, target, near=1e-3)
+
+
+def smallest_projection(target: Target, objective: ObjectiveSpec, W: np.ndarray, steps: int) -> np.ndarray:
+    """min_l w^T a_l for every row w of W, by bisection over whether the conjugate is finite."""
+    X = np.column_stack([W, np.zeros(len(W))])
+    low, high = np.full(len(W), -20.0), np.full(len(W), 20.0)
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        dual = np.column_stack([expit(middle), np.ones(len(W)), np.zeros(len(W)), np.zeros(len(W))])
+        (reply,) = target.ask(Evaluate(objective, X, dual=dual))
+        if isinstance(reply, Refusal):
+            return np.full(len(W), np.nan)
+        finite = np.isfinite(reply.conjugate)
+        low, high = np.where(finite, middle, low), np.where(finite, high, middle)
+    return low

@@ -1,0 +1,85 @@
+"""All attacks on the rows of one site, by name, and the table of what they recover.
+
+    PYTHONPATH=src:tests python -m attacks.registry
+
+prints the table of README.md for the policy that `strictest` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from attacks import by_federation, by_models, by_subsets
+from attacks.measure import recovered
+from attacks.target import Target, breast_cancer, make_site
+
+from compfed.federation import DisclosurePolicy
+
+
+class Attack(NamedTuple):
+    """`run` takes a `Target` and returns candidates; `quick` is the same with less work."""
+
+    family: str
+    how: str
+    run: Callable[[Target], np.ndarray]
+    quick: Callable[[Target], np.ndarray]
+
+
+def _attack(family: str, how: str, run: Callable[..., np.ndarray], **less: int) -> Attack:
+    return Attack(family, how, run, partial(run, **less) if less else run)
+
+
+ATTACKS: dict[str, Attack] = {
+    "one-row folds": _attack("subsets", "Moments of Fold(k, folds=n)", by_subsets.one_row_folds),
+    "front door": _attack("subsets", "FederatedLogisticRegressionCV(cv=n), fold moments", by_federation.front_door),
+    "half-splits": _attack("subsets", "Moments of Fold(0, 2, seed) for n + 20 seeds, least squares", by_subsets.half_splits),
+    "differing folds": _attack("subsets", "Moments of 2 to 39 folds, least squares", by_subsets.differing_folds),
+    "HeldOut of one row": _attack("subsets", "squared loss of e_j + c and e_j - c", by_subsets.held_out_of_one_row),
+    "Lipschitz of one row": _attack("subsets", "one column at a time, six of them", by_subsets.lipschitz_of_one_row),
+    "gradient of one row": _attack("subsets", "squared loss at x = c on a one-row fold", by_subsets.gradients_of_one_row),
+    "Hessian of one row": _attack("Hessians", "pieces of 5 coordinates on a one-row fold", by_subsets.hessians_of_one_row),
+    "batches of one row": _attack("batches", "FedAvg, batch_size=1, tau=1", by_subsets.batches_of_one_row),
+    "batches of half the rows": _attack("batches", "FedAvg, public seeds, least squares", by_subsets.half_batches),
+    "half-space": _attack("models", "logistic gradients at 1e8 u, bisection of the intercept", by_models.half_space),
+    "half-space by rounds": _attack("models", "the same from LocalUpdate (FedAvg, tau=1)", by_models.half_space_by_rounds),
+    "tiny smoothing": _attack("models", "SmoothedQuantile(smoothing=1e-9) at w = u", by_models.tiny_quantile),
+    "tiny delta": _attack("models", "Huber(delta=1e-6) at w = u", by_models.tiny_huber),
+    "kinks of Huber": _attack("models", "Huber() at w = u: second differences of gradients", by_models.huber_kinks),
+    "kinks of the hinge": _attack("models", "SquaredHinge() at w = u: second differences", by_models.hinge_kinks),
+    "kinks of the quantile": _attack("models", "SmoothedQuantile(smoothing=2.0) at w = u", by_models.quantile_kinks),
+    "Hessian pieces": _attack(
+        "Hessians", "SquaredHinge() on 5 coordinates at a time, neighbours subtracted", by_models.hessian_pieces
+    ),
+    "sums of sigmoids": _attack(
+        "models", "logistic gradients at slopes 2 to 40, Gauss-Newton and least squares", by_models.deconvolved,
+        directions=1, points=800,
+    ),
+    "conjugate": _attack(
+        "models", "Evaluate.dual is infinite or not: vertices of the hull of the rows", by_models.conjugate_vertices,
+        vertices=40,
+    ),
+}  # fmt: skip
+
+
+def strictest(rows: int) -> DisclosurePolicy:
+    """The strictest settings that there are for a site of so many rows and still answers anything."""
+    return DisclosurePolicy(min_rows=50 if rows >= 50 else 20, max_hessian_share=0.2)
+
+
+def main() -> None:
+    print("| attack | how | of 143 | of 40 | queries (143) | models (143) | refused |\n|---|---|---|---|---|---|---|")
+    for name, attack in ATTACKS.items():
+        found, targets = [], []
+        for n in (143, 40):
+            X, y = breast_cancer(n)
+            targets.append(Target(make_site(X, y, strictest(n))))
+            found.append(recovered(attack.run(targets[-1]), X))
+        counts = f"{targets[0].queries} | {targets[0].models} | {len(targets[0].refusals)}"
+        print(f"| {name} | {attack.how} | {found[0]} | {found[1]} | {counts} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Sites to attack, and what an attacker may do with one: send queries of the closed list and read the replies.
+
+`make_site` is the only place that knows how a site gets its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import compfed as cf
+from compfed.federation import DisclosurePolicy, Evaluate, Moments, Query, Refusal, Site
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
+from compfed.losses import Loss
+from compfed.splits import RowSubset
+
+CHUNK = 10_000  # models of one query: the limit of a site
+
+
+def make_site(
+    rows: np.ndarray, labels: np.ndarray, policy: DisclosurePolicy | None, index: int = 0, name: str | None = None
+) -> Site:
+    """A site of a network that answers under a policy; under no rule without one."""
+    return Site(rows, labels, name=f"site{index}" if name is None else name, index=index, refuses=policy)
+
+
+def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels of site 0 of the breast cancer table, 143 x 30, or of a part of it; both classes are in either."""
+    table = cf.data.bundled.breast_cancer()
+    mine = np.flatnonzero(table.sites == 0)
+    mine = mine[np.argsort(table.y[mine], kind="stable")][:rows]  # the few malignant ones first
+    return table.X[mine], table.y[mine]
+
+
+class Target:
+    """A site as a curious server knows it: its number of rows and columns, and the replies to its queries.
+
+    Queries, models and refusals are counted. `rows` and `width` are known from the enrolment, `number` decides the public
+    random draws of a site.
+    """
+
+    def __init__(self, site: Site):
+        self._site = site
+        self.rows, self.width = len(site.labels), site.width
+        self.index, self.number = site.index, site.number
+        self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
+        self.splits = ()
+        self.messages = self.queries = self.models = 0
+        self.refusals: list[tuple[Query, str]] = []
+
+    def ask(self, *queries: Query) -> tuple[Any, ...]:
+        """The reply to each query, or a Refusal."""
+        self.messages, self.queries = self.messages + 1, self.queries + len(queries)
+        self.models += sum(len(query.x) for query in queries if getattr(query, "x", None) is not None)  # pyright: ignore[reportAttributeAccessIssue]
+        replies = self._site.reply(queries)
+        self.refusals += [(q, r.reason) for q, r in zip(queries, replies, strict=True) if isinstance(r, Refusal)]
+        return replies
+
+    def scaling(self, columns: np.ndarray | None = None) -> FeatureScaling:
+        """The mean and the standard deviation of every column, as any honest fit asks for them."""
+        (moments,) = self.ask(Moments())
+        if isinstance(moments, Refusal):
+            return FeatureScaling(np.zeros(self.width), np.ones(self.width), intercept=True)
+        mean = moments.mean
+        variance = (moments.square - mean**2) + (moments.square_low - 2 * mean * moments.mean_low)
+        sd = np.sqrt(np.maximum(variance, 1e-12 * np.abs(mean) + 1e-300))
+        chosen = slice(None) if columns is None else columns
+        return FeatureScaling(mean[chosen], sd[chosen], intercept=True)
+
+    def objective(self, loss: Loss, scaling: FeatureScaling, subset: RowSubset | None = None) -> ObjectiveSpec:
+        return ObjectiveSpec(loss, scaling, subset=subset)
+
+    def gradients(self, objective: ObjectiveSpec, X: np.ndarray) -> np.ndarray:
+        """The gradient at every row of X; NaN where the site refuses. A refused block is asked again in halves."""
+        out = np.full(X.shape, np.nan)
+        blocks = [slice(i, min(i + CHUNK, len(X))) for i in range(0, len(X), CHUNK)]
+        while blocks:
+            block = blocks.pop()
+            (reply,) = self.ask(Evaluate(objective, X[block]))
+            if not isinstance(reply, Refusal):
+                out[block] = reply.gradient
+            elif block.stop - block.start > max(1, len(X) // 1_000):
+                middle = (block.start + block.stop) // 2
+                blocks += [slice(block.start, middle), slice(middle, block.stop)]
+        return out
+
+
+def unscaled(scaling: FeatureScaling, Z: np.ndarray) -> np.ndarray:
+    """Rows in their own units."""
+    return Z * scaling.scale + scaling.centre
+
+
+def distinct(candidates: np.ndarray | Sequence[np.ndarray], target: Target, near: float = 1e-4) -> np.ndarray:
+    """At most one candidate per row of the site: finite ones, the first of those that are nearly equal."""
+    found = np.reshape(np.asarray(candidates, float), (-1, target.width))
+    found = found[np.isfinite(found).any(axis=1)]
+    if not len(found):
+        return found
+    Z = np.nan_to_num(found)
+    Z /= np.where(Z.std(axis=0) > 0, Z.std(axis=0), 1.0)
+    kept: list[int] = []
+    for i, z in enumerate(Z):
+        if len(kept) < target.rows and (not kept or np.abs(Z[kept] - z).max(axis=1).min() > near):
+            kept.append(i)
+    return found[kept]
