@@ -181,7 +181,7 @@ class Site:
             classes = classes.astype(str) if classes.dtype.kind == "O" else classes
         except InputError as problem:
             reason = str(problem)
-        numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else policy.max_hessian_share
+        numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else float(policy.max_hessian_share)
         return Enrolment(
             rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
