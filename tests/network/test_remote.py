@@ -30,7 +30,6 @@ from network.memory_link import (
     number_of,
     remote,
     signed,
-    wipe,
 )
 from problems import logistic
 from sklearn.metrics import r2_score
@@ -142,7 +141,7 @@ def test_every_algorithm_takes_the_same_path_where_sums_are_masked(name, problem
     if not ALGORITHMS[name].composite:
         problem = problem.replace(regulariser=cf.regularisers.Zero())
     algorithm = default_steps(name, problem, tau=3)
-    federation, link = remote(masked_paths)
+    federation, _ = remote(masked_paths)
     there = trajectory(federation, loop_of(problem, algorithm, weighting="rows"))
     here = trajectory(InProcess(problem.sites, exact=True), loop_of(problem, algorithm, weighting="rows"))
     np.testing.assert_array_equal(there, here)
@@ -535,7 +534,7 @@ def test_nan_in_a_round_enters_no_sum(problem, paths, monkeypatch):
         return tuple(reply._replace(u={key: value * np.nan for key, value in reply.u.items()}) for reply in replies)
 
     monkeypatch.setattr(Site, "reply", broken)
-    with pytest.raises(NotFinite, match="round 2, client .*, stage client"):
+    with pytest.raises(NotFinite, match=r"round 2, client .*, stage client"):
         run_program(federation, loop.round())
     np.testing.assert_array_equal(loop.model(), before)
 
