@@ -376,7 +376,7 @@ class _Exchange:
             self.found[site.place] = (found,)
             del self.awaited[site.place]
             self.remote.run_log.reply(
-                site.name, queries=query_counts(site.queries), bytes_down=site.size, bytes_up=len(data),
+                site.name, queries=query_counts(site.queries) or {"Enrol": 1}, bytes_down=site.size, bytes_up=len(data),
                 seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
             )  # fmt: skip
 
