@@ -15,8 +15,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from compfed.data import Sites
+from compfed.federation import InProcess
 from compfed.network import keys
-from compfed.network.envelope import read_reply, reply_bytes
+from compfed.network.envelope import read_header, read_reply, reply_bytes
 from compfed.network.flower import Reply
 from compfed.network.roster import roster_text
 from compfed.network.server import RemoteFederation
@@ -70,14 +71,12 @@ class MemoryLink:
         self.closed = True
 
 
-# No rules: for tests of the protocol with small tables. The rules have tests of their own.
-NO_RULES = {"min_rows": 1, "min_level_rows": 1, "max_hessian_share": "inf", "allow_minibatches": "true"}
+def furnish(
+    folder: Path, sites: Sites, more: str = "", disclosure: str = "enforce = false", *, secure_sum: bool = False
+) -> list[Path]:
+    """A folder per site with its rows as CSV, its key and its site.toml; with `secure_sum` also the roster.
 
-
-def furnish(folder: Path, sites: Sites, more: str = "", *, secure_sum: bool = False, safe: bool = False) -> list[Path]:
-    """A folder per site with its rows as CSV, its key, the roster and its site.toml.
-
-    `more` are settings at the top of the file, and then lines of [disclosure]. Other rules are off, unless `safe`.
+    `more` are settings at the top of the file, and tables; `disclosure` is what its [disclosure] says.
     """
     paths = []
     for A, y, name in zip(sites.features, sites.labels, sites.names, strict=True):
@@ -92,16 +91,28 @@ def furnish(folder: Path, sites: Sites, more: str = "", *, secure_sum: bool = Fa
         label = repr(labels) if y.ndim == 2 else repr("y0")
         keys.write_identity(home / "node.key", keys.new_identity())
         path = home / "site.toml"
-        network = '[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"\n'
-        top, _, rules = more.partition("[disclosure]")
-        lax = "".join(f"{rule} = {v}\n" for rule, v in NO_RULES.items() if not safe and f"{rule} =" not in rules)
-        top = f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\nsecure_sum = {str(secure_sum).lower()}\n{top}'
-        path.write_text(f"{top}\n{network}\n[disclosure]\n{lax}{rules}\n")
+        head = f'name = "{name}"\ndata = "rows.csv"\nlabel = {label}\nstate = "state"\nsecure_sum = {str(secure_sum).lower()}'
+        network = '[network]\nsuperlink = "127.0.0.1:1"\nca = "ca.crt"\nkey = "node.key"'
+        path.write_text(f"{head}\n{more}\n{network}\n\n[disclosure]\n{disclosure}\n")
         paths.append(path)
-    roster = {name: key_of(path).public_key() for name, path in zip(sites.names, paths, strict=True)}
-    for path in paths:
-        (path.parent / "roster.txt").write_text(roster_text(roster))
+    if secure_sum:
+        share_roster(paths)
     return paths
+
+
+def share_roster(paths: Sequence[Path]) -> None:
+    """Give all sites the roster of these sites, as the operator does."""
+    text = roster_text({SiteSettings.read(path).name: key_of(path).public_key() for path in paths})
+    for path in paths:
+        (path.parent / "roster.txt").write_text(text)
+
+
+def exact(paths: Sequence[Path]) -> InProcess:
+    """The same sites in this process, with their own policies and secrets."""
+    found = [SiteSettings.read(path).site() for path in paths]
+    for i, site in enumerate(found):
+        site.index = site.number = i
+    return InProcess(found, exact=True)
 
 
 # --- replies that a site did not send ---
@@ -122,10 +133,15 @@ def signed(link: MemoryLink, name: str, fields: dict[str, Any]) -> bytes:
     return reply_bytes(fields, key_of(link.paths[name]))
 
 
-def changed_replies(link: MemoryLink, name: str, data: bytes, edit: Callable[[tuple[Any, ...]], Any]) -> bytes:
-    """The reply of a site with other replies to its queries, signed by the site."""
+def changed_words(link: MemoryLink, name: str, data: bytes, edit: Callable[[np.ndarray], Any]) -> bytes:
+    """The reply of a site with other words, signed by the site; a reply without words as it is."""
     fields = fields_of(link, name, data)
-    return signed(link, name, {**fields, "replies": edit(fields["replies"])})
+    return signed(link, name, {**fields, "words": edit(fields["words"])}) if "words" in fields else data
+
+
+def number_of(data: bytes) -> int:
+    """The number of a message."""
+    return read_header(data)[0].number
 
 
 def wipe(path: Path) -> None:

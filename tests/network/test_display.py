@@ -88,6 +88,7 @@ def test_a_fit_shows_every_message_and_every_problem(tmp_path):
     lines = out.getvalue().splitlines()
     assert [line for line in lines if "!" in line] == ["  ! message 1, site south: no reply in time"]
     assert len(lines) == federation.number + 1
+    assert lines[1].endswith("  Enrol")
 
 
 # --- silence ---

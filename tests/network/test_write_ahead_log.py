@@ -18,17 +18,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
 
-from network.memory_link import furnish, remote, wipe
-from problems import logistic
+from network.memory_link import furnish, number_of, remote, wipe
 
 import compfed as cf
 from compfed.federation import Describe, InProcess, Moments, ask, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.network import FederationSettings, NoReply, operator
-from compfed.network.envelope import read_header
 from compfed.network.run_folder import NAME, WriteAheadLog, is_alive
-from compfed.network.server import TableChanged
 
 later = pytest.mark.thorough  # run by `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
@@ -38,12 +35,24 @@ STATELESS = ("FISTA", "ProximalNewton")  # nothing is kept at a site
 
 @pytest.fixture(scope="module")
 def problem() -> cf.Problem:
-    return logistic(samples=[20, 6], n=2, d=4)
+    rng = np.random.default_rng(3)
+    A = [rng.standard_normal((m, 4)) for m in (20, 6, 9)]
+    y = [np.where(a @ [1.0, -1.0, 0.5, 0.0] + rng.standard_normal(len(a)) > 0, 1.0, -1.0) for a in A]
+    return cf.Problem(cf.losses.Logistic(ridge=0.05), cf.regularisers.L1(2e-3), cf.data.from_arrays(A, y))
 
 
 @pytest.fixture
-def paths(problem, tmp_path):
-    return furnish(tmp_path / "sites", problem.sites)
+def secure_sum() -> bool:
+    """Are sums masked? Tests that are run both ways say so by `both`."""
+    return False
+
+
+both = pytest.mark.parametrize("secure_sum", [False, True], ids=["plain", "masked"])
+
+
+@pytest.fixture
+def paths(problem, tmp_path, secure_sum):
+    return furnish(tmp_path / "sites", problem.sites, secure_sum=secure_sum)
 
 
 def minimised(problem, federation, name="DecoupledProx") -> np.ndarray:
@@ -57,14 +66,12 @@ def undisturbed(problem) -> Callable[[str], np.ndarray]:
 
     def model(name: str) -> np.ndarray:
         if name not in found:
-            found[name] = minimised(problem, InProcess(problem.sites), name)
+            found[name] = minimised(problem, InProcess(problem.sites, exact=True), name)
+            in_doubles = minimised(problem, InProcess(problem.sites), name)
+            np.testing.assert_allclose(found[name], in_doubles, rtol=0, atol=1e-12)
         return found[name]
 
     return model
-
-
-def number_of(data: bytes) -> int:
-    return read_header(data)[0].number
 
 
 class Killed(BaseException):
@@ -92,6 +99,7 @@ def killed_at(paths, folder: Path, number: int, fit: Callable[[Any], Any], answe
 # --- replies that do not arrive ---
 
 
+@both
 @pytest.mark.parametrize("name", CASES)
 def test_replies_lost_after_the_site_wrote_its_state(name, problem, paths, undisturbed):
     federation, link = remote(paths)
@@ -102,6 +110,7 @@ def test_replies_lost_after_the_site_wrote_its_state(name, problem, paths, undis
     assert {entry["problem"] for entry in federation.problems} == {"no reply in time"}
 
 
+@both
 def test_messages_lost_on_their_way_to_a_site(problem, paths, undisturbed):
     federation, link = remote(paths)
     count = itertools.count()
@@ -110,6 +119,7 @@ def test_messages_lost_on_their_way_to_a_site(problem, paths, undisturbed):
     assert federation.problems
 
 
+@both
 def test_a_message_that_comes_twice_counts_once(problem, paths, undisturbed):
     federation, link = remote(paths)
     link.meddle = lambda name, data, reply: (reply(), reply())[1]
@@ -117,6 +127,7 @@ def test_a_message_that_comes_twice_counts_once(problem, paths, undisturbed):
     assert federation.problems == []
 
 
+@both
 def test_a_late_reply_to_an_earlier_message_is_not_used(problem, paths, undisturbed):
     federation, link = remote(paths)
     kept: dict[str, bytes] = {}
@@ -159,6 +170,27 @@ def test_a_site_whose_disk_was_wiped_is_sent_everything_again(name, problem, pat
     assert redone in said[0]
 
 
+def test_a_site_that_masks_its_sums_cannot_go_on_without_its_session(problem, tmp_path, undisturbed):
+    """Its key and the number of its last reply were on the disk: a mask could be used twice. A new run has new keys."""
+    paths = furnish(tmp_path / "sites", problem.sites, secure_sum=True)
+    federation, link = remote(paths, tmp_path / "run")
+
+    def lose(site, data, reply):
+        if number_of(data) == 4 and site == "1":
+            wipe(paths[1])
+        return reply()
+
+    link.meddle = lose
+    with pytest.raises(cf.InputError, match=r"^site '1': the session of run .* at this site is lost. Start a new run"):
+        minimised(problem, federation)
+    link.meddle = lambda name, data, reply: reply()
+    resumed, _ = remote(paths, tmp_path / "run")
+    with pytest.raises(cf.InputError, match=r"site '1': the session of run .* is lost"):
+        minimised(problem, resumed)
+    anew, _ = remote(paths, tmp_path / "another")
+    np.testing.assert_array_equal(minimised(problem, anew), undisturbed("DecoupledProx"))
+
+
 def test_a_site_that_is_asked_now_and_then_has_its_own_rounds_done_again(problem, paths):
     """With sampled sites nobody else would notice: a state that starts afresh is another method."""
     algorithm = cf.algorithms.Scaffold(eta=0.3, tau=3)
@@ -168,7 +200,7 @@ def test_a_site_that_is_asked_now_and_then_has_its_own_rounds_done_again(problem
     )
     ends = []
     federation, link = remote(paths)
-    for where in (InProcess(smooth.sites), federation):
+    for where in (InProcess(smooth.sites, exact=True), federation):
         loop = ServerLoop(run_spec, FederatedProblem.of(smooth), participants=1)
         for r in range(10):
             if where is federation and r == 7:
@@ -177,10 +209,11 @@ def test_a_site_that_is_asked_now_and_then_has_its_own_rounds_done_again(problem
             run_program(where, loop.round())
         ends.append(loop.model())
     np.testing.assert_array_equal(*ends)
-    assert len({site for site, _ in link.sent}) == 2
-    assert 1 <= len(federation.problems) <= 2
+    assert len({site for site, _ in link.sent}) == 3
+    assert 1 <= len(federation.problems) <= 3
 
 
+@both
 @pytest.mark.parametrize("damage", ["gone", "flipped bit", "empty"])
 def test_a_state_file_that_is_gone_or_damaged_is_noticed(damage, problem, paths, undisturbed):
     """Not all of the disk: the records are there, the state is not."""
@@ -203,6 +236,7 @@ def test_a_state_file_that_is_gone_or_damaged_is_noticed(damage, problem, paths,
     assert "It has no state after message 6 of this run." in entry["problem"]
 
 
+@both
 def test_a_site_killed_before_its_file_is_whole_answers_again(problem, paths, undisturbed, monkeypatch):
     """Killed between the temporary file and its name: the message was never answered, the state is the one before."""
     federation, link = remote(paths)
@@ -230,6 +264,7 @@ def test_a_site_killed_before_its_file_is_whole_answers_again(problem, paths, un
 # --- an operator's process that is killed ---
 
 
+@both
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_killed_operator_continues_in_another_process(name, answered, problem, paths, tmp_path, undisturbed):
@@ -242,6 +277,7 @@ def test_a_killed_operator_continues_in_another_process(name, answered, problem,
     assert resumed.log.run == federation.log.run
 
 
+@both
 def test_a_kill_at_any_message_leaves_the_same_bits(problem, paths, tmp_path, undisturbed):
     """One run, killed at every single message in turn."""
     folder = tmp_path / "run"
@@ -258,9 +294,10 @@ def test_a_kill_at_any_message_leaves_the_same_bits(problem, paths, tmp_path, un
     assert link.sent == []
 
 
+@both
 def test_a_killed_cross_validation_continues(paths, problem, tmp_path):
     estimator = cf.FederatedLogisticRegressionCV(n_alphas=3, eps=0.3, cv=2, tol=1e-6)
-    whole = estimator.fit_federation(InProcess(problem.sites))
+    whole = estimator.fit_federation(InProcess(problem.sites, exact=True))
     coef, alpha, cost = whole.coef_path_, whole.alpha_, whole.communication_
     for number in (2, 5, 7):  # killed again and again
         killed_at(paths, tmp_path / "run", number, estimator.fit_federation)
@@ -270,6 +307,7 @@ def test_a_killed_cross_validation_continues(paths, problem, tmp_path):
     assert (again.alpha_, again.communication_) == (alpha, cost)
 
 
+@both
 def test_a_run_that_gave_up_continues_later(problem, paths, tmp_path, undisturbed):
     federation, link = remote(paths, tmp_path / "run")
     link.meddle = lambda name, data, reply: None if name == "1" and number_of(data) > 8 else reply()
@@ -298,12 +336,12 @@ def lines_of(folder: Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def written(problem, tmp_path_factory) -> tuple[list[Path], bytes]:
-    """Sites and the log of a run of three messages with them."""
+    """Sites and the log of a run of four messages with them."""
     folder = tmp_path_factory.mktemp("written")
     paths = furnish(folder / "sites", problem.sites)
     federation, _ = remote(paths, folder / "run")
     with federation:
-        for query in (Describe(), Moments(), Moments()):
+        for query in (Describe(), Moments(), Moments()):  # after the enrolment, which is message 1
             ask(federation, query)
     return paths, (folder / "run" / NAME).read_bytes()
 
@@ -319,13 +357,13 @@ def test_the_log_can_be_checked_with_other_tools(written):
         last = checksum
         entries.append(json.loads(text))
     assert list(entries[0]) == ["run", "sites"]
-    assert [entry["number"] for entry in entries[1:]] == [1, 2, 3]
+    assert [entry["number"] for entry in entries[1:]] == [1, 2, 3, 4]
     means = np.loadtxt(paths[0].parent / "rows.csv", delimiter=",", skiprows=1)[:, :4].mean(axis=0)
-    logged = np.frombuffer(base64.b64decode(entries[2]["replies"]["0"]), np.uint8)
-    assert any(
-        np.allclose(np.frombuffer(logged[k : k + 32].tobytes()), means, rtol=1e-12, atol=0)
-        for k in range(len(logged) - 32)
-    )
+    logged = base64.b64decode(entries[3]["replies"]["0"])[-16 * (2 + 1 + 2 * 4) :]  # the words are at its end
+    words = [int.from_bytes(logged[k : k + 16], "little", signed=True) for k in range(0, len(logged), 16)]
+    assert words[:2] == [1, 0]
+    weight, *sums = words[2:7]
+    np.testing.assert_allclose([2.0**16 * (word / weight) for word in sums], means, rtol=1e-12)  # columns below 2**16
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40, 200])
@@ -333,12 +371,12 @@ def test_a_torn_last_line_is_dropped(cut, written, tmp_path):
     paths, data = written
     (tmp_path / NAME).write_bytes(data[:-cut])
     federation, link = remote(paths, tmp_path)
-    assert sorted(federation.log.messages) == [1, 2]
+    assert sorted(federation.log.messages) == [1, 2, 3]
     assert (tmp_path / NAME).read_bytes() == b"".join(data.splitlines(keepends=True)[:-1])
     with federation:
         for query in (Describe(), Moments(), Moments()):
             ask(federation, query)
-    assert {number_of(sent) for _, sent in link.sent} == {3}
+    assert {number_of(sent) for _, sent in link.sent} == {4}
     assert (tmp_path / NAME).read_bytes() == data  # the same bits again
 
 
@@ -348,8 +386,8 @@ def test_a_log_torn_in_its_first_line_begins_again(written, tmp_path):
     federation, link = remote(paths, tmp_path)
     with federation:
         ask(federation, Describe())
-    assert {number_of(sent) for _, sent in link.sent} == {1}
-    assert len(lines_of(tmp_path)) == 2
+    assert {number_of(sent) for _, sent in link.sent} == {1, 2}
+    assert len(lines_of(tmp_path)) == 3
 
 
 def _flip(at_line: int) -> Callable[[list[bytes]], list[bytes]]:
@@ -365,15 +403,15 @@ def _flip(at_line: int) -> Callable[[list[bytes]], list[bytes]]:
 DAMAGE: dict[str, tuple[Callable[[list[bytes]], list[bytes]], int]] = {
     "a digit of the first line": (_flip(0), 1),
     "a digit of a message": (_flip(2), 3),
-    "a digit of the last message": (_flip(3), 4),
+    "a digit of the last message": (_flip(4), 5),
     "a line deleted": (lambda lines: [lines[0], *lines[2:]], 2),
     "the first line deleted": (lambda lines: lines[1:], 1),
-    "two lines swapped": (lambda lines: [lines[0], lines[2], lines[1], lines[3]], 2),
+    "two lines swapped": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
     "a line twice": (lambda lines: [*lines[:2], lines[1], *lines[2:]], 3),
     "an empty first line": (lambda lines: [b"\n", *lines], 1),
     "an empty line": (lambda lines: [*lines[:2], b"\n", *lines[2:]], 3),
     "bytes that are no text": (lambda lines: [b"\xff\xfe\x00\n", *lines[1:]], 1),
-    "a line of its own": (lambda lines: [*lines, b"0" * 32 + b" {}\n"], 5),
+    "a line of its own": (lambda lines: [*lines, b"0" * 32 + b" {}\n"], 6),
 }
 
 
@@ -392,7 +430,7 @@ def test_other_queries_under_a_number_are_refused(written, tmp_path):
     paths, data = written
     (tmp_path / NAME).write_bytes(data)
     resumed, link = remote(paths, tmp_path)
-    with pytest.raises(cf.InputError, match=r"whose message 1 had other queries. A run is resumed with the settings"):
+    with pytest.raises(cf.InputError, match=r"whose message 2 had other queries. A run is resumed with the settings"):
         ask(resumed, Moments())
     assert link.sent == []
 
@@ -400,10 +438,10 @@ def test_other_queries_under_a_number_are_refused(written, tmp_path):
 def test_other_sites_and_other_keys_are_refused(written, tmp_path, problem):
     paths, data = written
     (tmp_path / NAME).write_bytes(data)
-    with pytest.raises(cf.InputError, match=r"holds run .* of other sites or keys \(1\)"):
+    with pytest.raises(cf.InputError, match=r"holds run .* of other sites or keys \(1, 2\)"):
         remote(paths[:1], tmp_path)
     strangers = furnish(tmp_path / "strangers", problem.sites)  # the same names, other keys
-    with pytest.raises(cf.InputError, match=r"of other sites or keys \(0, 1\)"):
+    with pytest.raises(cf.InputError, match=r"of other sites or keys \(0, 1, 2\)"):
         remote(strangers, tmp_path)
 
 
@@ -453,6 +491,7 @@ def test_a_mistake_that_the_first_replies_show_can_be_mended_in_the_same_folder(
 # --- a disk that is full ---
 
 
+@both
 @pytest.mark.parametrize("part", [0, 10])
 def test_a_full_disk_leaves_a_log_that_can_be_used(part, problem, paths, tmp_path, undisturbed, monkeypatch):
     """The disk takes some bytes of a line and no more."""
@@ -486,7 +525,7 @@ def test_writes_that_take_a_few_bytes_at_a_time_are_completed(paths, tmp_path, m
     federation, _ = remote(paths, tmp_path / "run")
     with federation:
         ask(federation, Describe())
-    assert sorted(WriteAheadLog(tmp_path / "run", federation.log.sites).messages) == [1]
+    assert sorted(WriteAheadLog(tmp_path / "run", federation.log.sites).messages) == [1, 2]
 
 
 # --- a table that changes during a run ---
@@ -510,15 +549,17 @@ def test_a_table_that_changed_is_refused_by_the_site(problem, paths, tmp_path):
         minimised(problem, resumed)
 
 
-def test_a_table_that_changed_is_refused_by_the_operator_where_the_site_forgot(problem, paths, tmp_path):
+def test_a_table_that_changed_is_refused_where_the_site_forgot_its_state(problem, paths, tmp_path):
+    """The operator sends it its own enrolment, which names the table that the run began with."""
     killed_at(paths, tmp_path / "run", 4, lambda f: minimised(problem, f))
     change_one_number(paths[1])
     wipe(paths[1])
     resumed, _ = remote(paths, tmp_path / "run")
-    with pytest.raises(TableChanged, match=r"the table of site '1' has changed since run .* began"):
+    with pytest.raises(cf.InputError, match=r"site '1': its table has changed since run .* began"):
         minimised(problem, resumed)
 
 
+@both
 def test_a_table_that_is_restored_can_be_used(problem, paths, tmp_path, undisturbed):
     rows = paths[1].parent / "rows.csv"
     good = rows.read_text()
@@ -536,7 +577,7 @@ def test_both_logs_have_a_line_per_reply_and_nothing_of_the_rows(problem, paths,
     federation, _ = remote(paths, tmp_path / "run")
     cf.solve_federated(problem, "ProximalNewton", federation=federation)
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert len(lines) == 2 * federation.number
+    assert len(lines) == 3 * federation.number
     site = [json.loads(line) for line in (paths[1].parent / "state" / "log.jsonl").read_text().splitlines()]
     mine = [line for line in lines if line["site"] == "1"]
     assert [line["sha256_up"] for line in mine] == [line["sha256_out"] for line in site]

@@ -98,4 +98,6 @@ class FederatedProblem(ProblemSpec):
     def of(cls, problem: ProblemSpec) -> FederatedProblem:
         """A problem of this process as the server knows it, without rows."""
         shared = {f.name: getattr(problem, f.name) for f in fields(ProblemSpec) if f.name not in ("loss", "dtype")}
-        return cls(objective=ObjectiveSpec(problem.loss, dtype=problem.dtype.name), **shared)
+        equal = len(set(problem.weights.tolist())) == 1  # each site counts itself once: sums can be masked
+        objective = ObjectiveSpec(problem.loss, dtype=problem.dtype.name)
+        return cls(objective=objective, weighting="sites" if equal else None, **shared)

@@ -110,10 +110,12 @@ def read_body(body: bytes, accepts: Collection[str], records: Cached) -> Body:
     if not all(type(weighted) is Weighted for weighted in found.queries):
         raise InputError("a message whose queries have no weighting.")
     for weighted in found.queries:
-        if weighted.weighting not in ("rows", "sites", "once", "given") or type(weighted.lift) is not int:
+        if type(weighted.weighting) is not str or weighted.weighting not in ("rows", "sites", "once", "given"):
             raise InputError("a message with a weighting that is unknown.")
-        if not 0 <= weighted.lift <= LARGEST_LIFT or weighted.lift % LIFT or not np.isfinite(weighted.factor):
+        if type(weighted.lift) is not int or not 0 <= weighted.lift <= LARGEST_LIFT or weighted.lift % LIFT:
             raise InputError("a message with fields of a size that is not used.")
+        if type(weighted.factor) is not float or not np.isfinite(weighted.factor):
+            raise InputError("a message with a factor that is not a finite number.")
     if not all(isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 1 for data in found.enrolments):
         raise InputError("a message whose enrolments are not bytes.")
     return found

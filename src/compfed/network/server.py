@@ -360,7 +360,8 @@ class _Exchange:
             return
         kind, reason = fields["kind"], printable(str(fields.get("reason", "")))
         if kind == "refused":
-            raise InputError(f"site {site.name!r}: {reason}")
+            own = f"site {site.name!r}"  # many a reason begins with it
+            raise InputError(reason if reason.startswith(own) else f"{own}: {reason}")
         if kind == "failed":
             self._trouble(site, reason, min(self.retry.pause * 2**site.attempts, LONGEST_PAUSE))
         elif kind == "lost" and site.lost:
@@ -375,7 +376,7 @@ class _Exchange:
             self.found[site.place] = (found,)
             del self.awaited[site.place]
             self.remote.run_log.reply(
-                site.name, queries=query_counts(site.queries), bytes_down=site.size, bytes_up=len(data),
+                site.name, queries=query_counts(site.queries) or {"Enrol": 1}, bytes_down=site.size, bytes_up=len(data),
                 seconds=round(seconds, 3), sha256_up=hashlib.sha256(data).hexdigest(),
             )  # fmt: skip
 
@@ -405,6 +406,9 @@ class _Exchange:
     def _fault(self, site: _Awaited, fields: dict[str, Any]) -> str | None:
         """What is wrong with an enrolment, or with the words of a reply; None if nothing is."""
         if not site.queries:
+            key = fields.get("session_key")
+            if not isinstance(key, np.ndarray) or key.dtype != np.uint8 or key.shape != (32,):
+                return "its session key is not one of 32 bytes"
             return enrolment_fault(fields.get("enrolment"))
         words, agreement = fields.get("words"), self.remote._exact_sums.agreement
         count = exact_sum.FRAME + sum(word_count(weighted, agreement) for weighted in site.queries)

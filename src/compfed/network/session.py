@@ -68,8 +68,9 @@ class Session:
             )
         for place, data in enumerate(enrolments):
             enrolment, public = read_enrolment(data, header, place, roster)
-            other_key = check_key and public.tobytes() != self.public.tobytes()
-            if place == header.place and (other_key or enrolment.table != mine.table):
+            if place == header.place and enrolment.table != mine.table:
+                raise InputError(f"its table has changed since run {header.run} began. Restore it, or start a new run.")
+            if place == header.place and check_key and public.tobytes() != self.public.tobytes():
                 raise InputError(f"the enrolment of this site in run {header.run} is not its own. {NEW_RUN}")
             if enrolment.secure_sum != mine.secure_sum:
                 one, other = (

@@ -182,6 +182,7 @@ class SiteService:
         session, agreement, masks = self._join(header, kept, site, body)
         site.index = site.number = header.place
         site.join(agreement)
+        kept.pin(pinned)  # a site that lost its state has forgotten this too
         done = kept.read(header.number)
         if done is not None and done.queries != header.queries:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
@@ -252,6 +253,7 @@ class SiteService:
                 self.settings.read_roster() if secure else None,
                 [data.tobytes() for data in body.enrolments],
             )
+            self._check_run(header, site)  # again: the ledger may be lost, and a message need not be the first
             session = session.joined(header, given, self._enrolment(site), roster, check_key=secure)
             session.write(kept.session)
         if secure:

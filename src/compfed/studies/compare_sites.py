@@ -277,7 +277,7 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
             f"{own}: its cv names the rows of one table, and a comparison fits to several parts of it. Give a number of "
             "folds, 'leave-one-site-out' or a splitter."
         )
-    if isinstance(data, Sites) or hasattr(data, "send"):
+    if isinstance(data, Sites) or hasattr(data, "send") or hasattr(data, "exchange"):
         if y is not None or sites is not None:
             raise InputError(f"y and sites belong to a table; {type(data).__name__} has its own labels and sites.")
         return Simulated(data) if isinstance(data, Sites) else cast("Federation", data)

@@ -54,8 +54,8 @@ class ExactSums:
         while True:
             asked = [self._weighted(request) for request in requests]
             messages = self._messages(requests, asked)
+            cost = cost.then(self._cost(requests, asked))  # before it leaves: sites whose classes differ are found here
             words = self.send(messages)
-            cost = cost.then(self._cost(requests, asked))
             totals, outside = self._add(messages, words)
             if not outside:
                 return self._decode(requests, asked, totals), cost

@@ -184,7 +184,7 @@ class Site:
         A, y = self.features, self.labels
         largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
         classes, reason = self._listed_classes()
-        numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else policy.max_hessian_share
+        numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else float(policy.max_hessian_share)
         return Enrolment(
             rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
