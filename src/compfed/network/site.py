@@ -53,10 +53,19 @@ from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.site.site import RUNS_KEPT, Site, StateLost
 from compfed.network import keys
-from compfed.network.envelope import Body, Header, query_counts, query_hash, read_body, read_header, reply_bytes
+from compfed.network.envelope import (
+    NEW_RUN,
+    Body,
+    Header,
+    query_counts,
+    query_hash,
+    read_body,
+    read_header,
+    reply_bytes,
+)
 from compfed.network.flower import FRAMING, LARGEST, FleetConnection, LinkError, Rejected
 from compfed.network.roster import roster_fingerprint
-from compfed.network.session import NEW_RUN, Session, check_roster, masked, reason_under_masks
+from compfed.network.session import Session, check_roster, masked, reason_under_masks
 from compfed.network.site_settings import SiteSettings, disclosure_text, table_hash
 
 SAY = functools.partial(print, flush=True)  # a log shows a line at once

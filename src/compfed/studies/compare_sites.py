@@ -33,8 +33,8 @@ from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request, SingleSite, for_site, gather, run_program
-from compfed.federation.server.sums import HeldOutSum
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.sums import HeldOutSum
 from compfed.losses import Poisson
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write

@@ -240,11 +240,14 @@ class Site:
         """Reasons of the policy to refuse every query, whatever it is; checked once."""
         return [] if self.policy is None else check_table(self, self.policy)
 
-    @functools.cached_property
+    @property
     def buckets_of_rows(self) -> np.ndarray | None:
         """The bucket of every row; None without a policy."""
-        if self.policy is None:
-            return None
+        return None if self.policy is None else self._dealt
+
+    @functools.cached_property
+    def _dealt(self) -> np.ndarray:
+        assert self.policy is not None
         units, used, y = np.zeros(len(self.labels), int), self.row_weights > 0, self.labels
         by_class = (
             y.ndim == 1 and _whole(y) and np.unique(y[used], return_counts=True)[1].min() >= self.policy.min_level_rows
