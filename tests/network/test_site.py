@@ -579,7 +579,7 @@ def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
     path = site(tmp_path)
     real = files.write_checked
 
-    def full(target, data):
+    def full(target, data, **_):
         raise OSError(28, "No space left on device", str(target))
 
     data = first(path, Moments())
