@@ -35,6 +35,8 @@ from compfed.federation.codec import (
     unnamed,
     unpack,
 )
+from compfed.federation.enrolment import Enrolment
+from compfed.federation.queries import Weighted
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.regularisers import GroupL2, L2Ball, OnBlock, SumOf
 from compfed.splits import Fold
@@ -438,12 +440,14 @@ def test_the_closed_list_has_what_travels_and_nothing_else():
         GroupL2,
         SumOf,
         Refusal,
+        Enrolment,
+        Weighted,
     ):
         assert f"{cls.__module__}:{cls.__qualname__}" in records
     for cls in QUERIES:
         reply: type = getattr(cls, "Reply")  # noqa: B009  # a type has no such attribute
         assert f"{reply.__module__}:{reply.__qualname__}" in REPLY_RECORDS
-    assert len(REPLY_RECORDS) == len(QUERIES) + 2  # a refusal, and the facts of a site
+    assert len(REPLY_RECORDS) == len(QUERIES) + 3  # an enrolment, a refusal, and the facts of a site
     assert set(records) > REPLY_RECORDS
 
 

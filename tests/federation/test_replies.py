@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from compfed.algorithms import ALGORITHMS
 from compfed.algorithms.base import Bounds
 from compfed.federation import (
     Describe,
+    DisclosurePolicy,
     Evaluate,
     FinishRound,
     HeldOut,
@@ -28,8 +30,9 @@ from compfed.federation import (
     Site,
     describe,
 )
+from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import LIPSCHITZ_BINS
-from compfed.federation.server.replies import fault
+from compfed.federation.server.replies import enrolment_fault, fault
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.splits import Fold, SiteFold
@@ -397,3 +400,86 @@ def test_the_replies_of_every_algorithm_are_checked_by_shape(name):
     for key, array in reply.u.items():
         longer = reply._replace(u={**reply.u, key: np.zeros((*array.shape, 1), array.dtype)})
         assert "has shape" in str(fault([query], (longer,)))
+
+
+# --- enrolments that are wrong in one place ---
+
+ENROLLED = Site(*table("words")[0], name="a", index=0, columns=["age", "bmi", "bp", "sex"]).enrol()
+
+
+@pytest.mark.parametrize("kind", ["numbers", "words", "three", "counts", "two"])
+def test_honest_enrolments_have_no_fault(kind):
+    for A, y in table(kind):
+        for policy in (None, DisclosurePolicy(min_rows=2, min_level_rows=1, max_hessian_share=0)):
+            site = Site(A, y, name="a", index=0, policy=policy)
+            assert enrolment_fault(site.enrol()) is None
+
+
+EVIL = "\x1b[2J"
+WRONG_ENROLMENTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no rows": ({"rows": 0}, "rows is 0; expected a whole number from 1"),
+    "rows below 0": ({"rows": -3}, "rows is -3"),
+    "half a row": ({"rows": 2.5}, "rows is 2.5"),
+    "many rows": ({"rows": 2**62}, "rows is "),
+    "true rows": ({"rows": True}, "rows is True"),
+    "weight": ({"weight": np.nan}, "weight is nan; expected a finite number"),
+    "weight below 0": ({"weight": -1.0}, "weight is -1.0"),
+    "infinite weight": ({"weight": np.inf}, "weight is inf"),
+    "whole weight": ({"weight": 12}, "weight is 12"),
+    "width": ({"width": 5}, "it names 4 columns; its width is 5"),
+    "wide": ({"width": 2**40, "columns": None}, "width is "),
+    "width below 0": ({"width": -1, "columns": None}, "width is -1"),
+    "a column twice": ({"columns": ("a", "a", "b", "c")}, "it names a column twice"),
+    "a column for a screen": ({"columns": (EVIL, "a", "b", "c")}, "a column is named"),
+    "a list of columns": ({"columns": ["a", "b", "c", "d"]}, "it names a list of columns; its width is 4"),
+    "kind of labels": ({"label_kind": "V"}, "label_kind is not a letter"),
+    "two letters": ({"label_kind": "bi"}, "label_kind is not a letter"),
+    "shape of labels": ({"label_shape": (2, 2)}, "label_shape is not that of one label per row"),
+    "a list of shapes": ({"label_shape": [2]}, "label_shape is not that of one label per row"),
+    "outcomes": ({"label_shape": (0,)}, "outcomes is 0"),
+    "many outcomes": ({"label_shape": (2**40,)}, "outcomes is "),
+    "unsorted": ({"classes": np.array(["b", "a"])}, "classes must be sorted, each once"),
+    "a class twice": ({"classes": np.array([1.0, 1.0])}, "classes must be sorted, each once"),
+    "continuous": ({"classes": np.array([0.5, 1.0])}, "classes that are numbers must be whole"),
+    "nan": ({"classes": np.array([1.0, np.nan])}, "classes that are numbers must be whole"),
+    "objects": ({"classes": np.array(["a", 1], object)}, "classes must be a list of words or numbers"),
+    "a table of classes": ({"classes": np.zeros((2, 2))}, "classes must be a list of words or numbers"),
+    "a class for a screen": ({"classes": np.array([EVIL])}, "a class is named"),
+    "many classes": ({"classes": np.arange(10**6)}, "it lists 1000000 classes"),
+    "reason": ({"no_classes": EVIL}, "no_classes is not a text"),
+    "long reason": ({"no_classes": "x" * 10**6}, "no_classes is not a text"),
+    "table": ({"table": None}, "table is not a text"),
+    "version": ({"version": EVIL}, "version is not a text"),
+    "bits of another type": ({"column_bits": np.zeros(4)}, "column_bits is of float64; expected int32"),
+    "bits of other columns": ({"column_bits": np.zeros(3, np.int32)}, r"column_bits has shape \(3,\); expected \(4,\)"),
+    "a list of bits": ({"column_bits": (16,) * 4}, "column_bits is not an array"),
+    "bits": ({"column_bits": np.full(4, 2**20, np.int32)}, "column_bits has numbers beyond"),
+    "the least bits": ({"column_bits": np.full(4, -(2**31), np.int32)}, "column_bits has numbers beyond"),
+    "label bits": ({"label_bits": 2**20}, "label_bits is "),
+    "label bits as a number": ({"label_bits": 1.0}, "label_bits is 1.0"),
+    "min_rows": ({"min_rows": 0}, "min_rows is 0"),
+    "buckets": ({"buckets": 0}, "buckets is 0"),
+    "share": ({"max_hessian_share": -0.1}, "max_hessian_share is -0.1; expected a number >= 0"),
+    "no share": ({"max_hessian_share": np.nan}, "max_hessian_share is nan"),
+    "masks": ({"secure_sum": 1}, "secure_sum is 1; expected true or false"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_ENROLMENTS)
+def test_each_wrong_field_of_an_enrolment_is_named(name):
+    fields, message = WRONG_ENROLMENTS[name]
+    assert enrolment_fault(ENROLLED) is None
+    found = enrolment_fault(replace(ENROLLED, **fields))
+    assert found is not None
+    assert re.search(message, found), found
+    assert "\x1b" not in found
+    assert len(found) < 500
+
+
+def test_what_is_no_enrolment_is_named():
+    class Other(Enrolment):
+        pass
+
+    other = Other(**{field.name: getattr(ENROLLED, field.name) for field in dataclass_fields(Enrolment)})
+    for value in (None, {}, (), Moments.Reply(2.0, *np.zeros((4, 2))), Refusal("no"), other):
+        assert enrolment_fault(value) == "it is not an enrolment"

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 import compfed as cf
-from compfed.cli.demo import NAMES, Loopback, end_process
+from compfed.cli.demo import NAMES, Loopback, end_process, rehearsal
 from compfed.data import bundled
-from compfed.federation import InProcess
 from compfed.network.model_file import load_model
 from compfed.network.run_folder import is_alive
 
@@ -115,7 +114,7 @@ class Proxy:
 
 
 class Faults(Loopback):
-    """Four clinics, one of them behind a proxy, one of them with faults of its own, and runs of one small fit."""
+    """Four clinics that mask their sums: one behind a proxy, one with faults of its own. Runs of one small fit."""
 
     def __init__(self, home: Path):
         super().__init__(home, bundled.breast_cancer().federation())
@@ -129,8 +128,8 @@ class Faults(Loopback):
         self.tables = {name: (self.site_folder(name) / "rows.csv").read_bytes() for name in self.names}
         self.others: list[subprocess.Popen[Any]] = []
         self.runs = self.stops = 0
-        self.truth = self.new_model().fit_federation(InProcess(bundled.breast_cancer().federation()))
-        self.messages: int = self.truth.communication_.rounds
+        self.truth = self.new_model().fit_federation(rehearsal(self))
+        self.messages: int = 1 + self.truth.communication_.rounds  # the first asks the sites to enrol
 
     def new_model(self, **more: Any) -> Any:
         return cf.FederatedLogisticRegression(alpha=ALPHA, **more)
@@ -162,7 +161,7 @@ class Faults(Loopback):
     def site_log(self, name: str) -> str:
         """The lines that a site printed since its last start."""
         text = (self.site_folder(name) / "site.log").read_text()
-        return text[text.rfind("The operator can ask for") :]
+        return text[text.rfind("operator can ask for") :]
 
     def is_connected(self, name: str) -> bool:
         return " connected to " in self.site_log(name).rpartition("not connected")[2]
@@ -206,6 +205,23 @@ class Faults(Loopback):
                 self.restart(name)
         for name in started:
             wait_for(lambda name=name: self.is_connected(name), 60, f"{name} did not connect: {self.site_log(name)}")
+
+    @contextlib.contextmanager
+    def unmasked(self) -> Iterator[None]:
+        """All sites with secure_sum = false, and afterwards as they were."""
+        texts = {name: (self.site_folder(name) / "site.toml").read_text() for name in self.names}
+        try:
+            for name, text in texts.items():
+                assert "secure_sum = true" in text
+                self.terminate(name)
+                path = self.site_folder(name) / "site.toml"
+                path.write_text(text.replace("secure_sum = true", "secure_sum = false"))
+            self.heal()
+            yield
+        finally:
+            for name, text in texts.items():
+                self.terminate(name)
+                (self.site_folder(name) / "site.toml").write_text(text)
 
     # --- runs ---
 

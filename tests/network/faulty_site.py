@@ -8,7 +8,7 @@ BEHAVIOUR.json is read again for every message, so that a test can change the fa
     compute  seconds to compute before a reply
     at       the only message that `sleep` and `compute` are for
     after    the other faults begin after this message
-    lie      "nan", "shape", "replay", "name", "key": what is wrong with the signed reply
+    lie      "nan", "shape", "noise", "replay", "name", "key": what is wrong with the signed reply
     broken   "nan": what is wrong with the sums before the site keeps and signs them
     clock    seconds that the clock of this process is ahead, read once
 """
@@ -39,14 +39,20 @@ def behaviour() -> dict[str, Any]:
     return json.loads(Path(sys.argv[1]).read_text())
 
 
-def spoil(reply: Any, how: str) -> Any:
-    """A reply with NaN in its gradient, or with a gradient that is too short."""
+def spoil(reply: Any) -> Any:
+    """A reply with NaN in its gradient."""
     if not hasattr(reply, "gradient"):
         return reply
     gradient = np.array(reply.gradient)
+    gradient[..., 0] = np.nan
+    return reply._replace(gradient=gradient)
+
+
+def lied(words: np.ndarray, how: str) -> np.ndarray:
+    """Other words than those of the site: numbers with a NaN, one too few, or noise."""
     if how == "nan":
-        gradient[..., 0] = np.nan
-    return reply._replace(gradient=gradient if how == "nan" else gradient[..., 1:])
+        return np.where(np.arange(len(words))[:, None] == 2, np.nan, words.astype(float))
+    return words[1:] if how == "shape" else np.random.default_rng(0).integers(0, 2**64, words.shape, np.uint64)
 
 
 def compute(seconds: float) -> None:
@@ -69,21 +75,21 @@ def reply(service: SiteService, data: bytes) -> bytes:
     if lie is None:
         return signed
     if lie == "replay":
-        return earlier[header.run, 1]
+        return earlier[header.run, 2]
     fields = read_reply(signed, service.key.public_key())
     if lie == "key":
         return reply_bytes(fields, keys.new_identity())
     if lie == "name":
         fields["site"] = "clinic-0"
-    elif "replies" in fields:
-        fields["replies"] = tuple(spoil(one, lie) for one in fields["replies"])
+    elif "words" in fields:
+        fields["words"] = lied(fields["words"], lie)
     return reply_bytes(fields, service.key)
 
 
 def site_reply(site: Site, queries: Any) -> Any:
     now, replies = behaviour(), honest_site_reply(site, queries)
     if number > now.get("after", 0) and now.get("broken"):
-        return tuple(spoil(one, now["broken"]) for one in replies)
+        return tuple(map(spoil, replies))
     return replies
 
 

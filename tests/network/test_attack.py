@@ -46,13 +46,12 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from network.faults import children, in_session, read_lines, wait_for, writable
 
 import compfed as cf
-from compfed.cli.demo import Loopback, end_process
-from compfed.federation import InProcess
+from compfed.cli.demo import Loopback, end_process, rehearsal
 from compfed.network import flower, keys
 from compfed.network.model_file import load_model
 from compfed.network.superlink import FLEET_PATHS
 
-NAMES = ("north", "south")
+NAMES = ("north", "south", "west")
 PARAMETERS = "n_alphas = 3\neps = 0.3\ncv = 3"
 PUBLIC = {"ca.crt", "server.pem", "node.key.pub"}
 SECRETS = ("keys/superlink.secret", "keys/ca.key", "keys/server.key")
@@ -60,7 +59,7 @@ SECRETS = ("keys/superlink.secret", "keys/ca.key", "keys/server.key")
 
 def sites() -> cf.data.Sites:
     rng = np.random.default_rng(11)
-    A = [rng.standard_normal((m, 3)) for m in (40, 50)]
+    A = [rng.standard_normal((m, 3)) for m in (40, 50, 45)]
     y = [(a @ [1.0, -1.0, 0.0] + 0.5 * rng.standard_normal(len(a)) > 0).astype(float) for a in A]
     return cf.data.from_arrays(A, y, list(NAMES), columns=["age", "dose", "bmi"])
 
@@ -143,7 +142,7 @@ def fit(federation: Loopback) -> Any:
     folder, log = federation.home / f"run-{number}", federation.home / f"run-{number}.txt"
     process = federation.start_run(folder, log)
     assert process.wait(120) == 0, log.read_text()
-    model, here = load_model(folder), new_model().fit_federation(InProcess(sites()))
+    model, here = load_model(folder), new_model().fit_federation(rehearsal(federation))
     for name in ("coef_", "intercept_", "alpha_"):
         np.testing.assert_array_equal(getattr(model, name), getattr(here, name))
     return model
@@ -487,7 +486,7 @@ def test_no_number_of_a_row_is_at_the_operator(federation: Loopback) -> None:
         regions += list(writable(federation.processes["superlink"].pid))
         regions = [region for region in regions if region.strip(b"\0")]
         process.communicate(b"", timeout=60)
-    here = new_model().fit_federation(InProcess(sites()))
+    here = new_model().fit_federation(rehearsal(federation))
     assert coef == here.coef_.tobytes()
     assert any(coef[:8] in region for region in regions)  # what is there is found
     assert any(objective in region for region in regions)

@@ -42,8 +42,7 @@ from network.faults import (
 )
 
 from compfed._utils.text import markdown_table, text_table
-from compfed.data import bundled
-from compfed.federation import InProcess
+from compfed.cli.demo import rehearsal
 
 WHOLE = bool(os.environ.get("COMPFED_FAULTS"))
 CUT_SECONDS = 60.0
@@ -229,11 +228,21 @@ def _(f: Faults) -> str:
     return said.replace(str(f.home) + "/", "") + f"; {continued(run, 4)}"
 
 
-@row("the state of a site is lost, a method without state there")
+@row("the state of a site that masks its sums is lost")
 def _(f: Faults) -> str:
     run = f.run().start_and_reach(5)
     lose_state(f)
-    run.finish()
+    said = run.stops(f"site {FAULTY!r}", "the session of run", "is lost. Start a new run")
+    f.run().start().finish()
+    return said[said.find("site ") :] + " A new run completed"
+
+
+@row("the state of a site is lost, sums not masked, a method without state there")
+def _(f: Faults) -> str:
+    with f.unmasked():
+        run = f.run().start_and_reach(5)
+        lose_state(f)
+        run.finish()
     assert any("no method under way keeps state there" in problem for problem in run.problems)
     return problems_of(run)
 
@@ -249,13 +258,13 @@ cf.network.save_model(model, sys.argv[2])
 """
 
 
-@row("the state of a site is lost, a method with state there (DecoupledProx)")
+@row("the state of a site is lost, sums not masked, a method with state there (DecoupledProx)")
 def _(f: Faults) -> str:
-    model = f.new_model(algorithm="DecoupledProx", max_rounds=8)
-    truth = model.fit_federation(InProcess(bundled.breast_cancer().federation()))
-    run = f.run(STATEFUL).start_and_reach(6)
-    lose_state(f)
-    assert run.end() == 0, run.said
+    truth = f.new_model(algorithm="DecoupledProx", max_rounds=8).fit_federation(rehearsal(f))
+    with f.unmasked():
+        run = f.run(STATEFUL).start_and_reach(6)
+        lose_state(f)
+        assert run.end() == 0, run.said
     run.check(truth)
     assert any("rounds are done again there" in problem for problem in run.problems)
     return problems_of(run)
@@ -373,14 +382,26 @@ def lie(f: Faults, word: str, how: str, restart: bool = False) -> str:
     return said[said.find("site ") :].partition(" Run the same")[0] + f" Honest again: {continued(run, 4)}"
 
 
-@row("a site sends NaN in a gradient")
+@row("a site sends NaN in place of masked words")
 def _(f: Faults) -> str:
-    return lie(f, "NaN", "nan", restart=True)
+    return lie(f, "it is not an array of", "nan", restart=True)
 
 
-@row("a site sends a gradient of a wrong shape")
+@row("a site sends a word too few")
 def _(f: Faults) -> str:
-    return lie(f, "has shape", "shape")
+    return lie(f, "it is not an array of", "shape")
+
+
+@row("a site sends noise in place of masked words")
+def _(f: Faults) -> str:
+    f.behave(after=4, lie="noise")
+    run = f.run().start()
+    said = run.stops("the sum of 4 replies is not valid: its check word is not 4")
+    assert run.replies(5) == len(NAMES)
+    assert len(run.write_ahead_log.read_bytes().splitlines()) == 1 + 4  # nothing of the fifth message is used
+    f.behave()
+    run.start().finish()
+    return said.partition("compfed federation: ")[2] + f" Honest again: {continued(run, 4)}"
 
 
 @row("a site replays an earlier reply")

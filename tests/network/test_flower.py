@@ -487,7 +487,9 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
     assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):
         model = operator_module.run(settings, federation / "run")
-    np.testing.assert_array_equal(model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table(), exact=True)).coef_)
+    np.testing.assert_array_equal(
+        model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table(), exact=True)).coef_
+    )
 
 
 def test_a_link_says_who_is_connected_and_when_they_signed_in(link, key):

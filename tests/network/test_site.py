@@ -23,6 +23,7 @@ from compfed.federation import Describe, Evaluate, InProcess, LocalUpdate, Momen
 from compfed.federation.codec import digest, pack, to_bytes
 from compfed.federation.queries import Weighted
 from compfed.federation.site import answers
+from compfed.federation.site import ledger as ledger_module
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.network import keys
 from compfed.network import site as service_module
@@ -579,7 +580,7 @@ def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
     path = site(tmp_path)
     real = files.write_checked
 
-    def full(target, data):
+    def full(target, data, **_):
         raise OSError(28, "No space left on device", str(target))
 
     data = first(path, Moments())
@@ -592,6 +593,23 @@ def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "write_checked", real)
     assert answered(path, data)["kind"] == "words"
     assert answered(path, enrol("another"))["kind"] == "enrolled"
+
+
+def test_a_reply_that_is_not_in_the_ledger_is_not_kept(tmp_path, monkeypatch):
+    """The disk is full for the ledger alone: a reply that is kept would leave when the message comes again."""
+    path, real = site(tmp_path), ledger_module.append_line
+    data = first(path, Evaluate(OBJECTIVE, np.zeros((4, D))))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(ledger_module, "append_line", full)
+    assert answered(path, data)["kind"] == "failed"
+    assert not list((path.parent / "state").rglob("*.reply"))
+    monkeypatch.setattr(ledger_module, "append_line", real)
+    assert answered(path, data)["kind"] == "words"
+    entry = SiteSettings.read(path).ledger().runs["run"]
+    assert (dict(entry.queries), entry.bytes_out) == ({"Evaluate": 1}, 16 * (2 + 1 + 4 + 4 + 4 * D + 4))
 
 
 def test_a_reply_that_cannot_be_logged_does_not_leave(tmp_path, monkeypatch):

@@ -261,6 +261,26 @@ def test_a_site_killed_before_its_file_is_whole_answers_again(problem, paths, un
     assert len(federation.problems) == 2
 
 
+def test_a_power_cut_at_a_site_that_masks_its_sums(problem, tmp_path, undisturbed):
+    """The file of its session is an older one; that of its last reply tells which number is taken."""
+    paths = furnish(tmp_path / "sites", problem.sites, secure_sum=True)
+    federation, link = remote(paths)
+    old: dict[str, bytes] = {}
+
+    def cut(name, data, reply):
+        (session,) = [*(paths[1].parent / "state").rglob("session")] or [None]
+        if name == "1" and number_of(data) == 5:
+            old["session"], old["message"] = session.read_bytes(), data
+        if name == "1" and number_of(data) == 8:
+            session.write_bytes(old["session"])  # the last number it knows is 4
+            assert b"the last message that this site answered is 7" in link.service("1").reply(old["message"])
+        return reply()
+
+    link.meddle = cut
+    np.testing.assert_array_equal(minimised(problem, federation), undisturbed("DecoupledProx"))
+    assert federation.problems == []
+
+
 # --- an operator's process that is killed ---
 
 

@@ -197,15 +197,16 @@ class SiteService:
             raise InputError(f"message {header.number} of run {header.run} came before with other queries.")
         repeated = done is not None
         if done is None:
-            if masks is not None and header.number != session.last + 1:
-                after = f"the last message that this site answered is {session.last}"
+            last = max(session.last, kept.newest())
+            if masks is not None and header.number != last + 1:
+                after = f"the last message that this site answered is {last}"
                 raise InputError(f"message {header.number} of run {header.run} cannot be answered: {after}. {NEW_RUN}")
             replies, states = self._replies(header, kept, site, body)
             words = site.framed_words(body.queries, replies, agreement)
             words = words if masks is None else masked(words, masks, header)
             done = ReplyFile(header.queries, words, states)
+            self._record(header, site, body.queries, words.nbytes)  # first: what is kept is sent without another look
             kept.write(header.number, done)
-            self._record(header, site, body.queries, words.nbytes)
         if session.last < header.number:
             # not flushed: after a power cut, the file of the reply tells that this number is taken
             replace(session, last=header.number).write(kept.session, flush=False)
@@ -373,6 +374,10 @@ class RunFiles:
         """The file of a message; None if it is gone or damaged."""
         data = files.read_checked(self._path(number))
         return None if data is None else ReplyFile(**unpack(from_bytes(data), self.accepts))
+
+    def newest(self) -> int:
+        """The number of the last message that has a file; 0 if none has one."""
+        return max((int(path.stem) for path in self.folder.glob("*.reply")), default=0)
 
     @property
     def session(self) -> Path:

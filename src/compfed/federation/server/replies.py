@@ -87,7 +87,7 @@ def _enrolment(e: object) -> None:
         if type(value := getattr(e, name)) is not str or len(value) > MAX_REASON or not is_printable(value):
             raise InputError(f"{name} is not a text of at most {MAX_REASON} printable characters")
     _array("column_bits", e.column_bits, (e.width,), ("int32",))
-    if (np.abs(e.column_bits) > MAX_BITS).any():
+    if ((e.column_bits > MAX_BITS) | (e.column_bits < -MAX_BITS)).any():  # the size of -2**31 is no int32
         raise InputError(f"column_bits has numbers beyond {MAX_BITS}")
     _integer("label_bits", e.label_bits, -MAX_BITS, MAX_BITS + 1)
     for name in ("min_rows", "buckets"):
