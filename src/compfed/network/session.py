@@ -9,6 +9,7 @@ so no mask is ever used for two different replies. A site that has lost the file
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,10 +21,10 @@ from compfed.errors import InputError
 from compfed.federation import exact_sum, secure_sum
 from compfed.federation.contributions import row_subset
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import FinishRound, LocalUpdate, Weighted
+from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Weighted
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
-from compfed.splits import SiteFold
+from compfed.splits import Fold, Holdout, SiteFold
 
 FEWEST_SITES = 3  # with two, each would find the other's part by subtraction
 
@@ -107,11 +108,18 @@ def check_roster(header: Header, roster: Roster) -> None:
         )
 
 
-def reason_under_masks(weighted: Weighted) -> str | None:
+def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
     """Why a site that masks its sums refuses a query; None if it does not."""
     query, subset = weighted.query, row_subset(weighted.query)
+    buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if weighted.weighting == "given":
         return "a factor that the server chooses would show it one site's part"
+    if isinstance(query, Describe) and query.detail:
+        return "a description in detail is one of a single site"
+    if isinstance(subset, Fold) and subset.folds > min(buckets):
+        return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
+    if isinstance(subset, Holdout) and 0 < sum(b > 1 for b in buckets) < FEWEST_SITES:
+        return "fewer than three sites have rows to hold out; their part of the sum would be known by subtraction"
     if isinstance(subset, SiteFold) and subset.number >= 0:
         return "leaving out one site would show its part of the sum, by subtraction (leave-one-site-out)"
     if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:
@@ -120,5 +128,12 @@ def reason_under_masks(weighted: Weighted) -> str | None:
 
 
 def masked(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
-    """The words of a reply, masked: they mean something only in the sum over all sites."""
+    """The words of a reply, masked: they mean something only in the sum over all sites.
+
+    A site with a number out of range sends noise behind the count, which is 1 however many there are. The total without
+    its numbers, subtracted from the total with larger fields, would be its part.
+    """
+    if words[1].any():
+        noise = np.frombuffer(secrets.token_bytes(16 * (len(words) - exact_sum.FRAME)), np.uint64).reshape(-1, 2)
+        words = exact_sum.frame(noise, 1)
     return exact_sum.add(words, masks.mask(header.number, header.queries, header.last_sum, len(words)))

@@ -192,8 +192,8 @@ class SiteService:
             words = site.framed_words(body.queries, replies, agreement)
             words = words if masks is None else masked(words, masks, header)
             done = ReplyFile(header.queries, words, states)
+            self._record(header, site, body.queries, words.nbytes)  # first: a reply that is there may be sent again
             kept.write(header.number, done)
-            self._record(header, site, body.queries, words.nbytes)
         if session.last < header.number:
             replace(session, last=header.number).write(kept.session)
         return "words", {"words": done.words}, {"queries": query_counts(body.queries), "repeated": repeated}
@@ -242,7 +242,8 @@ class SiteService:
         session, secure = Session.read(kept.session), self.settings.secure_sum
         if session is None and secure:
             raise InputError(f"the session of run {header.run} at this site is lost. {NEW_RUN}")
-        if session is None:
+        if session is None:  # the state was lost, or the server left out the first message
+            self._check_run(header, site)
             session = Session(secure_sum.new_session_key())
         if not session.enrolments:
             if not body.enrolments:
@@ -253,14 +254,13 @@ class SiteService:
             )
             session = session.joined(header, given, self._enrolment(site), roster, check_key=secure)
             session.write(kept.session)
-        if secure:
-            for weighted in body.queries:
-                if (reason := reason_under_masks(weighted)) is not None:
-                    kind = type(weighted.query).__name__
-                    raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
         name = hashlib.sha256(repr((header.run, header.names, header.place, session.enrolments)).encode()).hexdigest()
         if self._agreed is None or self._agreed[0] != name:
             self._agreed = name, session.agreement(header), session.masks(header) if secure else None
+        for weighted in body.queries if secure else ():
+            if (reason := reason_under_masks(weighted, self._agreed[1])) is not None:
+                kind = type(weighted.query).__name__
+                raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
         return session, self._agreed[1], self._agreed[2]
 
     def _replies(self, header: Header, kept: RunFiles, site: Site, body: Body) -> tuple[tuple[Any, ...], ClientStates]:
