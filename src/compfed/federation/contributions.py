@@ -12,6 +12,7 @@ part of a sum.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ from compfed.splits import RowSubset
 WORD_BYTES = 16
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
+UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
 class Field(NamedTuple):
@@ -55,6 +57,7 @@ class Field(NamedTuple):
     bits: int | np.ndarray = 0
     pair: bool = False  # a pair of doubles for every number
     counts: bool = False  # small whole numbers, several to a word
+    bounded: bool = False  # by the enrolments: it is never too large, and keeps its unit when others are lifted
 
     @property
     def size(self) -> int:
@@ -70,7 +73,7 @@ class Field(NamedTuple):
 
 def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
     """The fields of a contribution, in the order in which they travel."""
-    query, R = weighted.query, agreement.weight_bits
+    query, R, n = weighted.query, agreement.factor_bits(weighted.weighting), agreement.site_bits
     match query:
         case Describe():
             return _described_fields(query, agreement)
@@ -82,26 +85,32 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
                 "square": Field(width, R + 2 * columns, pair=True),
             }
         case Lipschitz():
-            size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement)
-            found = {"factor": Field((), R), "L": Field((), size.hessian + agreement.column_bits.size.bit_length())}
+            size = _Sizes(query.objective, np.zeros(0) if query.x is None else query.x, agreement, R)
+            L = Field((), int(np.max(size.hessian)) + agreement.column_bits.size.bit_length())
+            found = {"factor": _weight(weighted, agreement), "L": L}
             return found if query.upper_bound else {**found, "counts": Field((LIPSCHITZ_BINS,), counts=True)}
         case Evaluate():
-            return _evaluated_fields(query, agreement)
+            return {"factor": _weight(weighted, agreement), **_evaluated_fields(query, agreement, R)}
         case HeldOut():
             models = (len(query.x),)
-            bits = _Sizes(query.objective, query.x, agreement).value
-            whole = {"weight": Field((), R), "sites": Field((), R), "infinite": Field(models, R)}
-            return {**whole, "loss": Field(models, bits), "means": Field(models, bits)}
+            bits = _Sizes(query.objective, query.x, agreement, 0).value
+            whole = {"weight": Field((), agreement.weight_bits, bounded=True), "sites": Field((), n, bounded=True)}
+            sums = {"loss": Field(models, agreement.weight_bits + bits), "means": Field(models, n + bits)}
+            return {**whole, "infinite": Field(models, n, bounded=True), **sums}
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
-            size = _Sizes(query.run_spec.objective, np.concatenate([a.ravel() for a in query.d.values()]), agreement)
-            bits = max(R + largest, size.gradient)
-            found = {"factor": Field((), R), "not_finite": Field((), R)}
+            size = _Sizes(query.run_spec.objective, query.run_spec.x0, agreement, R)
+            bits = R + max(largest, min(int(np.max(size.gradient)) - R, UPDATE_BITS))
+            found = {"factor": _weight(weighted, agreement), "not_finite": Field((), n, bounded=True)}
             leaves = jax.tree.leaves(dense_update(query))
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
         case FinishRound():
-            return {"not_finite": Field((), R)}
+            return {"not_finite": Field((), n, bounded=True)}
     raise InputError(f"{type(query).__name__} is not a query it knows.")
+
+
+def _weight(weighted: Weighted, agreement: Agreement) -> Field:
+    return Field((), agreement.factor_bits(weighted.weighting), bounded=weighted.weighting != "given")
 
 
 def word_count(weighted: Weighted, agreement: Agreement) -> int:
@@ -110,30 +119,31 @@ def word_count(weighted: Weighted, agreement: Agreement) -> int:
 
 
 def _described_fields(query: Describe, agreement: Agreement) -> dict[str, Field]:
-    R, y = agreement.weight_bits, agreement.label_bits
-    found = {"weight": Field((), R), "rows": Field((), R), "sites": Field((), R)}
+    R, n, y = agreement.weight_bits, agreement.site_bits, agreement.label_bits
+    rows = int(np.frexp(float(sum(e.rows for e in agreement.enrolments)))[1])
+    found = {name: Field((), bits, bounded=True) for name, bits in {"weight": R, "rows": rows, "sites": n}.items()}
     if query.classes:
-        classes = (len(agreement.classes),)
-        return {**found, "class_weights": Field(classes, R), "class_shares": Field(classes, R)}
+        each = (len(agreement.classes),)
+        return {**found, "class_weights": Field(each, R, bounded=True), "class_shares": Field(each, n, bounded=True)}
     shape = agreement.enrolments[0].label_shape
-    return {**found, "label_sum": Field(shape, R + y), "label_means": Field(shape, R + y)}
+    return {**found, "label_sum": Field(shape, R + y), "label_means": Field(shape, n + y)}
 
 
-def _evaluated_fields(query: Evaluate, agreement: Agreement) -> dict[str, Field]:
+def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str, Field]:
     models, d = query.x.shape
-    size = _Sizes(query.objective, query.x, agreement)
+    size = _Sizes(query.objective, query.x, agreement, R)
+    counts = Field((models,), agreement.site_bits, bounded=True)
     found = {
-        "factor": Field((), agreement.weight_bits),
-        "infinite": Field((models,), agreement.weight_bits),
+        "infinite": counts,
         "value": Field((models,), size.value),
         "gradient": Field((models, d), size.gradient),
-        "terms": Field((models,), size.gradient + d.bit_length()),
+        "terms": Field((models,), int(np.max(size.gradient)) + d.bit_length()),
     }
     if query.coords is not None:
-        found["hessian"] = Field((models, hessian_size(query.objective.loss, query.coords)), size.hessian)
+        entries = hessian_size(query.objective.loss, query.coords)
+        found["hessian"] = Field((models, entries), size.hessian_of(query.coords, entries))
     if query.dual is not None:
-        found["conjugate"] = Field((models,), size.value)
-        found["no_conjugate"] = Field((models,), agreement.weight_bits)
+        found["conjugate"], found["no_conjugate"] = Field((models,), size.value), counts
     return found
 
 
@@ -156,19 +166,37 @@ def dense_update(query: LocalUpdate) -> PyTree:
 class _Sizes:
     """How large the numbers of an evaluation usually are: powers of two, from the enrolments and the models asked about.
 
+    R is that of the factors together.
+
     A guess on the small side leaves more digits. Numbers that are 2**32 times as large still fit, and beyond that the message
     is repeated.
     """
 
-    def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement):
+    def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement, R: int):
         columns = agreement.column_bits if objective.columns is None else agreement.column_bits[objective.columns]
-        features = max(int(columns.max(initial=0)), 0) if objective.scaling is None else SCALED_BITS
+        d = np.shape(x)[-1]
+        if objective.scaling is not None:
+            columns = np.full(d, SCALED_BITS)
+        elif columns.size and d % columns.size == 0:
+            columns = np.repeat(columns, d // columns.size)  # several outputs
+        else:
+            columns = np.full(d, max(int(columns.max(initial=0)), 0))
         largest = _bits(x)
-        predictions = max(agreement.label_bits, min(max(largest + features, 0), LARGEST_BITS))
-        R, ridge, curvature = agreement.weight_bits, _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
+        exponents = np.where(x == 0, -LARGEST_BITS, np.frexp(x)[1]).reshape(-1, d).max(axis=0, initial=-LARGEST_BITS)
+        predictions = max(agreement.label_bits, min(max(int((exponents + columns).max(initial=0)), 0), LARGEST_BITS))
+        ridge, curvature = _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
+        self.second = predictions if curvature is None else _bits(np.asarray(curvature, float))
         self.value = R + max(2 * predictions, ridge + 2 * largest)
-        self.gradient = R + max(predictions + features, ridge + largest)
-        self.hessian = R + 2 * features + (predictions if curvature is None else _bits(np.asarray(curvature, float)))
+        self.columns, self.gradient = columns, R + np.maximum(predictions + columns, ridge + largest)
+        self.hessian = R + 2 * columns + self.second
+
+    def hessian_of(self, coords: np.ndarray, entries: int) -> np.ndarray | int:
+        """Of the upper triangle of the Hessian on these coordinates."""
+        c = self.columns[np.asarray(coords)]
+        i, j = np.triu_indices(len(c))
+        if entries != len(i):  # packed in another way
+            return int(self.hessian.max(initial=0))
+        return (self.hessian - 2 * self.columns)[0] + c[i] + c[j] if len(c) else 0
 
 
 def _bits(values: np.ndarray) -> int:
@@ -243,10 +271,10 @@ def contribution(
             return _evaluated(r, w)
         case HeldOut():
             assert isinstance(r, HeldOut.Reply)
-            loss, there = np.where(np.isfinite(r.loss), r.loss, 0.0), float(r.weight > 0)
-            infinite = (~np.isfinite(r.loss)).astype(float) * there
-            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": infinite}
-            return {**whole, "loss": r.weight * loss, "means": there * loss}
+            there = float(r.weight > 0)
+            loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
+            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": np.isnan(loss).astype(float)}
+            return {**whole, "loss": r.weight * loss, "means": loss}
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
@@ -257,22 +285,23 @@ def contribution(
 
 
 def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
-    """Where a model is far out, the loss is infinite and has no gradient: that is counted, and nothing is added."""
-    usual = np.isfinite(r.value)
-
-    def term(values: np.ndarray) -> np.ndarray:
-        keep = usual.reshape((-1,) + (1,) * (values.ndim - 1))
-        return w * np.where(keep, values, 0.0).astype(float)
-
-    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": (~usual & (w != 0)).astype(float)}
-    found |= {name: term(getattr(r, name)) for name in ("value", "gradient", "terms")}
-    if r.hessian is not None:
-        found["hessian"] = term(r.hessian)
+    """Where a model is far out, a number is infinite: that is counted, and nothing else is told of the model."""
+    names = [name for name in ("value", "gradient", "terms", "hessian") if getattr(r, name) is not None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = {name: w * np.asarray(getattr(r, name), float) for name in names}
+    far_out = np.any([~np.isfinite(t).reshape(len(t), -1).all(axis=1) for t in terms.values()], axis=0) & (w != 0)
+    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": far_out.astype(float)}
+    found |= {name: _hidden(t, far_out) if w != 0 else np.zeros(t.shape) for name, t in terms.items()}
     if r.conjugate is not None:
-        there = np.isfinite(r.conjugate)
-        found["conjugate"] = w * np.where(there, r.conjugate, 0.0)
-        found["no_conjugate"] = (~there & (w != 0)).astype(float)
+        term = w * r.conjugate if w != 0 else np.zeros(r.conjugate.shape)
+        found["conjugate"] = _hidden(term, ~np.isfinite(term))
+        found["no_conjugate"] = (~np.isfinite(term)).astype(float)
     return found
+
+
+def _hidden(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """The values, NaN where they are to be hidden (`encode`). 0 would not do: the total would be that of the other sites."""
+    return np.where(where.reshape((-1,) + (1,) * (values.ndim - 1)), np.nan, values)
 
 
 def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
@@ -282,33 +311,57 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
         leaves = jax.tree.leaves(dense(unnamed(r.u, shapes.update), run.x0.size))
     finite = r.finite and all(np.isfinite(leaf).all() for leaf in leaves)
     found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": np.array(float(not finite))}
-    kept = w if finite else 0.0
-    return found | {f"u.{k}": kept * np.nan_to_num(np.asarray(leaf, float)) for k, leaf in enumerate(leaves)}
+    kept = w if finite else np.nan
+    return found | {f"u.{k}": kept * np.asarray(leaf, float) for k, leaf in enumerate(leaves)}
 
 
 def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreement) -> tuple[np.ndarray, int]:
-    """The words of a contribution, and how many of its numbers are too large for their field."""
-    parts, outside = [], 0
+    """The words of a contribution, and 1 if one of its numbers is too large for its field, else 0.
+
+    Such a contribution is noise, and so is a NaN, whose absence another field counts. With 0 in their place the total would
+    be that of the other sites, and the part of this one known by subtraction from the total of a repeated message. A round
+    cannot be repeated: there a number that is too large counts as not finite.
+    """
     given = contribution(weighted, reply, weight, agreement)
+    words, outside = _encoded(weighted, given, agreement)
+    if outside and moves_on(weighted.query):
+        hidden = {name: np.full(np.shape(value), np.nan) for name, value in given.items() if name.startswith("u.")}
+        words, outside = _encoded(weighted, {**given, **hidden, "not_finite": np.array(1.0)}, agreement)
+    return (_noise(len(words)), 1) if outside else (words, 0)
+
+
+def _encoded(weighted: Weighted, given: dict[str, np.ndarray | Pair], agreement: Agreement) -> tuple[np.ndarray, int]:
+    parts, outside = [], 0
     for name, field in fields(weighted, agreement).items():
         value = given[name]
         if field.counts:
             parts.append(exact_sum.pack_counts(np.asarray(value, np.int64)))
             continue
         unit = _unit(field, weighted.lift, agreement.n)
-        high, low = value if isinstance(value, tuple) else (value, None)
-        if low is None:
-            words, wrong = exact_sum.encode(np.asarray(high, float), unit, agreement.n)
+        if isinstance(value, tuple):
+            words, wrong = exact_sum.encode_pair(value[0], value[1], unit, agreement.n)
         else:
-            words, wrong = exact_sum.encode_pair(np.asarray(high, float), np.asarray(low, float), unit, agreement.n)
+            value = np.ravel(np.asarray(value, float))
+            hidden = np.isnan(value)
+            words, wrong = exact_sum.encode(np.where(hidden, 0.0, value), unit, agreement.n)
+            words[hidden] = _noise(int(hidden.sum()))
         parts.append(words)
         outside += wrong
     return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64), outside
 
 
+def _noise(words: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(WORD_BYTES * words), np.uint64).reshape(-1, 2)
+
+
+def moves_on(query: Query) -> bool:
+    """Whether the client state moves on with each answer, so that a repeated query would find another one."""
+    return isinstance(query, FinishRound) or (isinstance(query, LocalUpdate) and (query.r, query.exchange) != (0, 0))
+
+
 def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
     bits = np.broadcast_to(field.bits, field.shape).ravel() if np.ndim(field.bits) else int(field.bits)
-    return exact_sum.unit_for(bits + lift, sites=n)
+    return exact_sum.unit_for(bits if field.bounded else bits + lift, sites=n)
 
 
 # --- at the server ---

@@ -9,7 +9,6 @@ so no mask is ever used for two different replies. A site that has lost the file
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,12 +127,5 @@ def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
 
 
 def masked(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
-    """The words of a reply, masked: they mean something only in the sum over all sites.
-
-    A site with a number out of range sends noise behind the count, which is 1 however many there are. The total without
-    its numbers, subtracted from the total with larger fields, would be its part.
-    """
-    if words[1].any():
-        noise = np.frombuffer(secrets.token_bytes(16 * (len(words) - exact_sum.FRAME)), np.uint64).reshape(-1, 2)
-        words = exact_sum.frame(noise, 1)
+    """The words of a reply, masked: they mean something only in the sum over all sites."""
     return exact_sum.add(words, masks.mask(header.number, header.queries, header.last_sum, len(words)))

@@ -7,22 +7,27 @@ refusal ends the run, because a sum without one site would not be the sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.contributions import WORD_BYTES, decode, word_count
+from compfed.federation.contributions import WORD_BYTES, decode, moves_on, word_count
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import LARGEST_LIFT, LIFT, Describe, Moments, Query, Weighted, Weighting
+from compfed.federation.queries import LARGEST_LIFT, LIFT, Describe, LocalUpdate, Moments, Query, Weighted, Weighting
 from compfed.federation.server.program import Request, Sums
 
 Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
 ONE_SITE = (
     "sums are masked, and {what} would show the server one site's part. Leave it out, or let every site set "
     "secure_sum = false in its site.toml."
+)
+NO_DETAIL = (
+    "a description in detail is no sum: ask for it without exact sums, or read `compfed site check` at the site."
 )
 
 
@@ -49,21 +54,35 @@ class ExactSums:
         self._lifts: dict[type, int] = {}
 
     def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
-        """One message to every site, repeated with larger fields while a number is too large for its own."""
+        """One message to every site; queries with a number that is too large for its field are repeated with larger ones.
+
+        A round is not repeated. The larger fields of its first exchange serve the later ones.
+        """
         cost = Communication()
-        while True:
-            asked = [self._weighted(request) for request in requests]
-            messages = self._messages(requests, asked)
+        found: list[list[Any]] = [[None] * len(request.queries) for request in requests]
+        self._lifts = {kind: lift for kind, lift in self._lifts.items() if kind is LocalUpdate}
+        left = list(enumerate(requests))
+        while left:
+            now = [request for _, request in left]
+            asked = [self._weighted(request) for request in now]
+            messages = self._messages(now, asked)
             words = self.send(messages)
-            cost = cost.then(self._cost(requests, asked))
+            cost = cost.then(self._cost(now, asked))
             totals, outside = self._add(messages, words)
-            if not outside:
-                return self._decode(requests, asked, totals), cost
-            for weighted in (one for each in asked for one in each):
-                kind = type(weighted.query)
-                self._lifts[kind] = weighted.lift + LIFT
+            sums = self._decode(now, asked, totals, valid=(lambda query: True) if not outside else moves_on)
+            for (k, _), summed in zip(left, sums, strict=True):
+                rest = iter(summed)
+                found[k] = [next(rest) if value is None else value for value in found[k]]
+            left = [
+                (k, replace(request, queries=queries))
+                for k, request in left
+                if (queries := tuple(q for q in request.queries if outside and not moves_on(q)))
+            ]
+            for kind in {type(query) for _, request in left for query in request.queries}:
+                self._lifts[kind] = self._lifts.get(kind, 0) + LIFT
                 if self._lifts[kind] > LARGEST_LIFT:
                     raise InputError(f"{kind.__name__}: a site has a number that is not finite in its reply.")
+        return [tuple(values) for values in found], cost
 
     def _weighted(self, request: Request, k: int = 0) -> tuple[Weighted, ...]:
         """The queries of a request; with given weights, as they go to the k-th of its sites."""
@@ -87,7 +106,7 @@ class ExactSums:
                 raise InputError(ONE_SITE.format(what="a query to some of the sites"))
             for query in queries:
                 if isinstance(query.query, Describe) and query.query.detail:
-                    raise InputError(ONE_SITE.format(what="a description in detail"))
+                    raise InputError(ONE_SITE.format(what="a description in detail") if self.masked else NO_DETAIL)
             given = any(query.weighting == "given" for query in queries)
             for k, i in enumerate(self._sites(request)):
                 messages.setdefault(i, []).extend(self._weighted(request, k) if given else queries)
@@ -109,8 +128,13 @@ class ExactSums:
         return {i: words[i][exact_sum.FRAME :] for i in messages}, outside
 
     def _decode(
-        self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]], totals: dict[int, np.ndarray]
+        self,
+        requests: Sequence[Request],
+        asked: Sequence[tuple[Weighted, ...]],
+        totals: dict[int, np.ndarray],
+        valid: Callable[[Query], bool],
     ) -> Sums:
+        """The sum of each query; None for those that are not valid."""
         at, sums = dict.fromkeys(totals, 0), []
         for request, queries in zip(requests, asked, strict=True):
             parts_of = [-1] if -1 in totals else self._sites(request)
@@ -118,7 +142,9 @@ class ExactSums:
             for weighted in queries:
                 count = word_count(weighted, self.agreement)
                 parts = [totals[i][at[i] : at[i] + count] for i in parts_of]
-                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement, self._sites(request)))
+                total = reduce(exact_sum.add, parts)
+                good = valid(weighted.query)
+                found.append(decode(weighted, total, self.agreement, self._sites(request)) if good else None)
                 for i in parts_of:
                     at[i] += count
             sums.append(tuple(found))
