@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -47,6 +47,7 @@ from compfed.splits import RowSubset
 WORD_BYTES = 16
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "counts")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
@@ -74,43 +75,42 @@ class Field(NamedTuple):
 def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
     """The fields of a contribution, in the order in which they travel."""
     query, R, n = weighted.query, agreement.factor_bits(weighted.weighting), agreement.site_bits
+    own = weighted.weighting != "given"  # the enrolments bound the factor
     match query:
         case Describe():
             return _described_fields(query, agreement)
         case Moments():
             columns, width = agreement.column_bits, (agreement.column_bits.size,)
             return {
-                "factor": Field((), R, pair=True),
-                "mean": Field(width, R + columns, pair=True),
-                "square": Field(width, R + 2 * columns, pair=True),
+                "factor": Field((), R, pair=True, bounded=own),
+                "mean": Field(width, R + columns, pair=True, bounded=own),
+                "square": Field(width, R + 2 * columns, pair=True, bounded=own),
             }
         case Lipschitz():
-            size = _Sizes(query.objective, np.zeros(0) if query.x is None else query.x, agreement, R)
-            L = Field((), int(np.max(size.hessian)) + agreement.column_bits.size.bit_length())
-            found = {"factor": _weight(weighted, agreement), "L": L}
+            size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement, R)
+            L = Field((), int(np.max(size.hessian, initial=0)) + agreement.column_bits.size.bit_length())
+            found = {"factor": Field((), R, bounded=own), "outside": Field((), n, bounded=True), "L": L}
             return found if query.upper_bound else {**found, "counts": Field((LIPSCHITZ_BINS,), counts=True)}
         case Evaluate():
-            return {"factor": _weight(weighted, agreement), **_evaluated_fields(query, agreement, R)}
+            return {"factor": Field((), R, bounded=own), **_evaluated_fields(query, agreement, R)}
         case HeldOut():
             models = (len(query.x),)
             bits = _Sizes(query.objective, query.x, agreement, 0).value
             whole = {"weight": Field((), agreement.weight_bits, bounded=True), "sites": Field((), n, bounded=True)}
             sums = {"loss": Field(models, agreement.weight_bits + bits), "means": Field(models, n + bits)}
-            return {**whole, "infinite": Field(models, n, bounded=True), **sums}
+            counts = Field(models, n, bounded=True)
+            return {**whole, "infinite": counts, "outside": counts, **sums}
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
             size = _Sizes(query.run_spec.objective, query.run_spec.x0, agreement, R)
-            bits = R + max(largest, min(int(np.max(size.gradient)) - R, UPDATE_BITS))
-            found = {"factor": _weight(weighted, agreement), "not_finite": Field((), n, bounded=True)}
+            bits = R + max(largest, min(int(np.max(size.gradient, initial=0)) - R, UPDATE_BITS))
+            counts = Field((), n, bounded=True)
+            found = {"factor": Field((), R, bounded=own), "not_finite": counts, "outside": counts}
             leaves = jax.tree.leaves(dense_update(query))
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
         case FinishRound():
             return {"not_finite": Field((), n, bounded=True)}
     raise InputError(f"{type(query).__name__} is not a query it knows.")
-
-
-def _weight(weighted: Weighted, agreement: Agreement) -> Field:
-    return Field((), agreement.factor_bits(weighted.weighting), bounded=weighted.weighting != "given")
 
 
 def word_count(weighted: Weighted, agreement: Agreement) -> int:
@@ -126,7 +126,7 @@ def _described_fields(query: Describe, agreement: Agreement) -> dict[str, Field]
         each = (len(agreement.classes),)
         return {**found, "class_weights": Field(each, R, bounded=True), "class_shares": Field(each, n, bounded=True)}
     shape = agreement.enrolments[0].label_shape
-    return {**found, "label_sum": Field(shape, R + y), "label_means": Field(shape, n + y)}
+    return {**found, "label_sum": Field(shape, R + y, bounded=True), "label_means": Field(shape, n + y, bounded=True)}
 
 
 def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str, Field]:
@@ -135,9 +135,10 @@ def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str
     counts = Field((models,), agreement.site_bits, bounded=True)
     found = {
         "infinite": counts,
+        "outside": counts,
         "value": Field((models,), size.value),
         "gradient": Field((models, d), size.gradient),
-        "terms": Field((models,), int(np.max(size.gradient)) + d.bit_length()),
+        "terms": Field((models,), size.gradient.max(axis=1, initial=0) + d.bit_length()),
     }
     if query.coords is not None:
         entries = hessian_size(query.objective.loss, query.coords)
@@ -174,29 +175,32 @@ class _Sizes:
 
     def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement, R: int):
         columns = agreement.column_bits if objective.columns is None else agreement.column_bits[objective.columns]
-        d = np.shape(x)[-1]
+        x = np.atleast_2d(x)
+        d = x.shape[1]
         if objective.scaling is not None:
             columns = np.full(d, SCALED_BITS)
         elif columns.size and d % columns.size == 0:
             columns = np.repeat(columns, d // columns.size)  # several outputs
         else:
             columns = np.full(d, max(int(columns.max(initial=0)), 0))
-        largest = _bits(x)
-        exponents = np.where(x == 0, -LARGEST_BITS, np.frexp(x)[1]).reshape(-1, d).max(axis=0, initial=-LARGEST_BITS)
-        predictions = max(agreement.label_bits, min(max(int((exponents + columns).max(initial=0)), 0), LARGEST_BITS))
+        exponents = np.where(x == 0, -LARGEST_BITS, np.frexp(x)[1])
+        largest = exponents.max(axis=1, initial=-LARGEST_BITS)
+        predictions = np.clip((exponents + columns).max(axis=1, initial=0), agreement.label_bits, None)
+        predictions = np.minimum(predictions, max(LARGEST_BITS, agreement.label_bits))
         ridge, curvature = _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
-        self.second = predictions if curvature is None else _bits(np.asarray(curvature, float))
-        self.value = R + max(2 * predictions, ridge + 2 * largest)
-        self.columns, self.gradient = columns, R + np.maximum(predictions + columns, ridge + largest)
-        self.hessian = R + 2 * columns + self.second
+        second = predictions if curvature is None else np.full(len(x), _bits(np.asarray(curvature, float)))
+        self.value = R + np.maximum(2 * predictions, ridge + 2 * largest)
+        self.gradient = R + np.maximum(predictions[:, None] + columns, ridge + largest[:, None])
+        self.columns, self.second = columns, R + second[:, None]
+        self.hessian = self.second + 2 * columns
 
-    def hessian_of(self, coords: np.ndarray, entries: int) -> np.ndarray | int:
+    def hessian_of(self, coords: np.ndarray, entries: int) -> np.ndarray:
         """Of the upper triangle of the Hessian on these coordinates."""
         c = self.columns[np.asarray(coords)]
         i, j = np.triu_indices(len(c))
         if entries != len(i):  # packed in another way
-            return int(self.hessian.max(initial=0))
-        return (self.hessian - 2 * self.columns)[0] + c[i] + c[j] if len(c) else 0
+            return self.hessian.max(axis=1, keepdims=True, initial=0)
+        return self.second + c[i] + c[j]
 
 
 def _bits(values: np.ndarray) -> int:
@@ -238,7 +242,7 @@ def contribution(
 ) -> dict[str, np.ndarray | Pair]:
     """The fields of a site's reply, times its factor. `weight` is that of its rows in the query."""
     query: Query = weighted.query
-    w, r = factor(weighted, weight), reply
+    w, r, found = factor(weighted, weight), reply, dict[str, np.ndarray | Pair]()
     match query:
         case Describe():
             assert isinstance(r, Describe.Reply)
@@ -264,7 +268,7 @@ def contribution(
             return {"factor": (np.array(w), np.array(0.0)), "mean": mean, "square": square}
         case Lipschitz():
             assert isinstance(r, Lipschitz.Reply)
-            found = {"factor": np.array(w), "L": np.array(w * r.L)}
+            found |= {"factor": np.array(w), "outside": np.array(0.0), "L": np.array(w * r.L)}
             return found if r.counts is None else {**found, "counts": r.counts}
         case Evaluate():
             assert isinstance(r, Evaluate.Reply)
@@ -274,7 +278,7 @@ def contribution(
             there = float(r.weight > 0)
             loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
             whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": np.isnan(loss).astype(float)}
-            return {**whole, "loss": r.weight * loss, "means": loss}
+            return {**whole, "outside": np.zeros(loss.shape), "loss": r.weight * loss, "means": loss}
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
@@ -291,6 +295,7 @@ def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
         terms = {name: w * np.asarray(getattr(r, name), float) for name in names}
     far_out = np.any([~np.isfinite(t).reshape(len(t), -1).all(axis=1) for t in terms.values()], axis=0) & (w != 0)
     found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": far_out.astype(float)}
+    found["outside"] = np.zeros(len(far_out))
     found |= {name: _hidden(t, far_out) if w != 0 else np.zeros(t.shape) for name, t in terms.items()}
     if r.conjugate is not None:
         term = w * r.conjugate if w != 0 else np.zeros(r.conjugate.shape)
@@ -301,7 +306,7 @@ def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
 
 def _hidden(values: np.ndarray, where: np.ndarray) -> np.ndarray:
     """The values, NaN where they are to be hidden (`encode`). 0 would not do: the total would be that of the other sites."""
-    return np.where(where.reshape((-1,) + (1,) * (values.ndim - 1)), np.nan, values)
+    return np.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), np.nan, values)
 
 
 def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
@@ -311,27 +316,37 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
         leaves = jax.tree.leaves(dense(unnamed(r.u, shapes.update), run.x0.size))
     finite = r.finite and all(np.isfinite(leaf).all() for leaf in leaves)
     found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": np.array(float(not finite))}
-    kept = w if finite else np.nan
-    return found | {f"u.{k}": kept * np.asarray(leaf, float) for k, leaf in enumerate(leaves)}
+    found["outside"], kept = np.array(0.0), w if finite else np.nan
+    found |= {f"u.{k}": kept * np.asarray(leaf, float) for k, leaf in enumerate(leaves)}
+    return found
 
 
 def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreement) -> tuple[np.ndarray, int]:
     """The words of a contribution, and 1 if one of its numbers is too large for its field, else 0.
 
-    Such a contribution is noise, and so is a NaN, whose absence another field counts. With 0 in their place the total would
-    be that of the other sites, and the part of this one known by subtraction from the total of a repeated message. A round
-    cannot be repeated: there a number that is too large counts as not finite.
+    The numbers of such a model are noise, as NaN is, and a field counts that they are not there: the server asks again. With 0
+    in their place the total would be that of the other sites, and the part of this one known by subtraction from the total
+    of the repeated message. A round cannot be repeated: there a number that is too large counts as not finite.
     """
     given = contribution(weighted, reply, weight, agreement)
     words, outside = _encoded(weighted, given, agreement)
-    if outside and moves_on(weighted.query):
-        hidden = {name: np.full(np.shape(value), np.nan) for name, value in given.items() if name.startswith("u.")}
-        words, outside = _encoded(weighted, {**given, **hidden, "not_finite": np.array(1.0)}, agreement)
-    return (_noise(len(words)), 1) if outside else (words, 0)
+    if not outside:
+        return words, 0
+    if moves_on(weighted.query):
+        wrong, count = np.array(True), "not_finite"
+    else:
+        wrong, count = np.zeros(np.shape(given["outside"]), bool), "outside"
+    for mask in outside.values():
+        wrong |= mask.reshape(*wrong.shape, -1).any(axis=-1)
+    hidden = {name: _hidden(np.asarray(value), wrong) for name, value in given.items() if name not in ALWAYS_THERE}
+    return _encoded(weighted, {**given, **hidden, count: wrong.astype(float)}, agreement)[0], 1
 
 
-def _encoded(weighted: Weighted, given: dict[str, np.ndarray | Pair], agreement: Agreement) -> tuple[np.ndarray, int]:
-    parts, outside = [], 0
+def _encoded(
+    weighted: Weighted, given: dict[str, np.ndarray | Pair], agreement: Agreement
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The words of all fields, and which numbers of the fields are too large, where there are any."""
+    parts, outside = [], {}
     for name, field in fields(weighted, agreement).items():
         value = given[name]
         if field.counts:
@@ -339,14 +354,16 @@ def _encoded(weighted: Weighted, given: dict[str, np.ndarray | Pair], agreement:
             continue
         unit = _unit(field, weighted.lift, agreement.n)
         if isinstance(value, tuple):
-            words, wrong = exact_sum.encode_pair(value[0], value[1], unit, agreement.n)
+            words, count = exact_sum.encode_pair(value[0], value[1], unit, agreement.n)
+            wrong = np.full(1, count > 0)
         else:
             value = np.ravel(np.asarray(value, float))
             hidden = np.isnan(value)
-            words, wrong = exact_sum.encode(np.where(hidden, 0.0, value), unit, agreement.n)
+            words, wrong = exact_sum.encode_each(np.where(hidden, 0.0, value), unit, agreement.n)
             words[hidden] = _noise(int(hidden.sum()))
         parts.append(words)
-        outside += wrong
+        if wrong.any():
+            outside[name] = wrong
     return np.concatenate(parts) if parts else np.empty((0, 2), np.uint64), outside
 
 
@@ -359,9 +376,9 @@ def moves_on(query: Query) -> bool:
     return isinstance(query, FinishRound) or (isinstance(query, LocalUpdate) and (query.r, query.exchange) != (0, 0))
 
 
-def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
-    bits = np.broadcast_to(field.bits, field.shape).ravel() if np.ndim(field.bits) else int(field.bits)
-    return exact_sum.unit_for(bits if field.bounded else bits + lift, sites=n)
+def _unit(field: Field, lift: int, n: int) -> np.ndarray:
+    bits = np.broadcast_to(field.bits, field.shape).ravel()
+    return exact_sum.unit_for(bits, slack=1, sites=n) if field.bounded else exact_sum.unit_for(bits + lift, sites=n)
 
 
 # --- at the server ---
@@ -387,7 +404,7 @@ def decode(weighted: Weighted, words: np.ndarray, agreement: Agreement, sites: S
 def assemble(
     weighted: Weighted, totals: dict[str, np.ndarray | Pair], enrolments: Sequence[Enrolment], agreement: Agreement
 ) -> object:
-    """The sum as a server program receives it; a mean over the sites where they were weighted."""
+    """The sum as a server program receives it; a mean over the sites where they were weighted. None to ask again."""
     query, t = weighted.query, totals
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
@@ -399,18 +416,16 @@ def assemble(
             return _description(query, t, enrolments, agreement)
         case Moments():
             return MomentsSum(*(_pair(t[name]) for name in ("factor", "mean", "square")))
+        case Lipschitz() | LocalUpdate() if np.asarray(t["outside"]).any():
+            return None
         case Lipschitz():
             return Lipschitz.Reply(float(t["L"]) / divisor, t.get("counts"))  # pyright: ignore[reportArgumentType]
         case Evaluate():
             return _evaluation(query, t, divisor)
         case HeldOut():
-            infinite = np.where(np.asarray(t["infinite"]) > 0, np.inf, 0.0)
-            return HeldOutSum(
-                float(t["weight"]),
-                t["loss"] + infinite,
-                round(float(t["sites"])),
-                t["means"] + infinite,  # pyright: ignore
-            )
+            there = _there(t)
+            loss, means = (np.where(np.isfinite(there), np.asarray(t[name]), there) for name in ("loss", "means"))
+            return HeldOutSum(float(np.asarray(t["weight"])), loss, round(float(np.asarray(t["sites"]))), means)
         case LocalUpdate():
             return _update_sum(query, t, divisor)
         case FinishRound():
@@ -422,12 +437,22 @@ def _check_totals(weighted: Weighted, t: dict[str, np.ndarray | Pair], enrolment
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in ("factor", "weight", "rows", "sites", "infinite", "no_conjugate", "not_finite", "class_weights"):
+    for name in (
+        "factor",
+        "weight",
+        "rows",
+        "sites",
+        "infinite",
+        "outside",
+        "no_conjugate",
+        "not_finite",
+        "class_weights",
+    ):
         value = t.get(name, np.zeros(()))
         value = value[0] if isinstance(value, tuple) else value
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")
-        counts = name in ("sites", "infinite", "no_conjugate", "not_finite")
+        counts = name in ("sites", "infinite", "outside", "no_conjugate", "not_finite")
         if counts and ((value > len(enrolments)) | (value != np.rint(value))).any():
             raise InputError(f"{kind}: the field {name} does not count sites; a site sent a wrong reply. {wrong}")
     held = {"rows": "factor", "sites": "", "once": "", "given": ""}[weighted.weighting] if "factor" in t else "weight"
@@ -450,14 +475,14 @@ def _pair(value: np.ndarray | Pair) -> Pair:
 
 def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float) -> Evaluate.Reply:
     dtype = np.float64 if query.objective.dtype == "float64" else np.float32
-    infinite = np.asarray(t["infinite"]) > 0
+    there = _there(t)
 
     def mean(name: str) -> np.ndarray | None:
         if name not in t:
             return None
         values = np.asarray(t[name]) / divisor
-        far_out = infinite.reshape((-1,) + (1,) * (values.ndim - 1))
-        return np.where(far_out, np.inf if name == "value" else np.nan, values)
+        value = there.reshape((-1,) + (1,) * (values.ndim - 1))
+        return np.where(np.isfinite(value), values, value if name == "value" else np.nan)
 
     conjugate = None
     if "conjugate" in t:
@@ -467,6 +492,35 @@ def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float
     assert gradient is not None
     assert terms is not None
     return Evaluate.Reply(value.astype(dtype), gradient.astype(dtype), terms.astype(dtype), mean("hessian"), conjugate)
+
+
+def _there(t: dict[str, np.ndarray | Pair]) -> np.ndarray:
+    """0 for each model, inf where it is infinite at a site, NaN where a site has a number too large for its field."""
+    return np.where(np.asarray(t["outside"]) > 0, np.nan, np.where(np.asarray(t["infinite"]) > 0, np.inf, 0.0))
+
+
+def outside_models(summed: object) -> np.ndarray | None:
+    """Which models of a sum have to be asked for again, with larger fields; None if there are none."""
+    if summed is None:
+        return np.ones(1, bool)
+    values = (
+        summed.value if isinstance(summed, Evaluate.Reply) else summed.loss if isinstance(summed, HeldOutSum) else 0.0
+    )
+    return np.isnan(values) if np.isnan(values).any() else None
+
+
+def merged(first: Any, again: Any) -> Any:
+    """A sum, with the models that were too large for their fields from its repetition."""
+    wrong = outside_models(first)
+    if wrong is None:
+        return first
+
+    def field(old: Any, new: Any) -> Any:
+        if np.ndim(old) == 0:  # no field, or one for all models
+            return new
+        return np.where(wrong.reshape((-1,) + (1,) * (np.ndim(old) - 1)), new, old)
+
+    return type(first)(*map(field, first, again))
 
 
 def _update_sum(query: LocalUpdate, t: dict[str, np.ndarray | Pair], divisor: float) -> UpdateSum:

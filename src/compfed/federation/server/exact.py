@@ -16,9 +16,18 @@ import numpy as np
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.contributions import WORD_BYTES, decode, moves_on, word_count
+from compfed.federation.contributions import WORD_BYTES, decode, merged, outside_models, word_count
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import LARGEST_LIFT, LIFT, Describe, LocalUpdate, Moments, Query, Weighted, Weighting
+from compfed.federation.queries import (
+    LARGEST_LIFT,
+    LIFT,
+    Describe,
+    LocalUpdate,
+    Moments,
+    Query,
+    Weighted,
+    Weighting,
+)
 from compfed.federation.server.program import Request, Sums
 
 Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
@@ -58,31 +67,29 @@ class ExactSums:
 
         A round is not repeated. The larger fields of its first exchange serve the later ones.
         """
-        cost = Communication()
-        found: list[list[Any]] = [[None] * len(request.queries) for request in requests]
+        cost, found = Communication(), [list[Any]([None] * len(request.queries)) for request in requests]
         self._lifts = {kind: lift for kind, lift in self._lifts.items() if kind is LocalUpdate}
-        left = list(enumerate(requests))
-        while left:
-            now = [request for _, request in left]
+        left = [list(range(len(request.queries))) for request in requests]  # which queries have no sum yet
+        while any(left):
+            now = [
+                replace(request, queries=tuple(request.queries[j] for j in places))
+                for request, places in zip(requests, left, strict=True)
+                if places
+            ]
             asked = [self._weighted(request) for request in now]
             messages = self._messages(now, asked)
             words = self.send(messages)
             cost = cost.then(self._cost(now, asked))
-            totals, outside = self._add(messages, words)
-            sums = self._decode(now, asked, totals, valid=(lambda query: True) if not outside else moves_on)
-            for (k, _), summed in zip(left, sums, strict=True):
-                rest = iter(summed)
-                found[k] = [next(rest) if value is None else value for value in found[k]]
-            left = [
-                (k, replace(request, queries=queries))
-                for k, request in left
-                if (queries := tuple(q for q in request.queries if outside and not moves_on(q)))
-            ]
-            for kind in {type(query) for _, request in left for query in request.queries}:
+            sums = iter(self._decode(now, asked, self._add(messages, words)))
+            for have, places in zip(found, left, strict=True):
+                for j, summed in zip(places, next(sums) if places else (), strict=True):
+                    have[j] = summed if have[j] is None else merged(have[j], summed)
+                places[:] = [j for j in places if outside_models(have[j]) is not None]
+            for kind in {type(requests[k].queries[j]) for k, places in enumerate(left) for j in places}:
                 self._lifts[kind] = self._lifts.get(kind, 0) + LIFT
                 if self._lifts[kind] > LARGEST_LIFT:
                     raise InputError(f"{kind.__name__}: a site has a number that is not finite in its reply.")
-        return [tuple(values) for values in found], cost
+        return [tuple(sums) for sums in found], cost
 
     def _weighted(self, request: Request, k: int = 0) -> tuple[Weighted, ...]:
         """The queries of a request; with given weights, as they go to the k-th of its sites."""
@@ -117,24 +124,24 @@ class ExactSums:
 
     def _add(
         self, messages: Mapping[int, tuple[Weighted, ...]], words: Mapping[int, np.ndarray]
-    ) -> tuple[dict[int, np.ndarray], int]:
+    ) -> dict[int, np.ndarray]:
         """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
         first = next(iter(messages.values()))
         everyone = len(messages) == self.agreement.n
         if everyone and all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
             total = reduce(exact_sum.add, [words[i] for i in messages])
-            return {-1: total[exact_sum.FRAME :]}, exact_sum.check_total(total, len(messages))
-        outside = sum(exact_sum.check_total(words[i], 1) for i in messages)
-        return {i: words[i][exact_sum.FRAME :] for i in messages}, outside
+            exact_sum.check_total(total, len(messages))
+            return {-1: total[exact_sum.FRAME :]}
+        for i in messages:
+            exact_sum.check_total(words[i], 1)
+        return {i: words[i][exact_sum.FRAME :] for i in messages}
 
     def _decode(
         self,
         requests: Sequence[Request],
         asked: Sequence[tuple[Weighted, ...]],
         totals: dict[int, np.ndarray],
-        valid: Callable[[Query], bool],
     ) -> Sums:
-        """The sum of each query; None for those that are not valid."""
         at, sums = dict.fromkeys(totals, 0), []
         for request, queries in zip(requests, asked, strict=True):
             parts_of = [-1] if -1 in totals else self._sites(request)
@@ -142,9 +149,7 @@ class ExactSums:
             for weighted in queries:
                 count = word_count(weighted, self.agreement)
                 parts = [totals[i][at[i] : at[i] + count] for i in parts_of]
-                total = reduce(exact_sum.add, parts)
-                good = valid(weighted.query)
-                found.append(decode(weighted, total, self.agreement, self._sites(request)) if good else None)
+                found.append(decode(weighted, reduce(exact_sum.add, parts), self.agreement, self._sites(request)))
                 for i in parts_of:
                     at[i] += count
             sums.append(tuple(found))
