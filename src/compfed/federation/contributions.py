@@ -332,6 +332,9 @@ def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreemen
     words, outside = _encoded(weighted, given, agreement)
     if not outside:
         return words, 0
+    layout = fields(weighted, agreement)
+    if any(layout[name].bounded for name in outside):
+        raise InputError("its rows weigh more, or are larger, than its enrolment says. Start a new run.")
     if moves_on(weighted.query):
         wrong, count = np.array(True), "not_finite"
     else:
