@@ -556,6 +556,22 @@ def test_sites_that_are_shown_different_messages_give_noise(difference, hostile)
         exact_sum.check_total(hostile.total(replies), len(replies))
 
 
+def test_settings_that_change_during_a_run_end_it(hostile):
+    """Masks that are switched off would send plain words under the number of a masked message."""
+    hostile.ask("north", [QUERY])
+    path = hostile.link.paths["north"]
+    text = path.read_text()
+    path.write_text(f"{UNMASKED}\n{text}")
+    hostile.link.restart("north")
+    assert "secure_sum has changed in site.toml since run" in hostile.refusal("north", number=3)
+    path.write_text(text)
+    hostile.link.restart("north")
+    assert hostile.ask("north", [QUERY], number=3)["kind"] == "words"
+    east = hostile.link.paths["east"]
+    give_roster([east], [east, *(hostile.link.paths[name] for name in ("north", "south"))])
+    assert "are not those of this site's roster, in its order" in hostile.refusal("east")
+
+
 def test_a_number_is_answered_once(hostile):
     assert hostile.ask("north", [QUERY])["kind"] == "words"
     other = [replace(QUERY, query=Evaluate(OBJECTIVE, 2 * X))]
@@ -654,22 +670,20 @@ def test_no_part_of_a_site_by_numbers_out_of_range(hostile):
         return total
 
     low, high = -80.0, 0.0
-    for _ in range(60):
-        s = 2.0 ** ((low + high) / 2)
-        total = asked(s, 0)
-        count = exact_sum.check_total(total, 3)
-        if count == 1:
-            break
-        low, high = ((low + high) / 2, high) if count else (low, (low + high) / 2)
-    assert count == 1
-    words = [[w[exact_sum.FRAME + k] for w in (total, asked(s, 32))] for k in range(3, 8)]  # value and gradient
+    for _ in range(40):  # to where the largest gradient of a site, and no other, is just too large
+        s = (low + high) / 2
+        flagged = asked(2.0**s, 0)[exact_sum.FRAME + 2].any()
+        low, high = (s, high) if flagged else (low, s)
+    s, total, again = 2.0**low, asked(2.0**low, 0), asked(2.0**low, 32)
+    assert total[exact_sum.FRAME + 2].any()
+    assert not again[exact_sum.FRAME + 2].any()
+    assert exact_sum.check_total(total, 3) == 0  # nor is it told at how many sites
     parts = [A[:, 0] @ (A[:, 0] / s - y) / s for A, y in zip(sites.features, sites.labels, strict=True)]
-    for part in parts:
-        for one, other in words:
-            for first, second in ((one, other), (other, one)):
-                apart = exact_sum.subtract(first[None], second[None])
-                for unit in range(-60, 60):
-                    assert abs(exact_sum.decode(apart, unit)[0] / part - 1) > 1e-3
+    units = np.arange(-60, 60)
+    for k in range(exact_sum.FRAME + 3, exact_sum.FRAME + 8):  # value and gradient
+        (apart,) = exact_sum.subtract(again[k : k + 1], total[k : k + 1])
+        for found in exact_sum.decode(np.tile(apart, (len(units), 1)), units):
+            assert all(abs(abs(found / part) - 1) > 1e-3 for part in parts)
     lone = exact_sum.decode(total[exact_sum.FRAME + 4][None], 0)[0]
     assert abs(lone) > 2.0**100  # noise of 128 bits
 

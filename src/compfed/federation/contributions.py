@@ -277,31 +277,36 @@ def contribution(
             assert isinstance(r, HeldOut.Reply)
             there = float(r.weight > 0)
             loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
-            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": np.isnan(loss).astype(float)}
+            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": _flag(np.isnan(loss))}
             return {**whole, "outside": np.zeros(loss.shape), "loss": r.weight * loss, "means": loss}
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
         case FinishRound():
             assert isinstance(r, FinishRound.Reply)
-            return {"not_finite": np.array(float(not r.finite))}
+            return {"not_finite": _flag(not r.finite)}
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
 def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
-    """Where a model is far out, a number is infinite: that is counted, and nothing else is told of the model."""
+    """Where a model is far out, a number is infinite: a flag tells it, and nothing else of the model is told."""
     names = [name for name in ("value", "gradient", "terms", "hessian") if getattr(r, name) is not None]
     with np.errstate(over="ignore", invalid="ignore"):
         terms = {name: w * np.asarray(getattr(r, name), float) for name in names}
     far_out = np.any([~np.isfinite(t).reshape(len(t), -1).all(axis=1) for t in terms.values()], axis=0) & (w != 0)
-    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": far_out.astype(float)}
+    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": _flag(far_out)}
     found["outside"] = np.zeros(len(far_out))
     found |= {name: _hidden(t, far_out) if w != 0 else np.zeros(t.shape) for name, t in terms.items()}
     if r.conjugate is not None:
         term = w * r.conjugate if w != 0 else np.zeros(r.conjugate.shape)
         found["conjugate"] = _hidden(term, ~np.isfinite(term))
-        found["no_conjugate"] = (~np.isfinite(term)).astype(float)
+        found["no_conjugate"] = _flag(~np.isfinite(term))
     return found
+
+
+def _flag(where: np.ndarray | bool) -> np.ndarray:
+    """0 for no, noise (`encode`) for yes: the server learns whether it is so at any site, and not at how many."""
+    return np.where(where, np.nan, 0.0)
 
 
 def _hidden(values: np.ndarray, where: np.ndarray) -> np.ndarray:
@@ -315,7 +320,7 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
     with precision(run.x0.dtype):
         leaves = jax.tree.leaves(dense(unnamed(r.u, shapes.update), run.x0.size))
     finite = r.finite and all(np.isfinite(leaf).all() for leaf in leaves)
-    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": np.array(float(not finite))}
+    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": _flag(not finite)}
     found["outside"], kept = np.array(0.0), w if finite else np.nan
     found |= {f"u.{k}": kept * np.asarray(leaf, float) for k, leaf in enumerate(leaves)}
     return found
@@ -324,7 +329,7 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
 def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreement) -> tuple[np.ndarray, int]:
     """The words of a contribution, and 1 if one of its numbers is too large for its field, else 0.
 
-    The numbers of such a model are noise, as NaN is, and a field counts that they are not there: the server asks again. With 0
+    The numbers of such a model are noise, as NaN is, and so is a flag that says it: the server asks again. With 0
     in their place the total would be that of the other sites, and the part of this one known by subtraction from the total
     of the repeated message. A round cannot be repeated: there a number that is too large counts as not finite.
     """
@@ -336,13 +341,13 @@ def encode(weighted: Weighted, reply: object, weight: float, agreement: Agreemen
     if any(layout[name].bounded for name in outside):
         raise InputError("its rows weigh more, or are larger, than its enrolment says. Start a new run.")
     if moves_on(weighted.query):
-        wrong, count = np.array(True), "not_finite"
+        wrong, flag = np.array(True), "not_finite"
     else:
-        wrong, count = np.zeros(np.shape(given["outside"]), bool), "outside"
+        wrong, flag = np.zeros(np.shape(given["outside"]), bool), "outside"
     for mask in outside.values():
         wrong |= mask.reshape(*wrong.shape, -1).any(axis=-1)
     hidden = {name: _hidden(np.asarray(value), wrong) for name, value in given.items() if name not in ALWAYS_THERE}
-    return _encoded(weighted, {**given, **hidden, count: wrong.astype(float)}, agreement)[0], 1
+    return _encoded(weighted, {**given, **hidden, flag: _flag(wrong)}, agreement)[0], 1
 
 
 def _encoded(
@@ -440,23 +445,12 @@ def _check_totals(weighted: Weighted, t: dict[str, np.ndarray | Pair], enrolment
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in (
-        "factor",
-        "weight",
-        "rows",
-        "sites",
-        "infinite",
-        "outside",
-        "no_conjugate",
-        "not_finite",
-        "class_weights",
-    ):
+    for name in ("factor", "weight", "rows", "sites", "class_weights"):
         value = t.get(name, np.zeros(()))
         value = value[0] if isinstance(value, tuple) else value
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")
-        counts = name in ("sites", "infinite", "outside", "no_conjugate", "not_finite")
-        if counts and ((value > len(enrolments)) | (value != np.rint(value))).any():
+        if name == "sites" and ((value > len(enrolments)) | (value != np.rint(value))).any():
             raise InputError(f"{kind}: the field {name} does not count sites; a site sent a wrong reply. {wrong}")
     held = {"rows": "factor", "sites": "", "once": "", "given": ""}[weighted.weighting] if "factor" in t else "weight"
     total = t.get(held)
@@ -489,7 +483,7 @@ def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float
 
     conjugate = None
     if "conjugate" in t:
-        conjugate = np.where(np.asarray(t["no_conjugate"]) > 0, np.inf, np.asarray(t["conjugate"]) / divisor)
+        conjugate = np.where(np.asarray(t["no_conjugate"]) != 0, np.inf, np.asarray(t["conjugate"]) / divisor)
     value, gradient, terms = (mean(name) for name in ("value", "gradient", "terms"))
     assert value is not None
     assert gradient is not None
@@ -499,7 +493,7 @@ def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float
 
 def _there(t: dict[str, np.ndarray | Pair]) -> np.ndarray:
     """0 for each model, inf where it is infinite at a site, NaN where a site has a number too large for its field."""
-    return np.where(np.asarray(t["outside"]) > 0, np.nan, np.where(np.asarray(t["infinite"]) > 0, np.inf, 0.0))
+    return np.where(np.asarray(t["outside"]) != 0, np.nan, np.where(np.asarray(t["infinite"]) != 0, np.inf, 0.0))
 
 
 def outside_models(summed: object) -> np.ndarray | None:

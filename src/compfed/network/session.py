@@ -64,6 +64,8 @@ class Session:
         self, header: Header, enrolments: Sequence[bytes], mine: Enrolment, roster: Roster | None, check_key: bool
     ) -> Session:
         """The session with the enrolments of all sites, once they are checked."""
+        if roster is not None:
+            check_roster(header, roster)  # it may have changed since the site enrolled
         if len(enrolments) != len(header.names):
             raise InputError(
                 f"run {header.run} has {len(header.names)} sites; {len(enrolments)} enrolments came. {NEW_RUN}"
@@ -127,5 +129,9 @@ def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
 
 
 def masked(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
-    """The words of a reply, masked: they mean something only in the sum over all sites."""
+    """The words of a reply, masked: they mean something only in the sum over all sites.
+
+    The count of numbers out of range is left out: its total would tell at how many sites. The flag of each query is enough.
+    """
+    words = exact_sum.frame(words[exact_sum.FRAME :], 0)
     return exact_sum.add(words, masks.mask(header.number, header.queries, header.last_sum, len(words)))

@@ -257,6 +257,8 @@ class SiteService:
         name = hashlib.sha256(repr((header.run, header.names, header.place, session.enrolments)).encode()).hexdigest()
         if self._agreed is None or self._agreed[0] != name:
             self._agreed = name, session.agreement(header), session.masks(header) if secure else None
+        if self._agreed[1].enrolments[header.place].secure_sum != secure:
+            raise InputError(f"secure_sum has changed in site.toml since run {header.run} began. {NEW_RUN}")
         for weighted in body.queries if secure else ():
             if (reason := reason_under_masks(weighted, self._agreed[1])) is not None:
                 kind = type(weighted.query).__name__
