@@ -13,13 +13,14 @@ part of a sum.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
 
-from compfed._utils.arrays import Pair, multiply_pairs
+from compfed._utils.arrays import multiply_pairs
 from compfed._utils.compilation import precision
 from compfed.algorithms.base import PyTree, dense
 from compfed.algorithms.round import message_shapes
@@ -45,8 +46,14 @@ from compfed.losses import Loss
 from compfed.splits import RowSubset
 
 WORD_BYTES = 16
+SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "counts")
+UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
+
+
+FieldValues: TypeAlias = dict[str, np.ndarray]  # by field; of a pair, the second double is under the name + "_low"
 
 
 class Field(NamedTuple):
@@ -56,6 +63,7 @@ class Field(NamedTuple):
     bits: int | np.ndarray = 0
     pair: bool = False  # a pair of doubles for every number
     counts: bool = False  # small whole numbers, several to a word
+    bounded: bool = False  # by the enrolments: it is never too large, and keeps its unit when others are lifted
 
     @property
     def size(self) -> int:
@@ -71,37 +79,42 @@ class Field(NamedTuple):
 
 def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
     """The fields of a contribution, in the order in which they travel."""
-    query, R = weighted.query, agreement.weight_bits
+    query, R, n = weighted.query, agreement.factor_bits(weighted.weighting), agreement.site_bits
+    own = weighted.weighting != "given"  # the enrolments bound the factor
     match query:
         case Describe():
             return _described_fields(query, agreement)
         case Moments():
             columns, width = agreement.column_bits, (agreement.column_bits.size,)
             return {
-                "factor": Field((), R, pair=True),
-                "mean": Field(width, R + columns, pair=True),
-                "square": Field(width, R + 2 * columns, pair=True),
+                "factor": Field((), R, pair=True, bounded=own),
+                "mean": Field(width, R + columns, pair=True, bounded=own),
+                "square": Field(width, R + 2 * columns, pair=True, bounded=own),
             }
         case Lipschitz():
-            size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement)
-            found = {"factor": Field((), R), "L": Field((), size.hessian + agreement.column_bits.size.bit_length())}
+            size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement, R)
+            L = Field((), int(np.max(size.hessian, initial=0)) + agreement.column_bits.size.bit_length())
+            found = {"factor": Field((), R, bounded=own), "outside": Field((), n, bounded=True), "L": L}
             return found if query.upper_bound else {**found, "counts": Field((LIPSCHITZ_BINS,), counts=True)}
         case Evaluate():
-            return _evaluated_fields(query, agreement)
+            return {"factor": Field((), R, bounded=own), **_evaluated_fields(query, agreement, R)}
         case HeldOut():
             models = (len(query.x),)
-            bits = _Sizes(query.objective, query.x, agreement).value
-            whole = {"weight": Field((), R), "sites": Field((), R), "infinite": Field(models, R)}
-            return {**whole, "loss": Field(models, bits), "means": Field(models, bits)}
+            bits = _Sizes(query.objective, query.x, agreement, 0).value
+            whole = {"weight": Field((), agreement.weight_bits, bounded=True), "sites": Field((), n, bounded=True)}
+            sums = {"loss": Field(models, agreement.weight_bits + bits), "means": Field(models, n + bits)}
+            counts = Field(models, n, bounded=True)
+            return {**whole, "infinite": counts, "outside": counts, **sums}
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
-            size = _Sizes(query.run_spec.objective, np.concatenate([a.ravel() for a in query.d.values()]), agreement)
-            bits = max(R + largest, size.gradient)
-            found = {"factor": Field((), R), "not_finite": Field((), R)}
+            size = _Sizes(query.run_spec.objective, query.run_spec.x0, agreement, R)
+            bits = R + max(largest, min(int(np.max(size.gradient, initial=0)) - R, UPDATE_BITS))
+            counts = Field((), n, bounded=True)
+            found = {"factor": Field((), R, bounded=own), "not_finite": counts, "outside": counts}
             leaves = jax.tree.leaves(dense_update(query))
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
         case FinishRound():
-            return {"not_finite": Field((), R)}
+            return {"not_finite": Field((), n, bounded=True)}
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -111,30 +124,32 @@ def word_count(weighted: Weighted, agreement: Agreement) -> int:
 
 
 def _described_fields(query: Describe, agreement: Agreement) -> dict[str, Field]:
-    R, y = agreement.weight_bits, agreement.label_bits
-    found = {"weight": Field((), R), "rows": Field((), R), "sites": Field((), R)}
+    R, n, y = agreement.weight_bits, agreement.site_bits, agreement.label_bits
+    rows = int(np.frexp(float(sum(e.rows for e in agreement.enrolments)))[1])
+    found = {name: Field((), bits, bounded=True) for name, bits in {"weight": R, "rows": rows, "sites": n}.items()}
     if query.classes:
-        classes = (len(agreement.classes),)
-        return {**found, "class_weights": Field(classes, R), "class_shares": Field(classes, R)}
+        each = (len(agreement.classes),)
+        return {**found, "class_weights": Field(each, R, bounded=True), "class_shares": Field(each, n, bounded=True)}
     shape = agreement.enrolments[0].label_shape
-    return {**found, "label_sum": Field(shape, R + y), "label_means": Field(shape, R + y)}
+    return {**found, "label_sum": Field(shape, R + y, bounded=True), "label_means": Field(shape, n + y, bounded=True)}
 
 
-def _evaluated_fields(query: Evaluate, agreement: Agreement) -> dict[str, Field]:
+def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str, Field]:
     models, d = query.x.shape
-    size = _Sizes(query.objective, query.x, agreement)
+    size = _Sizes(query.objective, query.x, agreement, R)
+    counts = Field((models,), agreement.site_bits, bounded=True)
     found = {
-        "factor": Field((), agreement.weight_bits),
-        "infinite": Field((models,), agreement.weight_bits),
+        "infinite": counts,
+        "outside": counts,
         "value": Field((models,), size.value),
         "gradient": Field((models, d), size.gradient),
-        "terms": Field((models,), size.gradient + d.bit_length()),
+        "terms": Field((models,), size.gradient.max(axis=1, initial=0) + d.bit_length()),
     }
     if query.coords is not None:
-        found["hessian"] = Field((models, hessian_size(query.objective.loss, query.coords)), size.hessian)
+        entries = hessian_size(query.objective.loss, query.coords)
+        found["hessian"] = Field((models, entries), size.hessian_of(query.coords, entries))
     if query.dual is not None:
-        found["conjugate"] = Field((models,), size.value)
-        found["no_conjugate"] = Field((models,), agreement.weight_bits)
+        found["conjugate"], found["no_conjugate"] = Field((models,), size.value), counts
     return found
 
 
@@ -157,19 +172,40 @@ def dense_update(query: LocalUpdate) -> PyTree:
 class _Sizes:
     """How large the numbers of an evaluation usually are: powers of two, from the enrolments and the models asked about.
 
+    R is that of the factors together.
+
     A guess on the small side leaves more digits. Numbers that are 2**32 times as large still fit, and beyond that the message
     is repeated.
     """
 
-    def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement):
+    def __init__(self, objective: ObjectiveSpec, x: np.ndarray, agreement: Agreement, R: int):
         columns = agreement.column_bits if objective.columns is None else agreement.column_bits[objective.columns]
-        features = max(int(columns.max(initial=0)), 0) if objective.scaling is None else SCALED_BITS
-        largest = _bits(x)
-        predictions = max(agreement.label_bits, min(max(largest + features, 0), LARGEST_BITS))
-        R, ridge, curvature = agreement.weight_bits, _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
-        self.value = R + max(2 * predictions, ridge + 2 * largest)
-        self.gradient = R + max(predictions + features, ridge + largest)
-        self.hessian = R + 2 * features + (predictions if curvature is None else _bits(np.asarray(curvature, float)))
+        x = np.atleast_2d(x)
+        d = x.shape[1]
+        if objective.scaling is not None:
+            columns = np.full(d, SCALED_BITS)
+        elif columns.size and d % columns.size == 0:
+            columns = np.repeat(columns, d // columns.size)  # several outputs
+        else:
+            columns = np.full(d, max(int(columns.max(initial=0)), 0))
+        exponents = np.where(x == 0, -LARGEST_BITS, np.frexp(x)[1])
+        largest = exponents.max(axis=1, initial=-LARGEST_BITS)
+        predictions = np.clip((exponents + columns).max(axis=1, initial=0), agreement.label_bits, None)
+        predictions = np.minimum(predictions, max(LARGEST_BITS, agreement.label_bits))
+        ridge, curvature = _bits(np.asarray(objective.loss.ridge)), objective.loss.curvature
+        second = predictions if curvature is None else np.full(len(x), _bits(np.asarray(curvature, float)))
+        self.value = R + np.maximum(2 * predictions, ridge + 2 * largest)
+        self.gradient = R + np.maximum(predictions[:, None] + columns, ridge + largest[:, None])
+        self.columns, self.second = columns, R + second[:, None]
+        self.hessian = self.second + 2 * columns
+
+    def hessian_of(self, coords: np.ndarray, entries: int) -> np.ndarray:
+        """Of the upper triangle of the Hessian on these coordinates."""
+        c = self.columns[np.asarray(coords)]
+        i, j = np.triu_indices(len(c))
+        if entries != len(i):  # packed in another way
+            return self.hessian.max(axis=1, keepdims=True, initial=0)
+        return self.second + c[i] + c[j]
 
 
 def _bits(values: np.ndarray) -> int:
@@ -206,12 +242,10 @@ def factor(weighted: Weighted, weight: float) -> float:
     return 1.0
 
 
-def contribution(
-    weighted: Weighted, reply: object, weight: float, agreement: Agreement
-) -> dict[str, np.ndarray | Pair]:
+def contribution(weighted: Weighted, reply: object, weight: float, agreement: Agreement) -> FieldValues:
     """The fields of a site's reply, times its factor. `weight` is that of its rows in the query."""
     query: Query = weighted.query
-    w, r = factor(weighted, weight), reply
+    w, r, found = factor(weighted, weight), reply, dict[str, np.ndarray]()
     match query:
         case Describe():
             assert isinstance(r, Describe.Reply)
@@ -230,110 +264,159 @@ def contribution(
             assert isinstance(r, Moments.Reply)
             w = w if r.weight > 0 else 0.0
             scaled = (np.broadcast_to(w, r.mean.shape), np.zeros(r.mean.shape))
-            mean, square = (
-                multiply_pairs(scaled, (r.mean, r.mean_low)),
-                multiply_pairs(scaled, (r.square, r.square_low)),
-            )
-            return {"factor": (np.array(w), np.array(0.0)), "mean": mean, "square": square}
+            found = {"factor": np.array(w), "factor_low": np.array(0.0)}
+            found["mean"], found["mean_low"] = multiply_pairs(scaled, (r.mean, r.mean_low))
+            found["square"], found["square_low"] = multiply_pairs(scaled, (r.square, r.square_low))
+            return found
         case Lipschitz():
             assert isinstance(r, Lipschitz.Reply)
-            found = {"factor": np.array(w), "L": np.array(w * r.L)}
+            found |= {"factor": np.array(w), "outside": np.array(0.0), "L": np.array(w * r.L)}
             return found if r.counts is None else {**found, "counts": r.counts}
         case Evaluate():
             assert isinstance(r, Evaluate.Reply)
             return _evaluated(r, w)
         case HeldOut():
             assert isinstance(r, HeldOut.Reply)
-            loss, there = np.where(np.isfinite(r.loss), r.loss, 0.0), float(r.weight > 0)
-            infinite = (~np.isfinite(r.loss)).astype(float) * there
-            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": infinite}
-            return {**whole, "loss": r.weight * loss, "means": there * loss}
+            there = float(r.weight > 0)
+            loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
+            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": _flag(np.isnan(loss))}
+            return {**whole, "outside": np.zeros(loss.shape), "loss": r.weight * loss, "means": loss}
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
         case FinishRound():
             assert isinstance(r, FinishRound.Reply)
-            return {"not_finite": np.array(float(not r.finite))}
+            return {"not_finite": _flag(not r.finite)}
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
-def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
-    """Where a model is far out, the loss is infinite and has no gradient: that is counted, and nothing is added."""
-    usual = np.isfinite(r.value)
-
-    def term(values: np.ndarray) -> np.ndarray:
-        keep = usual.reshape((-1,) + (1,) * (values.ndim - 1))
-        return w * np.where(keep, values, 0.0).astype(float)
-
-    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": (~usual & (w != 0)).astype(float)}
-    found |= {name: term(getattr(r, name)) for name in ("value", "gradient", "terms")}
-    if r.hessian is not None:
-        found["hessian"] = term(r.hessian)
+def _evaluated(r: Evaluate.Reply, w: float) -> FieldValues:
+    """Where a model is far out, a number is infinite: a flag tells it, and nothing else of the model is told."""
+    names = [name for name in ("value", "gradient", "terms", "hessian") if getattr(r, name) is not None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        terms = {name: w * np.asarray(getattr(r, name), float) for name in names}
+    far_out = np.any([~np.isfinite(t).reshape(len(t), -1).all(axis=1) for t in terms.values()], axis=0) & (w != 0)
+    found: FieldValues = {"factor": np.array(w), "infinite": _flag(far_out)}
+    found["outside"] = np.zeros(len(far_out))
+    found |= {name: _hidden(t, far_out) if w != 0 else np.zeros(t.shape) for name, t in terms.items()}
     if r.conjugate is not None:
-        there = np.isfinite(r.conjugate)
-        found["conjugate"] = w * np.where(there, r.conjugate, 0.0)
-        found["no_conjugate"] = (~there & (w != 0)).astype(float)
+        term = w * r.conjugate if w != 0 else np.zeros(r.conjugate.shape)
+        found["conjugate"] = _hidden(term, ~np.isfinite(term))
+        found["no_conjugate"] = _flag(~np.isfinite(term))
     return found
 
 
-def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
+def _flag(where: np.ndarray | bool) -> np.ndarray:
+    """0 for no, noise (`encode`) for yes: the server learns whether it is so at any site, and not at how many."""
+    return np.where(where, np.nan, 0.0)
+
+
+def _hidden(values: np.ndarray, where: np.ndarray) -> np.ndarray:
+    """The values, NaN where they are to be hidden (`encode`). 0 would not do: the total would be that of the other sites."""
+    return np.where(where.reshape(where.shape + (1,) * (values.ndim - where.ndim)), np.nan, values)
+
+
+def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> FieldValues:
     run = query.run_spec
     shapes = message_shapes(run.algorithm, run.regulariser, run.x0.size, run.x0.dtype)[query.exchange]
     with precision(run.x0.dtype):
         leaves = jax.tree.leaves(dense(unnamed(r.u, shapes.update), run.x0.size))
     finite = r.finite and all(np.isfinite(leaf).all() for leaf in leaves)
-    found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": np.array(float(not finite))}
-    kept = w if finite else 0.0
-    return found | {f"u.{k}": kept * np.nan_to_num(np.asarray(leaf, float)) for k, leaf in enumerate(leaves)}
+    found: FieldValues = {"factor": np.array(w), "not_finite": _flag(not finite)}
+    found["outside"], kept = np.array(0.0), w if finite else np.nan
+    found |= {f"u.{k}": kept * np.asarray(leaf, float) for k, leaf in enumerate(leaves)}
+    return found
 
 
 def encode(
     asked: Sequence[Weighted], replies: Sequence[object], weights: Sequence[float], agreement: Agreement
 ) -> tuple[np.ndarray, int]:
-    """The words of the contributions to one message, and how many of their numbers are too large for their field.
+    """The words of the contributions to one message, and 1 if one of their numbers is too large for its field, else 0.
 
-    All numbers of a message are encoded at once: it may have thousands of small fields.
+    The numbers of a model that has such a number are noise, as NaN is, and so is a flag that says it: the server asks again.
+    With 0 in their place the total would be that of the other sites, and the part of this one known by subtraction from the
+    total of the repeated message. A round cannot be repeated: there a number that is too large counts as not finite.
     """
     layout = _Layout(asked, agreement)
-    numbers, lows, words = np.empty(layout.size), np.zeros(layout.size), np.zeros((layout.size, 2), np.uint64)
+    given = [contribution(*one, agreement) for one in zip(asked, replies, weights, strict=True)]
+    words, wrong = _encoded(layout, given, agreement.n)
+    if not wrong.any():
+        return words, 0
     at = 0
-    for weighted, reply, weight, found in zip(asked, replies, weights, layout.fields, strict=True):
-        given = contribution(weighted, reply, weight, agreement)
+    for k, (weighted, found) in enumerate(zip(asked, layout.fields, strict=True)):
+        outside = dict[str, np.ndarray]()
         for name, field in found.items():
-            here, value = slice(at, at + field.words), given[name]
-            if field.counts:
-                words[here], numbers[here] = exact_sum.pack_counts(np.asarray(value, np.int64)), 0.0
-            elif isinstance(value, tuple):
-                numbers[here], lows[here] = np.ravel(value[0]), np.ravel(value[1])
-            else:
-                numbers[here] = np.ravel(value)
+            if (here := wrong[at : at + field.words]).any():
+                outside[name] = here
             at += field.words
-    if lows.any():
-        encoded, outside = exact_sum.encode_pair(numbers, lows, layout.units, agreement.n)
+        if outside:
+            given[k] = _hide_models(weighted, found, given[k], outside)
+    return _encoded(layout, given, agreement.n)[0], 1
+
+
+def _hide_models(
+    weighted: Weighted, layout: dict[str, Field], given: FieldValues, outside: dict[str, np.ndarray]
+) -> FieldValues:
+    """A contribution without the models that have a number too large for its field, and with a flag that says so."""
+    if any(layout[name].bounded for name in outside):
+        raise InputError("its rows weigh more, or are larger, than its enrolment says. Start a new run.")
+    if moves_on(weighted.query):
+        wrong, flag = np.array(True), "not_finite"
     else:
-        encoded, outside = exact_sum.encode(numbers, layout.units, agreement.n)
-    return np.where(layout.counts[:, None], words, encoded), outside
+        wrong, flag = np.zeros(np.shape(given["outside"]), bool), "outside"
+    for mask in outside.values():
+        wrong |= mask.reshape(*wrong.shape, -1).any(axis=-1)
+    hidden = {name: _hidden(value, wrong) for name, value in given.items() if name not in ALWAYS_THERE}
+    return {**given, **hidden, flag: _flag(wrong)}
 
 
 class _Layout:
-    """Where the fields of a message are in its words, and the unit of every word."""
+    """Where the fields of a message are in its words, and the unit of every word. A message may have thousands of fields."""
 
     def __init__(self, asked: Sequence[Weighted], agreement: Agreement):
         self.fields = [fields(weighted, agreement) for weighted in asked]
-        every = [
-            (field, weighted.lift)
-            for weighted, found in zip(asked, self.fields, strict=True)
-            for field in found.values()
-        ]
-        sizes = [field.words for field, _ in every]
-        self.size = sum(sizes)
-        each = [
-            np.asarray(field.bits) if np.ndim(field.bits) else np.full(size, field.bits)
-            for (field, _), size in zip(every, sizes, strict=True)
-        ]
-        bits = np.concatenate([np.empty(0, int), *each]) + np.repeat([lift for _, lift in every], sizes)
-        self.units = exact_sum.unit_for(bits, sites=agreement.n)
-        self.counts = np.repeat([field.counts for field, _ in every], sizes).astype(bool)
+        units = [np.empty(0, int)]
+        for weighted, found in zip(asked, self.fields, strict=True):
+            for field in found.values():
+                bits = np.zeros(field.words, int) if field.counts else np.broadcast_to(field.bits, field.shape).ravel()
+                slack, lift = (1, 0) if field.bounded else (SLACK, weighted.lift)
+                units.append(bits + (slack + lift))
+        self.units = exact_sum.unit_for(np.concatenate(units), slack=0, sites=agreement.n)
+
+
+def _encoded(layout: _Layout, given: Sequence[FieldValues], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The words of all fields, and which numbers are too large. NaN becomes noise."""
+    size = len(layout.units)
+    numbers, lows, counted = np.zeros(size), np.zeros(size), np.zeros((size, 2), np.uint64)
+    at, pairs = 0, False
+    for found, values in zip(layout.fields, given, strict=True):
+        for name, field in found.items():
+            here = slice(at, at + field.words)
+            at += field.words
+            if field.counts:
+                counted[here] = exact_sum.pack_counts(np.asarray(values[name], np.int64))
+            else:
+                numbers[here] = np.ravel(values[name])
+            if field.pair:
+                lows[here], pairs = np.ravel(values[f"{name}_low"]), True
+    hidden = np.isnan(numbers)
+    numbers[hidden] = 0.0
+    words, wrong = exact_sum.encode_each(numbers, layout.units, n)
+    if pairs:
+        low, low_wrong = exact_sum.encode_each(lows, layout.units, n)
+        words, wrong = exact_sum.add(words, low), wrong | low_wrong
+    words = exact_sum.add(words, counted)
+    words[hidden] = _noise(int(hidden.sum()))
+    return words, wrong
+
+
+def _noise(words: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(WORD_BYTES * words), np.uint64).reshape(-1, 2)
+
+
+def moves_on(query: Query) -> bool:
+    """Whether the client state moves on with each answer, so that a repeated query would find another one."""
+    return isinstance(query, FinishRound) or (isinstance(query, LocalUpdate) and (query.r, query.exchange) != (0, 0))
 
 
 # --- at the server ---
@@ -346,72 +429,68 @@ def decode(
     layout, results, at = _Layout(asked, agreement), list[object](), 0
     numbers = exact_sum.decode(words, layout.units)
     for weighted, found, places in zip(asked, layout.fields, sites, strict=True):
-        totals: dict[str, np.ndarray | Pair] = {}
+        totals = dict[str, np.ndarray]()
         for name, field in found.items():
             here = slice(at, at + field.words)
             at += field.words
             if field.counts:
                 totals[name] = exact_sum.unpack_counts(words[here], field.size).reshape(field.shape)
             elif field.pair:
-                high, low = exact_sum.decode_pair(words[here], layout.units[here])
-                totals[name] = high.reshape(field.shape), low.reshape(field.shape)
+                pair = exact_sum.decode_pair(words[here], layout.units[here])
+                totals[name], totals[f"{name}_low"] = (part.reshape(field.shape) for part in pair)
             else:
                 totals[name] = numbers[here].reshape(field.shape)
         results.append(assemble(weighted, totals, [agreement.enrolments[i] for i in places], agreement))
     return results
 
 
-def assemble(
-    weighted: Weighted, totals: dict[str, np.ndarray | Pair], enrolments: Sequence[Enrolment], agreement: Agreement
-) -> object:
-    """The sum as a server program receives it; a mean over the sites where they were weighted."""
+def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrolment], agreement: Agreement) -> object:
+    """The sum as a server program receives it; a mean over the sites where they were weighted. None to ask again."""
     query, t = weighted.query, totals
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
         query, (Describe, Moments, HeldOut, FinishRound)
     )
-    divisor = float(np.asarray(t["factor"])) if weighs else 1.0
+    divisor = float(t["factor"]) if weighs else 1.0
     match query:
         case Describe():
             return _description(query, t, enrolments, agreement)
         case Moments():
-            return MomentsSum(*(_pair(t[name]) for name in ("factor", "mean", "square")))
+            return MomentsSum(
+                *((np.atleast_1d(t[name]), np.atleast_1d(t[f"{name}_low"])) for name in ("factor", "mean", "square"))
+            )
+        case Lipschitz() | LocalUpdate() if t["outside"].any():
+            return None
         case Lipschitz():
-            return Lipschitz.Reply(float(t["L"]) / divisor, t.get("counts"))  # pyright: ignore[reportArgumentType]
+            return Lipschitz.Reply(float(t["L"]) / divisor, t.get("counts"))
         case Evaluate():
             return _evaluation(query, t, divisor)
         case HeldOut():
-            infinite = np.where(np.asarray(t["infinite"]) > 0, np.inf, 0.0)
-            return HeldOutSum(
-                float(t["weight"]),
-                t["loss"] + infinite,
-                round(float(t["sites"])),
-                t["means"] + infinite,  # pyright: ignore
-            )
+            there = _there(t)
+            loss, means = (np.where(np.isfinite(there), t[name], there) for name in ("loss", "means"))
+            return HeldOutSum(float(t["weight"]), loss, round(float(t["sites"])), means)
         case LocalUpdate():
             return _update_sum(query, t, divisor)
         case FinishRound():
-            return FinishRound.Reply(finite=not np.asarray(t["not_finite"]).any())
+            return FinishRound.Reply(finite=not t["not_finite"].any())
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
-def _check_totals(weighted: Weighted, t: dict[str, np.ndarray | Pair], enrolments: Sequence[Enrolment]) -> None:
+def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrolment]) -> None:
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in ("factor", "weight", "rows", "sites", "infinite", "no_conjugate", "not_finite", "class_weights"):
+    for name in ("factor", "weight", "rows", "sites", "class_weights"):
         value = t.get(name, np.zeros(()))
-        value = value[0] if isinstance(value, tuple) else value
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")
-        counts = name in ("sites", "infinite", "no_conjugate", "not_finite")
-        if counts and ((value > len(enrolments)) | (value != np.rint(value))).any():
+        if name == "sites" and ((value > len(enrolments)) | (value != np.rint(value))).any():
             raise InputError(f"{kind}: the field {name} does not count sites; a site sent a wrong reply. {wrong}")
     held = {"rows": "factor", "sites": "", "once": "", "given": ""}[weighted.weighting] if "factor" in t else "weight"
     total = t.get(held)
     if total is None:
         return
-    total = float(np.asarray(total[0] if isinstance(total, tuple) else total))
+    total = float(total)
     if row_subset(weighted.query) is None and abs(total - everything) > 1e-9 * everything:
         raise InputError(
             f"{kind}: the weight of all rows is not that of the enrolments; a site sent a wrong reply. {wrong}"
@@ -420,25 +499,20 @@ def _check_totals(weighted: Weighted, t: dict[str, np.ndarray | Pair], enrolment
         raise InputError(f"{kind}: rows weigh more than the enrolments say; a site sent a wrong reply. {wrong}")
 
 
-def _pair(value: np.ndarray | Pair) -> Pair:
-    assert isinstance(value, tuple)
-    return np.atleast_1d(value[0]), np.atleast_1d(value[1])
-
-
-def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float) -> Evaluate.Reply:
+def _evaluation(query: Evaluate, t: FieldValues, divisor: float) -> Evaluate.Reply:
     dtype = np.float64 if query.objective.dtype == "float64" else np.float32
-    infinite = np.asarray(t["infinite"]) > 0
+    there = _there(t)
 
     def mean(name: str) -> np.ndarray | None:
         if name not in t:
             return None
-        values = np.asarray(t[name]) / divisor
-        far_out = infinite.reshape((-1,) + (1,) * (values.ndim - 1))
-        return np.where(far_out, np.inf if name == "value" else np.nan, values)
+        values = t[name] / divisor
+        value = there.reshape((-1,) + (1,) * (values.ndim - 1))
+        return np.where(np.isfinite(value), values, value if name == "value" else np.nan)
 
     conjugate = None
     if "conjugate" in t:
-        conjugate = np.where(np.asarray(t["no_conjugate"]) > 0, np.inf, np.asarray(t["conjugate"]) / divisor)
+        conjugate = np.where(t["no_conjugate"] != 0, np.inf, t["conjugate"] / divisor)
     value, gradient, terms = (mean(name) for name in ("value", "gradient", "terms"))
     assert value is not None
     assert gradient is not None
@@ -446,8 +520,37 @@ def _evaluation(query: Evaluate, t: dict[str, np.ndarray | Pair], divisor: float
     return Evaluate.Reply(value.astype(dtype), gradient.astype(dtype), terms.astype(dtype), mean("hessian"), conjugate)
 
 
-def _update_sum(query: LocalUpdate, t: dict[str, np.ndarray | Pair], divisor: float) -> UpdateSum:
-    if np.asarray(t["not_finite"]).any():
+def _there(t: FieldValues) -> np.ndarray:
+    """0 for each model, inf where it is infinite at a site, NaN where a site has a number too large for its field."""
+    return np.where(t["outside"] != 0, np.nan, np.where(t["infinite"] != 0, np.inf, 0.0))
+
+
+def outside_models(summed: object) -> np.ndarray | None:
+    """Which models of a sum have to be asked for again, with larger fields; None if there are none."""
+    if summed is None:
+        return np.ones(1, bool)
+    values = (
+        summed.value if isinstance(summed, Evaluate.Reply) else summed.loss if isinstance(summed, HeldOutSum) else 0.0
+    )
+    return np.isnan(values) if np.isnan(values).any() else None
+
+
+def merged(first: Any, again: Any) -> Any:
+    """A sum, with the models that were too large for their fields from its repetition."""
+    wrong = outside_models(first)
+    if wrong is None:
+        return first
+
+    def field(old: Any, new: Any) -> Any:
+        if np.ndim(old) == 0:  # no field, or one for all models
+            return new
+        return np.where(wrong.reshape((-1,) + (1,) * (np.ndim(old) - 1)), new, old)
+
+    return type(first)(*map(field, first, again))
+
+
+def _update_sum(query: LocalUpdate, t: FieldValues, divisor: float) -> UpdateSum:
+    if t["not_finite"].any():
         return UpdateSum(None, ("of one or more sites",))
     shapes = dense_update(query)
     leaves, structure = jax.tree.flatten(shapes)
@@ -455,26 +558,24 @@ def _update_sum(query: LocalUpdate, t: dict[str, np.ndarray | Pair], divisor: fl
     return UpdateSum(jax.tree.unflatten(structure, found), ())
 
 
-def _description(
-    query: Describe, t: dict[str, np.ndarray | Pair], every: Sequence[Enrolment], agreement: Agreement
-) -> Description:
+def _description(query: Describe, t: FieldValues, every: Sequence[Enrolment], agreement: Agreement) -> Description:
     """Facts of single sites are those of the enrolments; of a subset of the rows only the total is known."""
-    weight = float(np.asarray(t["weight"]))
+    weight = float(t["weight"])
     rows, weights = np.array([e.rows for e in every]), np.array([e.weight for e in every])
     if query.subset is not None:
-        rows = np.rint(rows * (float(np.asarray(t["rows"])) / rows.sum())).astype(int)
+        rows = np.rint(rows * (float(t["rows"]) / rows.sum())).astype(int)
         weights = weights * (weight / weights.sum())
     nothing = np.empty(0)
     return Description(
-        rows=rows, weights=weights, weight=weight, sites=round(float(np.asarray(t["sites"]))),
+        rows=rows, weights=weights, weight=weight, sites=round(float(t["sites"])),
         widths=tuple(e.width for e in every), columns=tuple(e.columns for e in every),
         label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
-        classes=agreement.classes[np.asarray(t["class_weights"]) > 0] if query.classes else nothing,
+        classes=agreement.classes[t["class_weights"] > 0] if query.classes else nothing,
         class_weights=_positive(t, "class_weights"), class_shares=_positive(t, "class_shares"),
-        label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,  # pyright: ignore[reportArgumentType]
+        label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,
     )  # fmt: skip
 
 
-def _positive(t: dict[str, np.ndarray | Pair], name: str) -> np.ndarray:
+def _positive(t: FieldValues, name: str) -> np.ndarray:
     """The entries of the classes that have rows in the sum."""
-    return np.asarray(t[name])[np.asarray(t["class_weights"]) > 0] if name in t else np.empty(0)
+    return t[name][t["class_weights"] > 0] if name in t else np.empty(0)

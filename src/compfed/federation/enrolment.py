@@ -139,8 +139,19 @@ class Agreement:
 
     @cached_property
     def weight_bits(self) -> int:
-        """The weight of all rows, and the number of sites, are below 2**bits."""
-        return int(np.frexp(max(sum(e.weight for e in self.enrolments), self.n))[1])
+        """The weight of all rows is below 2**bits."""
+        return int(np.frexp(sum(e.weight for e in self.enrolments))[1])
+
+    @property
+    def site_bits(self) -> int:
+        """The number of sites is below 2**bits."""
+        return self.n.bit_length()
+
+    def factor_bits(self, weighting: str) -> int:
+        """The factors of all sites together are below 2**bits."""
+        if weighting == "rows":
+            return self.weight_bits
+        return self.site_bits if weighting in ("sites", "once") else max(self.weight_bits, self.site_bits)
 
 
 def check_columns(names: Sequence[str], widths: Sequence[int], columns: Sequence[tuple[str, ...] | None]) -> None:

@@ -72,7 +72,7 @@ def encode(values: npt.NDArray[np.floating], unit: Unit, sites: int = ADDENDS) -
     >>> decode(add(a, b), -60)
     array([0. , 0.3])
     """
-    words, outside = _encoded(values, unit, sites)
+    words, outside = encode_each(values, unit, sites)
     return words, int(outside.sum())
 
 
@@ -83,7 +83,7 @@ def encode_pair(
 
     A number is out of range, and counted once, if one of its parts or their sum is.
     """
-    (a, a_outside), (b, b_outside) = _encoded(high, unit, sites), _encoded(low, unit, sites)
+    (a, a_outside), (b, b_outside) = encode_each(high, unit, sites), encode_each(low, unit, sites)
     words = add(a, b)
     size = _negated(words, _negative(words))[:, 1]
     outside = a_outside | b_outside | (size >= np.uint64(1) << np.uint64(_size_bits(sites) - 64))
@@ -242,8 +242,8 @@ def _units(unit: Unit, n: int) -> npt.NDArray[np.intc]:
     return np.clip(units, -_FURTHEST, _FURTHEST).astype(np.intc).reshape(-1)  # the type that ldexp takes everywhere
 
 
-def _encoded(values: npt.NDArray[np.floating], unit: Unit, sites: int) -> tuple[Words, npt.NDArray[np.bool_]]:
-    """The words, and which numbers are out of range."""
+def encode_each(values: npt.NDArray[np.floating], unit: Unit, sites: int) -> tuple[Words, npt.NDArray[np.bool_]]:
+    """The words of `encode`, and which numbers are out of range."""
     values = np.asarray(values, np.float64).reshape(-1)
     # The size is encoded and negated as an integer. Scaling is exact, but for quotients that overflow (out of range) or that
     # become subnormal (they round to 0 anyway).

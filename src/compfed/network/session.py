@@ -20,10 +20,11 @@ from compfed.errors import InputError
 from compfed.federation import exact_sum, secure_sum
 from compfed.federation.contributions import row_subset
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import FinishRound, LocalUpdate, Weighted
+from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Weighted
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
-from compfed.splits import SiteFold
+from compfed.network.roster import MIN_MASKED
+from compfed.splits import Fold, Holdout, SiteFold
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class Session:
         self, header: Header, enrolments: Sequence[bytes], mine: Enrolment, roster: Roster | None, check_key: bool
     ) -> Session:
         """The session with the enrolments of all sites, once they are checked."""
+        if roster is not None:
+            check_roster(header, roster)  # it may have changed since the site enrolled
         if len(enrolments) != len(header.names):
             raise InputError(
                 f"run {header.run} has {len(header.names)} sites; {len(enrolments)} enrolments came. {NEW_RUN}"
@@ -101,11 +104,18 @@ def check_roster(header: Header, roster: Roster) -> None:
         )
 
 
-def reason_under_masks(weighted: Weighted) -> str | None:
+def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
     """Why a site that masks its sums refuses a query; None if it does not."""
     query, subset = weighted.query, row_subset(weighted.query)
+    buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if weighted.weighting == "given":
         return "a factor that the server chooses would show it one site's part"
+    if isinstance(query, Describe) and query.detail:
+        return "a description in detail is one of a single site"
+    if isinstance(subset, Fold) and subset.folds > min(buckets):
+        return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
+    if isinstance(subset, Holdout) and 0 < sum(b > 1 for b in buckets) < MIN_MASKED:
+        return "fewer than three sites have rows to hold out; their part of the sum would be known by subtraction"
     if isinstance(subset, SiteFold) and subset.number >= 0:
         return "leaving out one site would show its part of the sum, by subtraction (leave-one-site-out)"
     if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:
@@ -114,5 +124,9 @@ def reason_under_masks(weighted: Weighted) -> str | None:
 
 
 def masked(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
-    """The words of a reply, masked: they mean something only in the sum over all sites."""
+    """The words of a reply, masked: they mean something only in the sum over all sites.
+
+    The count of numbers out of range is left out: its total would tell at how many sites. The flag of each query is enough.
+    """
+    words = exact_sum.frame(words[exact_sum.FRAME :], 0)
     return exact_sum.add(words, masks.mask(header.number, header.queries, header.last_sum, len(words)))

@@ -254,7 +254,8 @@ class SiteService:
         session, secure = Session.read(kept.session), self.settings.secure_sum
         if session is None and secure:
             raise InputError(f"the session of run {header.run} at this site is lost. {NEW_RUN}")
-        if session is None:
+        if session is None:  # the state was lost, or the server left out the first message
+            self._check_run(header, site)
             session = Session(secure_sum.new_session_key())
         if not session.enrolments:
             if not body.enrolments:
@@ -266,14 +267,15 @@ class SiteService:
             self._check_run(header, site)  # again: the ledger may be lost, and a message need not be the first
             session = session.joined(header, given, self._enrolment(site), roster, check_key=secure)
             session.write(kept.session)
-        if secure:
-            for weighted in body.queries:
-                if (reason := reason_under_masks(weighted)) is not None:
-                    kind = type(weighted.query).__name__
-                    raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
         name = hashlib.sha256(repr((header.run, header.names, header.place, session.enrolments)).encode()).hexdigest()
         if self._agreed is None or self._agreed[0] != name:
             self._agreed = name, session.agreement(header), session.masks(header) if secure else None
+        if self._agreed[1].enrolments[header.place].secure_sum != secure:
+            raise InputError(f"secure_sum has changed in site.toml since run {header.run} began. {NEW_RUN}")
+        for weighted in body.queries if secure else ():
+            if (reason := reason_under_masks(weighted, self._agreed[1])) is not None:
+                kind = type(weighted.query).__name__
+                raise InputError(f"site {self.settings.name!r} refuses {kind}: sums are masked, and {reason}.")
         return session, self._agreed[1], self._agreed[2]
 
     def _replies(self, header: Header, kept: RunFiles, site: Site, body: Body) -> tuple[tuple[Any, ...], ClientStates]:

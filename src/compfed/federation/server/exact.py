@@ -7,22 +7,36 @@ refusal ends the run, because a sum without one site would not be the sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import Communication, payload, query_cost
-from compfed.federation.contributions import WORD_BYTES, decode, word_count
+from compfed.federation.contributions import WORD_BYTES, decode, merged, outside_models, word_count
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import LARGEST_LIFT, LIFT, Describe, Moments, Query, Weighted, Weighting
+from compfed.federation.queries import (
+    LARGEST_LIFT,
+    LIFT,
+    Describe,
+    LocalUpdate,
+    Moments,
+    Query,
+    Weighted,
+    Weighting,
+)
 from compfed.federation.server.program import Request, Sums
 
 Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
 ONE_SITE = (
     "sums are masked, and {what} would show the server one site's part. Leave it out, or let every site set "
     "secure_sum = false in its site.toml."
+)
+NO_DETAIL = (
+    "a description in detail is no sum: ask for it without exact sums, or read `compfed site check` at the site."
 )
 
 
@@ -49,21 +63,33 @@ class ExactSums:
         self._lifts: dict[type, int] = {}
 
     def exchange(self, requests: Sequence[Request]) -> tuple[Sums, Communication]:
-        """One message to every site, repeated with larger fields while a number is too large for its own."""
-        cost = Communication()
-        while True:
-            asked = [self._weighted(request) for request in requests]
-            messages = self._messages(requests, asked)
-            cost = cost.then(self._cost(requests, asked))  # before it leaves: sites whose classes differ are found here
+        """One message to every site; queries with a number that is too large for its field are repeated with larger ones.
+
+        A round is not repeated. The larger fields of its first exchange serve the later ones.
+        """
+        cost, found = Communication(), [list[Any]([None] * len(request.queries)) for request in requests]
+        self._lifts = {kind: lift for kind, lift in self._lifts.items() if kind is LocalUpdate}
+        left = [list(range(len(request.queries))) for request in requests]  # which queries have no sum yet
+        while any(left):
+            now = [
+                replace(request, queries=tuple(request.queries[j] for j in places))
+                for request, places in zip(requests, left, strict=True)
+                if places
+            ]
+            asked = [self._weighted(request) for request in now]
+            messages = self._messages(now, asked)
+            cost = cost.then(self._cost(now, asked))  # before it leaves: sites whose classes differ are found here
             words = self.send(messages)
-            totals, outside = self._add(messages, words)
-            if not outside:
-                return self._decode(requests, asked, totals), cost
-            for weighted in (one for each in asked for one in each):
-                kind = type(weighted.query)
-                self._lifts[kind] = weighted.lift + LIFT
+            sums = iter(self._decode(now, asked, self._add(messages, words)))
+            for have, places in zip(found, left, strict=True):
+                for j, summed in zip(places, next(sums) if places else (), strict=True):
+                    have[j] = summed if have[j] is None else merged(have[j], summed)
+                places[:] = [j for j in places if outside_models(have[j]) is not None]
+            for kind in {type(requests[k].queries[j]) for k, places in enumerate(left) for j in places}:
+                self._lifts[kind] = self._lifts.get(kind, 0) + LIFT
                 if self._lifts[kind] > LARGEST_LIFT:
                     raise InputError(f"{kind.__name__}: a site has a number that is not finite in its reply.")
+        return [tuple(sums) for sums in found], cost
 
     def _weighted(self, request: Request, k: int = 0) -> tuple[Weighted, ...]:
         """The queries of a request; with given weights, as they go to the k-th of its sites."""
@@ -87,7 +113,7 @@ class ExactSums:
                 raise InputError(ONE_SITE.format(what="a query to some of the sites"))
             for query in queries:
                 if isinstance(query.query, Describe) and query.query.detail:
-                    raise InputError(ONE_SITE.format(what="a description in detail"))
+                    raise InputError(ONE_SITE.format(what="a description in detail") if self.masked else NO_DETAIL)
             given = any(query.weighting == "given" for query in queries)
             for k, i in enumerate(self._sites(request)):
                 messages.setdefault(i, []).extend(self._weighted(request, k) if given else queries)
@@ -98,18 +124,23 @@ class ExactSums:
 
     def _add(
         self, messages: Mapping[int, tuple[Weighted, ...]], words: Mapping[int, np.ndarray]
-    ) -> tuple[dict[int, np.ndarray], int]:
+    ) -> dict[int, np.ndarray]:
         """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
         first = next(iter(messages.values()))
         everyone = len(messages) == self.agreement.n
         if everyone and all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
             total = reduce(exact_sum.add, [words[i] for i in messages])
-            return {-1: total[exact_sum.FRAME :]}, exact_sum.check_total(total, len(messages))
-        outside = sum(exact_sum.check_total(words[i], 1) for i in messages)
-        return {i: words[i][exact_sum.FRAME :] for i in messages}, outside
+            exact_sum.check_total(total, len(messages))
+            return {-1: total[exact_sum.FRAME :]}
+        for i in messages:
+            exact_sum.check_total(words[i], 1)
+        return {i: words[i][exact_sum.FRAME :] for i in messages}
 
     def _decode(
-        self, requests: Sequence[Request], asked: Sequence[tuple[Weighted, ...]], totals: dict[int, np.ndarray]
+        self,
+        requests: Sequence[Request],
+        asked: Sequence[tuple[Weighted, ...]],
+        totals: dict[int, np.ndarray],
     ) -> Sums:
         flat = [weighted for each in asked for weighted in each]
         sites = [self._sites(request) for request, each in zip(requests, asked, strict=True) for _ in each]
