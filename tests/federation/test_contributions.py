@@ -365,12 +365,12 @@ def test_what_is_not_there_is_noise():
     agreement = InProcess(sites, exact=True)._exact_sums.agreement
     infinite = Weighted(Evaluate(ObjectiveSpec(cf.losses.Poisson()), np.array([[1000.0], [0.1]])), "rows")
     (reply,) = sites[0].reply([infinite.query])
-    one, other = (encode(infinite, reply, 5.0, agreement)[0] for _ in range(2))
+    one, other = (encode([infinite], [reply], [5.0], agreement)[0] for _ in range(2))
     apart = (one != other).all(axis=1).tolist()  # factor, infinite, outside, value, gradient, terms; of two models
     assert apart == [False, True, False, False, False, True, False, True, False, True, False]
     outside = Weighted(Evaluate(ObjectiveSpec(cf.losses.Poisson()), np.array([[300.0], [0.1]])), "rows")
     (reply,) = sites[0].reply([outside.query])
-    (one, count), (other, _) = (encode(outside, reply, 5.0, agreement) for _ in range(2))
+    (one, count), (other, _) = (encode([outside], [reply], [5.0], agreement) for _ in range(2))
     assert count == 1
     assert (one != other).all(axis=1).tolist() == [
         False,
@@ -386,12 +386,12 @@ def test_what_is_not_there_is_noise():
         False,
     ]
     bound = Weighted(Lipschitz(ObjectiveSpec(cf.losses.Poisson()), np.array([300.0])), "rows")
-    (one, count), (other, _) = (encode(bound, sites[0].reply([bound.query])[0], 5.0, agreement) for _ in range(2))
+    (one, count), (other, _) = (encode([bound], [sites[0].reply([bound.query])[0]], [5.0], agreement) for _ in range(2))
     assert count == 1
     assert (one != other).all(axis=1).sum() == 2  # L and the flag, beside the factor and counts
-    lifted, count = encode(replace(outside, lift=512), reply, 5.0, agreement)
+    lifted, count = encode([replace(outside, lift=512)], [reply], [5.0], agreement)
     assert count == 0
-    assert np.array_equal(lifted, encode(replace(outside, lift=512), reply, 5.0, agreement)[0])
+    assert np.array_equal(lifted, encode([replace(outside, lift=512)], [reply], [5.0], agreement)[0])
 
 
 @pytest.mark.parametrize("name", QUERIES)
@@ -402,7 +402,7 @@ def test_fields_have_the_names_and_shapes_of_contributions(name):
     agreement = InProcess(sites, exact=True)._exact_sums.agreement
     weighted = Weighted(query, "rows")
     (reply,) = sites[0].reply([query])
-    words, _ = encode(weighted, reply, float(len(sites[0].labels)), agreement)
+    words, _ = encode([weighted], [reply], [float(len(sites[0].labels))], agreement)
     assert len(words) == sum(field.words for field in fields(weighted, agreement).values())
 
 

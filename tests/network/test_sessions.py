@@ -69,7 +69,11 @@ def connected(paths: Sequence[Path], folder: Path | None = None) -> tuple[Remote
 
 def written(folder: Path, sites: cf.data.Sites, more: str = "") -> list[Path]:
     """A folder per site, each with the roster of all."""
-    paths = furnish(folder, sites, more)
+    return furnished_sites(folder, sites, secure_sum=more != UNMASKED)
+
+
+def furnished_sites(folder: Path, sites: cf.data.Sites, disclosure: str = "", secure_sum: bool = True) -> list[Path]:
+    paths = furnish(folder, sites, "", disclosure, secure_sum=secure_sum)
     give_roster(paths, paths)
     return paths
 
@@ -138,7 +142,7 @@ def copied(paths: Sequence[Path], folder: Path, more: str) -> list[Path]:
         home.mkdir(parents=True)
         for name in ("rows.csv", "node.key", "roster.txt"):
             (home / name).write_bytes((path.parent / name).read_bytes())
-        (home / "site.toml").write_text(more + "\n" + path.read_text())
+        (home / "site.toml").write_text(path.read_text().replace("secure_sum = true", more))
         copies.append(home / "site.toml")
     return copies
 
@@ -347,8 +351,8 @@ def test_sites_killed_between_their_files(paths, tmp_path, spy, monkeypatch):
     federation, link = connected(paths)
     write, count = site_module.files.write_checked, iter(range(10**6))
 
-    def dying(path: Path, data: bytes) -> None:
-        write(path, data)
+    def dying(path: Path, data: bytes, flush: bool = True) -> None:
+        write(path, data, flush)
         if next(count) % 3 == 1:
             raise Killed
 
@@ -525,7 +529,8 @@ def test_an_honest_message_of_the_hostile_server_adds_up(hostile, paths):
     """The oracle of the tests below: the gradient over all rows, by NumPy."""
     total = hostile.total([hostile.ask(name, [QUERY]) for name in hostile.names])
     assert exact_sum.check_total(total, 3) == 0
-    found: Any = decode(QUERY, total[exact_sum.FRAME :], hostile.agreement, range(3))
+    (found,) = decode([QUERY], total[exact_sum.FRAME :], hostile.agreement, [range(3)])
+    assert isinstance(found, Evaluate.Reply)
     sites = table(rows=(40, 30, 50))
     A, y = np.concatenate(sites.features), np.concatenate(sites.labels)
     np.testing.assert_allclose(found.gradient[0], A.T @ (A @ X[0] - y) / len(y), rtol=1e-12)
@@ -561,7 +566,7 @@ def test_settings_that_change_during_a_run_end_it(hostile):
     hostile.ask("north", [QUERY])
     path = hostile.link.paths["north"]
     text = path.read_text()
-    path.write_text(f"{UNMASKED}\n{text}")
+    path.write_text(text.replace("secure_sum = true", UNMASKED))
     hostile.link.restart("north")
     assert "secure_sum has changed in site.toml since run" in hostile.refusal("north", number=3)
     path.write_text(text)
@@ -843,10 +848,7 @@ def ledger_of(path: Path) -> Ledger:
 
 
 def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
-    paths = furnish(tmp_path, table(rows=(40, 30, 50)))
-    give_roster(paths, paths)
-    for path in paths:
-        path.write_text(path.read_text() + "[disclosure]\nmax_models = 12\n")
+    paths = furnished_sites(tmp_path, table(rows=(40, 30, 50)), "max_models = 12")
     fitted(connected(paths)[0])
     each = ledger_of(paths[0]).models
     for k in range(2, 12 // each + 1):
@@ -860,10 +862,7 @@ def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
 
 def test_columns_with_a_hessian_count_over_all_runs(tmp_path):
     """max_hessian_share of the rows, over the union of the columns of all runs, also after a restart."""
-    paths = furnish(tmp_path, table(rows=(40, 40, 40)))
-    give_roster(paths, paths)
-    for path in paths:
-        path.write_text(path.read_text() + "[disclosure]\nmax_hessian_share = 0.05\n")  # two columns of 40 rows
+    paths = furnished_sites(tmp_path, table(rows=(40, 40, 40)), "max_hessian_share = 0.05")  # two columns of 40 rows
 
     def asked(*columns: int) -> None:
         federation, _ = connected(paths)

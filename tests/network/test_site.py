@@ -136,7 +136,8 @@ def test_the_words_of_a_reply_are_sums_over_the_rows(tmp_path):
     words = integers(answered(path, first(path, Describe(), Weighted(Moments(), "rows")))["words"])
     check, outside, weight, rows, sites, _, _, factor, *moments = words
     assert (check, outside) == (1, 0)
-    assert weight == rows == 12 * sites == factor
+    assert weight == rows == factor
+    assert 8 * weight == 12 * sites  # 12 is below 2**4, and 1 site below 2**1: three bits between the units
     size = 2.0**16  # of every column: its unit is that many times that of the weights
     np.testing.assert_allclose(np.array([m / factor for m in moments[:D]]) * size, A.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(np.array([m / factor for m in moments[D:]]) * size**2, (A**2).mean(axis=0), rtol=1e-12)
@@ -609,7 +610,7 @@ def test_a_reply_that_is_not_in_the_ledger_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger_module, "append_line", real)
     assert answered(path, data)["kind"] == "words"
     entry = SiteSettings.read(path).ledger().runs["run"]
-    assert (dict(entry.queries), entry.bytes_out) == ({"Evaluate": 1}, 16 * (2 + 1 + 4 + 4 + 4 * D + 4))
+    assert (dict(entry.queries), entry.bytes_out) == ({"Evaluate": 1}, 16 * (2 + 1 + 4 + 4 + 4 + 4 * D + 4))
 
 
 def test_a_reply_that_cannot_be_logged_does_not_leave(tmp_path, monkeypatch):
