@@ -301,6 +301,12 @@ def init(folder: Path, name: str, superlink: str) -> tuple[list[Path], str, str]
 def disclosure_text(settings: SiteSettings) -> str:
     """A paragraph about what protects the rows of this site, and a list of what can leave it."""
     rules = settings.disclosure
+    if not settings.enforce:
+        return (
+            f"WARNING: site {settings.name!r} enforces no disclosure policy (enforce = false in site.toml). Whoever operates the "
+            f"federation can read rows of {settings.data} by choosing queries, with masks or without. Use this for public data "
+            f"only. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs here."
+        )
     few = f"fewer than {rules.min_rows} rows" if rules.min_rows > 1 else "no row at all"
     seen = "The operator sees this site's own sums over rows (secure_sum = false)."
     if settings.secure_sum:
@@ -376,10 +382,12 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
         say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
-        if (rare := rare_class(site, settings.disclosure)) is not None:
+        if settings.enforce and (rare := rare_class(site, settings.disclosure)) is not None:
             say(f"NOTE     a classifier would be refused: {rare}.")
     else:
         say(f"Label {settings.label!r}: numbers, for a regression.")
+    if not settings.enforce:
+        return
     if rows < least:
         problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return

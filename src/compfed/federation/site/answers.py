@@ -55,7 +55,7 @@ def _described(query: Describe, site: Site) -> Describe.Reply:
     if query.classes:
         site.check_classes()
         found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
-        each = np.bincount(codes, weights[weights > 0], minlength=len(found))
+        each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)  # of no rows it is of int
         return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), facts)
     if site.labels.dtype.kind not in "biuf":
         raise InputError(f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them.")
