@@ -197,9 +197,11 @@ class _Sizes:
     def hessian_of(self, coords: np.ndarray, entries: int) -> np.ndarray:
         """Of the upper triangle of the Hessian on these coordinates."""
         c = self.columns[np.asarray(coords)]
-        i, j = np.triu_indices(len(c))
-        if entries != len(i):  # packed in another way
+        if (c == c[:1]).all():
+            return self.second + 2 * c[:1]
+        if entries != len(c) * (len(c) + 1) // 2:  # packed in another way
             return self.hessian.max(axis=1, keepdims=True, initial=0)
+        i, j = np.triu_indices(len(c))
         return self.second + c[i] + c[j]
 
 
@@ -384,9 +386,12 @@ def moves_on(query: Query) -> bool:
     return isinstance(query, FinishRound) or (isinstance(query, LocalUpdate) and (query.r, query.exchange) != (0, 0))
 
 
-def _unit(field: Field, lift: int, n: int) -> np.ndarray:
-    bits = np.broadcast_to(field.bits, field.shape).ravel()
-    return exact_sum.unit_for(bits, slack=1, sites=n) if field.bounded else exact_sum.unit_for(bits + lift, sites=n)
+def _unit(field: Field, lift: int, n: int) -> int | np.ndarray:
+    bits, slack = np.asarray(field.bits), 1 if field.bounded else exact_sum.SLACK
+    bits = bits if field.bounded else bits + lift
+    if bits.size == 0 or (bits == bits.flat[0]).all():  # one for all numbers: faster
+        return exact_sum.unit_for(int(bits.flat[0]) if bits.size else 0, slack, n)
+    return exact_sum.unit_for(np.broadcast_to(bits, field.shape).ravel(), slack, n)
 
 
 # --- at the server ---

@@ -18,12 +18,13 @@ Words = npt.NDArray[np.uint64]  # (n, 2): low, high
 Unit = int | npt.NDArray[np.integer]  # an exponent of two: one for all numbers, or one for each
 UnitT = TypeVar("UnitT", int, npt.NDArray[np.integer])
 
+SLACK = 32  # bits by which a number may be larger than expected
 ADDENDS = 2**16  # as many words add up without overflow, unless `sites` says fewer
 COUNT = 2**16  # packed counts and their sums are below this
 _FURTHEST = 5_000  # beyond this exponent a multiple of the unit is 0 or infinite as a double, whatever the unit is
 
 
-def unit_for(bits: UnitT, slack: int = 32, sites: int = ADDENDS) -> UnitT:
+def unit_for(bits: UnitT, slack: int = SLACK, sites: int = ADDENDS) -> UnitT:
     """The unit at which numbers up to 2**bits * 2**slack in size are in range.
 
     The unit is 2**(bits + slack - 110): sums are exact to 2**(slack - 110) of 2**bits.
