@@ -369,7 +369,7 @@ class RunFiles:
         if not RUN_NAME.fullmatch(run):
             raise InputError("the name of a run may have letters, digits, '_' and '-', at most 100.")
         self.folder, self.accepts = settings.state / "runs" / run, settings.accepts
-        self.max_bytes = settings.budget.max_state_bytes
+        self.max_bytes, self.max_days = settings.budget.max_state_bytes, settings.retention_days
         self.records = RecordFiles(self.folder / "records", self.accepts)
 
     def read(self, number: int) -> ReplyFile | None:
@@ -402,9 +402,11 @@ class RunFiles:
             path.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Remove the oldest runs, until the state folder is within its limit."""
+        """Remove runs that are older than the site keeps them, and the oldest until the state folder is within its limit."""
         runs = [path for path in self.folder.parent.glob("*") if path != self.folder]
         runs.sort(key=lambda path: path.stat().st_mtime)
+        while self.max_days is not None and runs and runs[0].stat().st_mtime < time.time() - 86_400 * self.max_days:
+            shutil.rmtree(runs.pop(0), ignore_errors=True)
         used = {path: _size(path) for path in [*runs, self.folder]}
         while runs and (len(runs) >= RUN_FOLDERS_KEPT or sum(used.values()) + size > self.max_bytes):
             oldest = runs.pop(0)
@@ -662,7 +664,7 @@ def run_site(path: Path) -> int:
         except TableError as problem:  # values of rows may be shown by `check`, and never in the log of a service
             wrong = f"the rows cannot be used: {problem.public_reason}"
             raise InputError(f"{wrong} `compfed site check` shows where.") from None
-        if rows < (least := settings.disclosure.min_rows):
+        if settings.enforce and rows < (least := settings.disclosure.min_rows):
             SAY(f"WARNING: the table has fewer rows than min_rows = {least}: every query will be refused.")
         stop = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):

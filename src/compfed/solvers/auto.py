@@ -167,6 +167,8 @@ def choose_method(
         costs[method] = seconds, f"{method.__name__}: about {rounds} rounds of {shown}, {seconds:.3g} s"
     if refused:
         costs.pop(ProximalNewton, None)
+    elif spec.max_hessian_columns < _features(spec):
+        refused = f"The policies of the sites allow second derivatives on {int(spec.max_hessian_columns)} columns."
     ranked = sorted(costs, key=lambda method: costs[method][0])
     why = f"expected at {seconds_per_round:g} s a round and {BANDWIDTH / 1e6:g} MB/s: "
     return Choice(ranked[0], f"{why}{'; '.join(costs[method][1] for method in ranked)}. {refused}".rstrip())
@@ -184,10 +186,14 @@ def rounds_and_bytes(spec: FederatedProblem, first_order: type[Algorithm]) -> di
         return found
     found[ProximalBFGS] = ROUNDS["ProximalBFGS"], vectors
     w = working_width(spec.regulariser, spec.d)
-    features = spec.width - int(spec.objective.scaling is not None and spec.objective.scaling.intercept)
-    if w <= WIDEST and features <= spec.max_hessian_columns:
+    if w <= WIDEST and _features(spec) <= spec.max_hessian_columns:
         found[ProximalNewton] = ROUNDS["ProximalNewton"], vectors + 4 * w + 8.0 * spec.loss.packed_size(w)
     return found
+
+
+def _features(spec: FederatedProblem) -> int:
+    """Columns of a table, without the intercept."""
+    return spec.width - int(spec.objective.scaling is not None and spec.objective.scaling.intercept)
 
 
 def working_width(g: Regulariser, d: int) -> int:

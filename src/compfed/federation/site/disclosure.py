@@ -240,7 +240,10 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 
 
-TOO_FEW = "a model rests on fewer rows than its min_rows; use a stronger penalty, or a wider loss (delta, smoothing)"
+TOO_FEW = (
+    "a model rests on fewer rows than its min_rows; use a stronger penalty (alpha, or eps of a path), or a wider loss (delta, "
+    "smoothing)"
+)
 DIVERGED = "a local model rests on fewer rows than its min_rows, or the local steps diverged"
 
 
