@@ -30,7 +30,7 @@ from compfed.federation import (
     secure_sum,
 )
 from compfed.federation.contributions import encode, fields
-from compfed.federation.queries import FinishRound, Weighted, Weighting
+from compfed.federation.queries import FinishRound, Weighted, Weighting, largest_lipschitz
 from compfed.federation.server.program import Request, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
@@ -168,6 +168,8 @@ def test_every_query_has_the_float_sum(name, weighting, row_weights):
     weights = None if own else weights_of(sites, query, weighting)
     if isinstance(query, Moments):
         weighting = "sites" if weights is not None else "rows"
+    plain: Any
+    exact: Any
     ((plain,), _), ((exact,), messages) = (
         asked(InProcess(sites, exact=e), query, weighting=weighting, weights=weights) for e in (False, True)
     )
@@ -184,6 +186,11 @@ def test_every_query_has_the_float_sum(name, weighting, row_weights):
         values = exact.value if isinstance(query, Evaluate) else exact.loss
         assert values[0] == np.inf
         plain, exact = ([f[1:] for f in s if f is not None and np.ndim(f)] for s in (plain, exact))
+    if isinstance(query, Lipschitz) and not query.upper_bound:  # exact sums bound the largest by a sum of fourth powers
+        largest = [float(s.reply([query])[0].L) for s in sites]
+        bound = largest_lipschitz(exact.counts)
+        assert max(largest) <= bound <= 1.1 * len(largest) ** 0.25 * max(largest)
+        plain, exact = (s._replace(counts=None) for s in (plain, exact))
     if name == "no conjugate":
         assert exact.conjugate[0] == np.inf
         plain, exact = (s._replace(conjugate=None) for s in (plain, exact))
@@ -388,7 +395,7 @@ def test_what_is_not_there_is_noise():
     bound = Weighted(Lipschitz(ObjectiveSpec(cf.losses.Poisson()), np.array([300.0])), "rows")
     (one, count), (other, _) = (encode([bound], [sites[0].reply([bound.query])[0]], [5.0], agreement) for _ in range(2))
     assert count == 1
-    assert (one != other).all(axis=1).sum() == 2  # L and the flag, beside the factor and counts
+    assert (one != other).all(axis=1).sum() == 2  # L and the flag, beside the factor and the power
     lifted, count = encode([replace(outside, lift=512)], [reply], [5.0], agreement)
     assert count == 0
     assert np.array_equal(lifted, encode([replace(outside, lift=512)], [reply], [5.0], agreement)[0])

@@ -21,10 +21,8 @@ from compfed.federation.exact_sum import (
     encode_pair,
     frame,
     negate,
-    pack_counts,
     subtract,
     unit_for,
-    unpack_counts,
 )
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -314,35 +312,6 @@ def test_sums_of_pairs_are_exact_to_both_doubles(seed):
 
 
 # --- counts, frames ---
-
-
-@given(
-    st.lists(st.lists(st.integers(0, 2**16 - 1), min_size=19, max_size=19), min_size=1, max_size=5), st.integers(0, 19)
-)
-def test_sums_of_packed_counts_are_sums_of_counts(sites, n):
-    counts = np.array(sites)[:, :n] // len(sites)  # so that the sums are below 2**16
-    words = pack_counts(counts[0])
-    assert words.shape == (math.ceil(n / 8), 2)
-    for more in counts[1:]:
-        words = add(words, pack_counts(more))
-    assert unpack_counts(words, n).tolist() == [sum(column) for column in counts.T.tolist()]
-
-
-def test_eight_counts_of_16_bits_are_a_word():
-    counts = [1, 2, 3, 4, 5, 6, 7, 2**16 - 1, 9]
-    words = pack_counts(np.array(counts))
-    assert [int(low) + 2**64 * int(high) for low, high in words] == [
-        sum(c * 2 ** (16 * i) for i, c in enumerate(counts[:8])),
-        9,
-    ]
-
-
-@pytest.mark.parametrize("counts", [[-1], [2**16], [0.5], [3, 2**40]])
-def test_counts_that_do_not_fit_are_refused(counts):
-    with pytest.raises(InputError, match="counts"):
-        pack_counts(np.array(counts))
-    with pytest.raises(InputError, match="2 words cannot hold 17 counts"):
-        unpack_counts(words_of([0, 0]), 17)
 
 
 @pytest.mark.parametrize("sites", [1, 2, 3, 16])

@@ -17,8 +17,8 @@ from compfed.federation import Describe, Evaluate, HeldOut, InProcess, Lipschitz
 from compfed.federation.queries import LIPSCHITZ_BINS, FinishRound, largest_lipschitz, lipschitz_bin
 from compfed.federation.server import program
 from compfed.federation.server.moments import standardisation
-from compfed.federation.server.sums import Description, HeldOutSum, MomentsSum, UpdateSum
 from compfed.federation.spec import ObjectiveSpec, RunSpec
+from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
 from compfed.splits import Fold
 
 SITES = 7  # no other axis in these tests is as long: an array with this axis would hold one entry per site

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -39,6 +40,7 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Weighted,
+    lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
@@ -46,10 +48,12 @@ from compfed.losses import Loss
 from compfed.splits import RowSubset
 
 WORD_BYTES = 16
+POWER = 4  # of the Lipschitz constants that are added, to bound the largest
+UNIT, DIGITS = 2**512, 16  # of these powers: from 2^-512 to 2^512
 SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
-ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "counts")
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "power")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
@@ -62,16 +66,12 @@ class Field(NamedTuple):
     shape: tuple[int, ...]
     bits: int | np.ndarray = 0
     pair: bool = False  # a pair of doubles for every number
-    counts: bool = False  # small whole numbers, several to a word
+    digits: bool = False  # of one whole number in base 2**64: its sum is exact whatever its size
     bounded: bool = False  # by the enrolments: it is never too large, and keeps its unit when others are lifted
 
     @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
     def words(self) -> int:
-        return -(-self.size // 8) if self.counts else self.size
+        return math.prod(self.shape)
 
 
 # --- the layout of a sum ---
@@ -93,9 +93,9 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             }
         case Lipschitz():
             size = _Sizes(query.objective, np.zeros(1) if query.x is None else query.x, agreement, R)
-            L = Field((), int(np.max(size.hessian, initial=0)) + agreement.column_bits.size.bit_length())
-            found = {"factor": Field((), R, bounded=own), "outside": Field((), n, bounded=True), "L": L}
-            return found if query.upper_bound else {**found, "counts": Field((LIPSCHITZ_BINS,), counts=True)}
+            bits = int(np.max(size.hessian, initial=0)) + agreement.column_bits.size.bit_length()
+            found = {"factor": Field((), R, bounded=own), "outside": Field((), n, bounded=True), "L": Field((), bits)}
+            return found if query.upper_bound else {**found, "power": Field((DIGITS,), digits=True)}
         case Evaluate():
             return {"factor": Field((), R, bounded=own), **_evaluated_fields(query, agreement, R)}
         case HeldOut():
@@ -273,7 +273,7 @@ def contribution(weighted: Weighted, reply: object, weight: float, agreement: Ag
         case Lipschitz():
             assert isinstance(r, Lipschitz.Reply)
             found |= {"factor": np.array(w), "outside": np.array(0.0), "L": np.array(w * r.L)}
-            return found if r.counts is None else {**found, "counts": r.counts}
+            return found if r.counts is None else {**found, "power": _power_digits(r.L if w else 0.0)}
         case Evaluate():
             assert isinstance(r, Evaluate.Reply)
             return _evaluated(r, w)
@@ -306,6 +306,12 @@ def _evaluated(r: Evaluate.Reply, w: float) -> FieldValues:
         found["conjugate"] = _hidden(term, ~np.isfinite(term))
         found["no_conjugate"] = _flag(~np.isfinite(term))
     return found
+
+
+def _power_digits(L: float) -> np.ndarray:
+    """The fourth power of L in units of 2^-512, as digits in base 2^64; a number beyond 2^127 counts as 2^127."""
+    power = int(Fraction(min(L, 2.0**127)) ** POWER * UNIT)
+    return np.array([(power >> (64 * k)) & (2**64 - 1) for k in range(DIGITS)], np.uint64)
 
 
 def _flag(where: np.ndarray | bool) -> np.ndarray:
@@ -380,7 +386,7 @@ class _Layout:
         units = [np.empty(0, int)]
         for weighted, found in zip(asked, self.fields, strict=True):
             for field in found.values():
-                bits = np.zeros(field.words, int) if field.counts else np.broadcast_to(field.bits, field.shape).ravel()
+                bits = np.broadcast_to(field.bits, field.shape).ravel()
                 slack, lift = (1, 0) if field.bounded else (SLACK, weighted.lift)
                 units.append(bits + (slack + lift))
         self.units = exact_sum.unit_for(np.concatenate(units), slack=0, sites=agreement.n)
@@ -389,14 +395,14 @@ class _Layout:
 def _encoded(layout: _Layout, given: Sequence[FieldValues], n: int) -> tuple[np.ndarray, np.ndarray]:
     """The words of all fields, and which numbers are too large. NaN becomes noise."""
     size = len(layout.units)
-    numbers, lows, counted = np.zeros(size), np.zeros(size), np.zeros((size, 2), np.uint64)
+    numbers, lows, digits = np.zeros(size), np.zeros(size), np.zeros(size, np.uint64)
     at, pairs = 0, False
     for found, values in zip(layout.fields, given, strict=True):
         for name, field in found.items():
             here = slice(at, at + field.words)
             at += field.words
-            if field.counts:
-                counted[here] = exact_sum.pack_counts(np.asarray(values[name], np.int64))
+            if field.digits:
+                digits[here] = values[name]
             else:
                 numbers[here] = np.ravel(values[name])
             if field.pair:
@@ -407,7 +413,7 @@ def _encoded(layout: _Layout, given: Sequence[FieldValues], n: int) -> tuple[np.
     if pairs:
         low, low_wrong = exact_sum.encode_each(lows, layout.units, n)
         words, wrong = exact_sum.add(words, low), wrong | low_wrong
-    words = exact_sum.add(words, counted)
+    words[:, 0] += digits  # elsewhere both are 0
     words[hidden] = _noise(int(hidden.sum()))
     return words, wrong
 
@@ -435,8 +441,8 @@ def decode(
         for name, field in found.items():
             here = slice(at, at + field.words)
             at += field.words
-            if field.counts:
-                totals[name] = exact_sum.unpack_counts(words[here], field.size).reshape(field.shape)
+            if field.digits:
+                totals[name] = words[here]
             elif field.pair:
                 pair = exact_sum.decode_pair(words[here], layout.units[here])
                 totals[name], totals[f"{name}_low"] = (part.reshape(field.shape) for part in pair)
@@ -464,7 +470,7 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
         case Lipschitz() | LocalUpdate() if t["outside"].any():
             return None
         case Lipschitz():
-            return Lipschitz.Reply(float(t["L"]) / divisor, t.get("counts"))
+            return Lipschitz.Reply(float(t["L"]) / divisor, _lipschitz_counts(t["power"]) if "power" in t else None)
         case Evaluate():
             return _evaluation(query, t, divisor)
         case HeldOut():
@@ -499,6 +505,18 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
         )
     if total > everything * (1 + 1e-9):
         raise InputError(f"{kind}: rows weigh more than the enrolments say; a site sent a wrong reply. {wrong}")
+
+
+def _lipschitz_counts(digits: np.ndarray) -> np.ndarray:
+    """Counts (`Lipschitz`) with a single entry: the root of a sum of powers, at most n^(1/4) times the largest L_i.
+
+    The counts of the sites themselves would undo the masks: asked for in many units, they tell every site's L_i.
+    """
+    power = Fraction(sum((int(low) + (int(high) << 64)) << (64 * k) for k, (low, high) in enumerate(digits)), UNIT)
+    root = float(power) ** (1 / POWER)
+    counts = np.zeros(LIPSCHITZ_BINS, np.uint8)
+    counts[lipschitz_bin(root)] = 1
+    return counts
 
 
 def _evaluation(query: Evaluate, t: FieldValues, divisor: float) -> Evaluate.Reply:

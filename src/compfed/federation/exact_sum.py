@@ -19,7 +19,6 @@ Unit = int | npt.NDArray[np.integer]  # an exponent of two: one for all numbers,
 UnitT = TypeVar("UnitT", int, npt.NDArray[np.integer])
 
 ADDENDS = 2**16  # as many words add up without overflow, unless `sites` says fewer
-COUNT = 2**16  # packed counts and their sums are below this
 _FURTHEST = 5_000  # beyond this exponent a multiple of the unit is 0 or infinite as a double, whatever the unit is
 
 
@@ -145,38 +144,6 @@ def decode_pair(words: Words, unit: Unit) -> tuple[npt.NDArray[np.float64], npt.
     rest = subtract(words, _negated(counted, (high < 0).astype(np.uint64)))
     rest[~finite] = 0
     return high, decode(rest, unit)
-
-
-# --- small counts, eight in a word ---
-
-
-def pack_counts(counts: npt.NDArray[np.integer]) -> Words:
-    """Counts of 16 bits, eight in a word; sums of words are sums of counts while these are below 2**16.
-
-    Examples
-    --------
-    >>> words = pack_counts(np.array([3, 0, 7]))
-    >>> unpack_counts(add(words, words), 3)
-    array([ 6,  0, 14])
-    """
-    counts = np.asarray(counts).reshape(-1)
-    if counts.dtype.kind not in "iu" and counts.size:
-        raise InputError(f"counts must be whole numbers; got numbers of {counts.dtype}.")
-    if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) < COUNT:
-        raise InputError(
-            f"counts from {counts.min()} to {counts.max()} cannot be packed; they must be from 0 to {COUNT - 1}. "
-            "Encode larger counts as numbers."
-        )
-    lanes = np.zeros(-(-counts.size // 8) * 8, "<u2")
-    lanes[: counts.size] = counts
-    return lanes.view("<u8").reshape(-1, 2).astype(np.uint64)
-
-
-def unpack_counts(words: Words, n: int) -> npt.NDArray[np.int64]:
-    """The first n counts of packed words."""
-    if -(-n // 8) != len(words):
-        raise InputError(f"{len(words)} words cannot hold {n} counts; {-(-n // 8)} words do, with eight in each.")
-    return np.ascontiguousarray(words, "<u8").view("<u2").reshape(-1)[:n].astype(np.int64)
 
 
 # --- the first two words of a reply ---
