@@ -202,14 +202,14 @@ def timed_federation(federation: Loopback) -> Iterator[tuple[Any, list[float]]]:
     """A connection whose list gains the time at which each message was answered."""
     with cf.network.connect(federation.home) as connection:
         ends: list[float] = []
-        send = connection.send
+        exchange = connection.exchange
 
-        def timed(messages: Any) -> Any:
-            replies = send(messages)
+        def timed(requests: Any) -> Any:
+            sums = exchange(requests)
             ends.append(time.time())
-            return replies
+            return sums
 
-        connection.send = timed
+        connection.exchange = timed
         yield connection, ends
 
 

