@@ -26,6 +26,7 @@ from compfed.federation.server.rounds import ServerLoop
 from compfed.federation.spec import FederatedProblem, ObjectiveSpec, RunSpec
 from compfed.network import FederationSettings, NoReply, operator
 from compfed.network.run_folder import NAME, WriteAheadLog, is_alive
+from compfed.solvers.second_order import SOLVERS
 
 later = pytest.mark.thorough  # run by `make test-all`
 METHODS = ("DecoupledProx", "FedDR", "FISTA", "ProximalNewton")
