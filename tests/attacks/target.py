@@ -16,6 +16,7 @@ from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
+POLICY = DisclosurePolicy()
 CHUNK = 10_000  # models of one query: the limit of a site
 
 
@@ -23,15 +24,22 @@ def make_site(
     rows: np.ndarray, labels: np.ndarray, policy: DisclosurePolicy | None, index: int = 0, name: str | None = None
 ) -> Site:
     """A site of a network that answers under a policy; under no rule without one."""
-    return Site(rows, labels, name=f"site{index}" if name is None else name, index=index, refuses=policy)
+    name = f"site{index}" if name is None else name
+    return Site(rows, labels, name=name, index=index, policy=policy, secret=b"of the site alone")
 
 
 def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels of site 0 of the breast cancer table, 143 x 30, or of a part of it; both classes are in either."""
+    """Site 0 of the breast cancer table, 143 x 30; for fewer rows, a sample of all its sites that has both classes.
+
+    The sample is the first that the default policy does not refuse as a table: attacks on it meet the rules for queries.
+    """
     table = cf.data.bundled.breast_cancer()
-    mine = np.flatnonzero(table.sites == 0)
-    mine = mine[np.argsort(table.y[mine], kind="stable")][:rows]  # the few malignant ones first
-    return table.X[mine], table.y[mine]
+    chosen = np.flatnonzero(table.sites == 0)
+    for seed in range(100 if rows < len(chosen) else 0):
+        chosen = np.random.default_rng(seed).permutation(len(table.y))[:rows]
+        if rows < POLICY.min_rows or not make_site(table.X[chosen], table.y[chosen], POLICY).table_problems:
+            break
+    return table.X[chosen], table.y[chosen]
 
 
 class Target:
@@ -46,7 +54,7 @@ class Target:
         self.rows, self.width = len(site.labels), site.width
         self.index, self.number = site.index, site.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
-        self.splits = ()
+        self.buckets_of_rows, self.splits = None, ()
         self.messages = self.queries = self.models = 0
         self.refusals: list[tuple[Query, str]] = []
 
