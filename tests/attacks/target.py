@@ -62,9 +62,12 @@ class Target:
         """The reply to each query, or a Refusal."""
         self.messages, self.queries = self.messages + 1, self.queries + len(queries)
         self.models += sum(len(query.x) for query in queries if getattr(query, "x", None) is not None)  # pyright: ignore[reportAttributeAccessIssue]
-        replies = self._site.reply(queries)
+        replies = self._replies(queries)
         self.refusals += [(q, r.reason) for q, r in zip(queries, replies, strict=True) if isinstance(r, Refusal)]
         return replies
+
+    def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+        return self._site.reply(queries)
 
     def scaling(self, columns: np.ndarray | None = None) -> FeatureScaling:
         """The mean and the standard deviation of every column, as any honest fit asks for them."""
@@ -82,17 +85,39 @@ class Target:
 
     def gradients(self, objective: ObjectiveSpec, X: np.ndarray) -> np.ndarray:
         """The gradient at every row of X; NaN where the site refuses. A refused block is asked again in halves."""
-        out = np.full(X.shape, np.nan)
-        blocks = [slice(i, min(i + CHUNK, len(X))) for i in range(0, len(X), CHUNK)]
+        out, size = np.full(X.shape, np.nan), min(CHUNK, max(len(X) // 8, 1))
+        blocks = [slice(i, min(i + size, len(X))) for i in range(0, len(X), size)]
         while blocks:
             block = blocks.pop()
             (reply,) = self.ask(Evaluate(objective, X[block]))
             if not isinstance(reply, Refusal):
                 out[block] = reply.gradient
-            elif block.stop - block.start > max(1, len(X) // 1_000):
+            elif block.stop - block.start > max(1, len(X) // 200):
                 middle = (block.start + block.stop) // 2
                 blocks += [slice(block.start, middle), slice(middle, block.stop)]
         return out
+
+
+class SumTarget(Target):
+    """Several sites whose server sees totals over all of them, as under masks: moments and evaluations only."""
+
+    def __init__(self, sites: Sequence[Site]):
+        super().__init__(sites[-1])  # whose index is the largest: public records fit all sites
+        self.sites, self.rows = sites, sum(len(site.labels) for site in sites)
+
+    def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+        every = [site.reply(queries) for site in self.sites]
+        return tuple(self._total(query, parts) for query, *parts in zip(queries, *every, strict=True))
+
+    def _total(self, query: Query, parts: Sequence[Any]) -> Any:
+        refused = [part for part in parts if isinstance(part, Refusal)]
+        if refused:
+            return refused[0]
+        subset = query.objective.subset if isinstance(query, Evaluate) else query.subset  # pyright: ignore[reportAttributeAccessIssue]
+        weights = [float(site.weights_of(subset).sum()) for site in self.sites]
+        names = ("mean", "mean_low", "square", "square_low") if isinstance(query, Moments) else ("gradient",)
+        sums = {name: np.average([getattr(part, name) for part in parts], axis=0, weights=weights) for name in names}
+        return parts[0]._replace(**sums, **({"weight": sum(weights)} if isinstance(query, Moments) else {}))
 
 
 def unscaled(scaling: FeatureScaling, Z: np.ndarray) -> np.ndarray:

@@ -7,12 +7,14 @@
 know. So a contribution travels as numbers alone, and a sum of them means the same whoever adds it up (`exact_sum`).
 
 The factor of a site is its own affair: the weight of its rows, or 1. A server that could choose it would read one site's
-part of a sum.
+part of a sum. For the same reason a number that cannot be added (infinite, or too large for its field) travels as a random
+word: if it were left out, the sum would be that of the other sites.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -47,6 +49,7 @@ from compfed.splits import RowSubset
 WORD_BYTES = 16
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
+NO_NUMBER = np.nan  # in a contribution: counted in another field, and sent as a random word
 
 
 class Field(NamedTuple):
@@ -244,9 +247,9 @@ def contribution(
             return _evaluated(r, w)
         case HeldOut():
             assert isinstance(r, HeldOut.Reply)
-            loss, there = np.where(np.isfinite(r.loss), r.loss, 0.0), float(r.weight > 0)
-            infinite = (~np.isfinite(r.loss)).astype(float) * there
-            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": infinite}
+            there, infinite = float(r.weight > 0), ~np.isfinite(r.loss) & (r.weight > 0)
+            loss = np.where(infinite, NO_NUMBER, r.loss if there else 0.0)
+            whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": infinite.astype(float)}
             return {**whole, "loss": r.weight * loss, "means": there * loss}
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
@@ -258,12 +261,15 @@ def contribution(
 
 
 def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
-    """Where a model is far out, the loss is infinite and has no gradient: that is counted, and nothing is added."""
+    """Where a model is far out, the loss is infinite and has no gradient: that is counted, and there is no number to add."""
     usual = np.isfinite(r.value)
 
     def term(values: np.ndarray) -> np.ndarray:
+        if w == 0:
+            return np.zeros(values.shape)
         keep = usual.reshape((-1,) + (1,) * (values.ndim - 1))
-        return w * np.where(keep, values, 0.0).astype(float)
+        with np.errstate(over="ignore"):
+            return np.where(keep, w * np.where(np.isnan(values), np.inf, values), NO_NUMBER).astype(float)
 
     found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "infinite": (~usual & (w != 0)).astype(float)}
     found |= {name: term(getattr(r, name)) for name in ("value", "gradient", "terms")}
@@ -271,7 +277,7 @@ def _evaluated(r: Evaluate.Reply, w: float) -> dict[str, np.ndarray | Pair]:
         found["hessian"] = term(r.hessian)
     if r.conjugate is not None:
         there = np.isfinite(r.conjugate)
-        found["conjugate"] = w * np.where(there, r.conjugate, 0.0)
+        found["conjugate"] = np.where(there, w * r.conjugate, NO_NUMBER) if w != 0 else np.zeros(len(there))
         found["no_conjugate"] = (~there & (w != 0)).astype(float)
     return found
 
@@ -283,7 +289,7 @@ def _updated(query: LocalUpdate, r: LocalUpdate.Reply, w: float) -> dict[str, np
         leaves = jax.tree.leaves(dense(unnamed(r.u, shapes.update), run.x0.size))
     finite = r.finite and all(np.isfinite(leaf).all() for leaf in leaves)
     found: dict[str, np.ndarray | Pair] = {"factor": np.array(w), "not_finite": np.array(float(not finite))}
-    kept = w if finite else 0.0
+    kept = w if finite else NO_NUMBER
     return found | {f"u.{k}": kept * np.nan_to_num(np.asarray(leaf, float)) for k, leaf in enumerate(leaves)}
 
 
@@ -308,11 +314,18 @@ def encode(
             else:
                 numbers[here] = np.ravel(value)
             at += field.words
+    missing = np.isnan(numbers)
+    numbers[missing] = 0.0
     if lows.any():
         encoded, outside = exact_sum.encode_pair(numbers, lows, layout.units, agreement.n)
     else:
-        encoded, outside = exact_sum.encode(numbers, layout.units, agreement.n)
-    return np.where(layout.counts[:, None], words, encoded), outside
+        encoded, outside = exact_sum.encode_each(numbers, layout.units, agreement.n)
+    encoded[missing | outside] = _random_words(int((missing | outside).sum()))
+    return np.where(layout.counts[:, None], words, encoded), int(outside.sum())
+
+
+def _random_words(number: int) -> np.ndarray:
+    return np.frombuffer(secrets.token_bytes(WORD_BYTES * number), np.uint64).reshape(number, 2)
 
 
 class _Layout:

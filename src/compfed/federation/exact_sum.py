@@ -72,23 +72,35 @@ def encode(values: npt.NDArray[np.floating], unit: Unit, sites: int = ADDENDS) -
     >>> decode(add(a, b), -60)
     array([0. , 0.3])
     """
-    words, outside = _encoded(values, unit, sites)
+    words, outside = encode_each(values, unit, sites)
     return words, int(outside.sum())
+
+
+def encode_each(values: npt.NDArray[np.floating], unit: Unit, sites: int) -> tuple[Words, npt.NDArray[np.bool_]]:
+    """The words of numbers as `encode` gives them, and which numbers are out of range."""
+    values = np.asarray(values, np.float64).reshape(-1)
+    # The size is encoded and negated as an integer. Scaling is exact, but for quotients that overflow (out of range) or that
+    # become subnormal (they round to 0 anyway).
+    with np.errstate(over="ignore", under="ignore"):
+        multiples = np.rint(np.ldexp(np.abs(values), -_units(unit, values.size)))
+    outside = ~(multiples < 2.0 ** _size_bits(sites))  # NaN too
+    multiples[outside] = 0.0
+    return _negated(_multiples(multiples), (values < 0).astype(np.uint64)), outside
 
 
 def encode_pair(
     high: npt.NDArray[np.floating], low: npt.NDArray[np.floating], unit: Unit, sites: int = ADDENDS
-) -> tuple[Words, int]:
-    """The encoding of high plus the encoding of low, for numbers of two doubles; see `encode`.
+) -> tuple[Words, npt.NDArray[np.bool_]]:
+    """The encoding of high plus the encoding of low, for numbers of two doubles, and which numbers are out of range.
 
-    A number is out of range, and counted once, if one of its parts or their sum is.
+    A number is out of range if one of its parts or their sum is. It is encoded as 0; see `encode`.
     """
-    (a, a_outside), (b, b_outside) = _encoded(high, unit, sites), _encoded(low, unit, sites)
+    (a, a_outside), (b, b_outside) = encode_each(high, unit, sites), encode_each(low, unit, sites)
     words = add(a, b)
     size = _negated(words, _negative(words))[:, 1]
     outside = a_outside | b_outside | (size >= np.uint64(1) << np.uint64(_size_bits(sites) - 64))
     words[outside] = 0
-    return words, int(outside.sum())
+    return words, outside
 
 
 def add(a: Words, b: Words) -> Words:
@@ -240,18 +252,6 @@ def _units(unit: Unit, n: int) -> npt.NDArray[np.intc]:
             f"unit must be one whole number, or one for each of {n} numbers; got shape {units.shape} of {units.dtype}."
         )
     return np.clip(units, -_FURTHEST, _FURTHEST).astype(np.intc).reshape(-1)  # the type that ldexp takes everywhere
-
-
-def _encoded(values: npt.NDArray[np.floating], unit: Unit, sites: int) -> tuple[Words, npt.NDArray[np.bool_]]:
-    """The words, and which numbers are out of range."""
-    values = np.asarray(values, np.float64).reshape(-1)
-    # The size is encoded and negated as an integer. Scaling is exact, but for quotients that overflow (out of range) or that
-    # become subnormal (they round to 0 anyway).
-    with np.errstate(over="ignore", under="ignore"):
-        multiples = np.rint(np.ldexp(np.abs(values), -_units(unit, values.size)))
-    outside = ~(multiples < 2.0 ** _size_bits(sites))  # NaN too
-    multiples[outside] = 0.0
-    return _negated(_multiples(multiples), (values < 0).astype(np.uint64)), outside
 
 
 def _multiples(integers: npt.NDArray[np.float64]) -> Words:
