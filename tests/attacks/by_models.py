@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from attacks.by_subsets import fedavg_run, fold, update_query
+from attacks.by_subsets import fedavg_run, fold, small_folds, update_query
 from attacks.target import Target, distinct, unscaled
 from scipy.special import expit
 
@@ -285,10 +285,12 @@ def span_of_hessians(target: Target, hessians: int = 200) -> np.ndarray:
     return np.empty((0, d))
 
 
-def span_by_gradients(target: Target, budget: int) -> np.ndarray:
+def span_by_gradients(target: Target, budget: int = 100_000) -> np.ndarray:
     """The same for one fold after another, with differences of gradients in place of Hessians. Works on totals too."""
     scaling, d, found = target.scaling(), target.width + 1, []
-    folds = 14
+    folds = len(small_folds(target))
+    if folds == 0:
+        return np.empty((0, target.width))
     rows = -(-target.rows // folds)
     hessians = rows + 6
     for k in range(min(folds, budget // (2 * d * hessians))):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,19 +56,26 @@ class Target:
         self.index, self.number = site.index, site.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
         self.buckets_of_rows, self.splits = None, ()
-        self.messages = self.queries = self.models = 0
+        self.messages = self.queries = self.models = self.answered = 0
         self.refusals: list[tuple[Query, str]] = []
 
     def ask(self, *queries: Query) -> tuple[Any, ...]:
         """The reply to each query, or a Refusal."""
         self.messages, self.queries = self.messages + 1, self.queries + len(queries)
-        self.models += sum(len(query.x) for query in queries if getattr(query, "x", None) is not None)  # pyright: ignore[reportAttributeAccessIssue]
         replies = self._replies(queries)
+        sizes = [0 if getattr(query, "x", None) is None else len(query.x) for query in queries]  # pyright: ignore[reportAttributeAccessIssue]
+        self.models += sum(sizes)
+        self.answered += sum(n for n, r in zip(sizes, replies, strict=True) if not isinstance(r, Refusal))
         self.refusals += [(q, r.reason) for q, r in zip(queries, replies, strict=True) if isinstance(r, Refusal)]
         return replies
 
     def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
         return self._site.reply(queries)
+
+    def main_reason(self) -> str:
+        """The reason that was given most often."""
+        reasons = Counter(reason.partition(": ")[2] for _, reason in self.refusals)
+        return reasons.most_common(1)[0][0] if reasons else ""
 
     def scaling(self, columns: np.ndarray | None = None) -> FeatureScaling:
         """The mean and the standard deviation of every column, as any honest fit asks for them."""
