@@ -1,4 +1,4 @@
-"""Attacks with whole runs: ordinary estimators, totals of several sites, two runs, a site that lies, labels and refusals."""
+"""Attacks with whole runs: ordinary estimators, totals of several sites, a site that lies, labels and refusals."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from attacks.by_models import direction
 from attacks.by_subsets import Sum, batch_masks, fedavg_run, rows_of_sums, update_query
-from attacks.target import Target, unscaled
+from attacks.target import Target, distinct, unscaled
 
 import compfed as cf
 from compfed.errors import InputError
 from compfed.federation import Describe, Evaluate, Moments, Query, Refusal, Site
+from compfed.federation.codec import digest
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Logistic, Poisson, Squared
 from compfed.splits import SiteFold
@@ -96,6 +97,30 @@ def huber_parameters(target: Target) -> np.ndarray:
     return np.column_stack([unscaled(objective.scaling, a[:, None])[:, 0], a * x[0] + x[1]])
 
 
+def hessians_of_an_honest_fit(target: Target, estimator: Any) -> np.ndarray:
+    """An ordinary fit of a loss whose second derivative jumps: two of its Hessians differ by a a^T where one row has moved."""
+    spied = Spied(target)
+    spied.run(estimator)
+    by_objective: dict[str, list[np.ndarray]] = {}
+    scalings: dict[str, FeatureScaling] = {}
+    for query, reply in spied.seen:
+        if isinstance(query, Evaluate) and getattr(reply, "hessian", None) is not None:
+            name = digest(query.objective)
+            scalings[name] = query.objective.scaling  # pyright: ignore[reportArgumentType]
+            packed = [query.objective.loss.unpack_hessian(h, query.coords) for h in reply.hessian]
+            by_objective.setdefault(name, []).extend(packed)
+    found: list[tuple[float, np.ndarray]] = []
+    for name, H in by_objective.items():
+        one, other = np.triu_indices(len(H), 1)
+        sizes, vectors = np.linalg.eigh(np.array(H)[one] - np.array(H)[other])
+        first, second = np.sort(np.abs(sizes), axis=1)[:, [-1, -2]].T
+        for k in np.flatnonzero((second < 0.02 * first) & (first > 1e-6)):
+            v = vectors[k][:, np.abs(sizes[k]).argmax()]
+            found.append((second[k] / first[k], unscaled(scalings[name], v[:-1] / v[-1])))
+    found.sort(key=lambda pair: pair[0])
+    return distinct([row for _, row in found], target, near=0.02)
+
+
 # --- totals of several sites ---
 
 
@@ -155,14 +180,6 @@ def total_batches(sums: Sums) -> np.ndarray:
     left, right = np.vstack([left, whole[answered]]), np.vstack([right, means[answered]])
     solved = np.linalg.lstsq(left, right, rcond=1e-12)[0]
     return unscaled(scaling, solved[:, :-1] / solved[:, -1:])
-
-
-def subtracted(more: Sums, fewer: Sums) -> np.ndarray | None:
-    """The mean of the rows in the first run that are not in the second; None if one of them refuses, or they are as many."""
-    a, b = more.moments(), fewer.moments()
-    if a is None or b is None or abs(a[0] - b[0]) < 0.5:
-        return None
-    return (a[1] - b[1]) / (a[0] - b[0])
 
 
 # --- a site that lies ---

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from attacks.by_subsets import fedavg_run, update_query
+from attacks.by_subsets import fedavg_run, fold, small_folds, update_query
 from attacks.target import Target, distinct, unscaled
 from scipy.special import expit
 
-from compfed.federation import Evaluate, Refusal
-from compfed.federation.spec import ObjectiveSpec
+from compfed.federation import Evaluate, Moments, Refusal
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, SquaredHinge
 
 Gradients = Callable[[ObjectiveSpec, np.ndarray], np.ndarray]
@@ -114,13 +114,11 @@ def kinks(target: Target, loss: Loss, directions: int = 2, points: int = 10_000)
     scaling = target.scaling()
     objective, found = target.objective(loss, scaling), []
     for seed in range(directions):
-        t = np.linspace(-7.0, 7.0, points)
-        slope = (
-            np.diff(target.gradients(objective, models(direction(target.width, seed), 1.0, t)), axis=0)
-            / np.diff(t)[:, None]
-        )
+        u = direction(target.width, seed)
+        t = answered_interval(target, objective, u, points)
+        slope = np.diff(target.gradients(objective, models(u, 1.0, t)), axis=0) / np.diff(t)[:, None]
         bend = np.nan_to_num(np.diff(slope, axis=0))  # at the inner points
-        unit = np.abs(bend[:, -1]).max()
+        unit = np.abs(bend[:, -1]).max(initial=0.0)
         bent = np.abs(bend[:, -1]) > 1e-7 * unit
         starts = np.flatnonzero(bent & ~np.roll(bent, 1))
         for start in starts:  # a kink between two points bends at both
@@ -133,6 +131,14 @@ def kinks(target: Target, loss: Loss, directions: int = 2, points: int = 10_000)
     sizes = np.array([size for size, _ in found])
     one = np.median(sizes)  # of one row; two rows in one place bend twice as much
     return distinct([row for size, row in found if abs(size / one - 1) < 1e-3], target)
+
+
+def answered_interval(target: Target, objective: ObjectiveSpec, u: np.ndarray, points: int) -> np.ndarray:
+    """A grid of intercepts over the interval in which the site answers, found with a few models first."""
+    t = np.linspace(-7.0, 7.0, min(57, points // 10))
+    answered = [np.isfinite(target.gradients(objective, x[None])).all() for x in models(u, 1.0, t)]
+    inside = t[answered] if any(answered) else t
+    return np.linspace(inside[0], inside[-1], points - len(t))
 
 
 def hessian_pieces(target: Target, piece: int = 4, points: int = 2_000) -> np.ndarray:
@@ -216,6 +222,115 @@ def projections(s: np.ndarray, t: np.ndarray, N: np.ndarray, n: int) -> np.ndarr
         if damping > 1 or np.abs(best).max() < 1e-15:
             break
     return np.sort(p)
+
+
+# --- rank one: a Hessian is a sum of one matrix of rank one for each row, with a factor that depends on the model ---
+
+SCALE = 2.0  # standard deviation of the predictions of a random model: all rows count at such a model
+
+
+def eigenvectors(target: Target, folds: int | None = None) -> np.ndarray:
+    """Folds with no more rows than there are columns: two Hessians of such a fold have its rows as joint eigenvectors.
+
+    The Hessians are differences of logistic gradients at ordinary models, so none is asked for. With rows a_l, H_k = sum_l h_kl
+    a_l a_l^T, and H_1^-1 H_2 has eigenvectors that H_1 maps to the a_l, once for each row.
+    """
+    scaling, d = target.scaling(), target.width + 1
+    folds = max(2, -(-4 * target.rows // (3 * d))) if folds is None else folds
+    found: list[np.ndarray] = []
+    for k in range(folds):
+        objective = target.objective(Logistic(), scaling, fold(target, k, folds))
+        H = by_differences(target, objective, random_models(2, d, k))
+        if not np.isfinite(H).all():
+            continue
+        w, V = np.linalg.eigh(H.sum(axis=0))
+        V = V[:, w > 1e-9 * w[-1]]
+        one, other = V.T @ H @ V
+        rows = (V @ np.linalg.eig(np.linalg.solve(one, other).T)[1].real).T
+        found += [unscaled(scaling, row[:-1] / row[-1]) for row in rows]
+    return distinct(found, target)
+
+
+def random_models(number: int, d: int, seed: int) -> np.ndarray:
+    return SCALE / np.sqrt(d) * np.random.default_rng(seed).standard_normal((number, d))
+
+
+def by_differences(target: Target, objective: ObjectiveSpec, X: np.ndarray, step: float = 1e-3) -> np.ndarray:
+    """Hessians as central differences of gradients: 2 d models each; NaN where one is refused."""
+    d = X.shape[1]
+    near = X[:, None, None] + step * np.stack([np.eye(d), -np.eye(d)])
+    G = target.gradients(objective, near.reshape(-1, d)).reshape(len(X), 2, d, d)
+    H = (G[:, 0] - G[:, 1]) / (2 * step)
+    return 0.5 * (H + H.transpose(0, 2, 1))
+
+
+def span_of_hessians(target: Target, hessians: int = 200) -> np.ndarray:
+    """Logistic Hessians over all rows at ordinary models, as many as there are rows: they span the a_l a_l^T of the rows.
+
+    Only on as many columns as the site allows.
+    """
+    known, d = target.scaling(), target.width
+    for columns in (d, d // 2, 13, 8):
+        j = np.arange(columns)
+        scaling = FeatureScaling(known.centre[j], known.scale[j], intercept=True)
+        objective, coords = ObjectiveSpec(Logistic(), scaling, columns=j), np.arange(columns + 1, dtype=np.int32)
+        queries = [Evaluate(objective, x[None], coords=coords) for x in random_models(hessians, columns + 1, 0)]
+        replies = [reply for reply in target.ask(*queries) if not isinstance(reply, Refusal)]
+        if replies:
+            H = np.array([Logistic().unpack_hessian(reply.hessian[0], coords) for reply in replies])
+            found = np.full((target.rows, d), np.nan)
+            rows = rank_ones(H, target.rows)[:, :-1]
+            found[: len(rows), :columns] = unscaled(scaling, rows)
+            return found[: len(rows)]
+    return np.empty((0, d))
+
+
+def span_by_gradients(target: Target, budget: int = 100_000) -> np.ndarray:
+    """The same for one fold after another, with differences of gradients in place of Hessians. Works on totals too."""
+    scaling, d, found = target.scaling(), target.width + 1, []
+    folds = len(small_folds(target))
+    if folds == 0:
+        return np.empty((0, target.width))
+    rows = -(-target.rows // folds)
+    hessians = rows + 6
+    for k in range(min(folds, budget // (2 * d * hessians))):
+        objective = target.objective(Logistic(), scaling, fold(target, k, folds))
+        (reply,) = target.ask(Moments(subset=objective.subset))
+        H = by_differences(target, objective, 0.6 * random_models(hessians, d, k))
+        H = H[np.isfinite(H).all(axis=(1, 2))]
+        inside = rows if isinstance(reply, Refusal) else round(float(reply.weight))
+        if len(H) >= inside:
+            found += list(unscaled(scaling, rank_ones(H, inside)[:, :-1]))
+    return distinct(found, target, near=1e-3)
+
+
+def rank_ones(H: np.ndarray, number: int) -> np.ndarray:
+    """The vectors (a, 1) whose a a^T is in the span of the matrices H: at most `number` of them.
+
+    Subspace power method (Kileel, Pereira: Subspace power method for symmetric tensor decomposition, 2019): where P projects
+    onto the span, v <- P(v v^T) v converges to such vectors from random starts.
+    """
+    w, V = np.linalg.eigh(H.sum(axis=0))
+    V, w = V[:, w > 1e-10 * w[-1]], w[w > 1e-10 * w[-1]]
+    N = (V / np.sqrt(w)).T @ H @ (V / np.sqrt(w))
+    d, rng = len(w), np.random.default_rng(0)
+    span = np.linalg.svd(N.reshape(len(N), -1), full_matrices=False)[2][:number]
+    kept = np.empty((0, H.shape[1]))
+    for _ in range(6):
+        v = rng.standard_normal((2 * number, d))
+        v /= np.linalg.norm(v, axis=1)[:, None]
+        for _ in range(400):
+            P = ((v[:, :, None] * v[:, None]).reshape(len(v), -1) @ span.T @ span).reshape(len(v), d, d)
+            v = np.einsum("sij,sj->si", P, v) + 0.3 * v
+            v /= np.linalg.norm(v, axis=1)[:, None]
+        inside = (((v[:, :, None] * v[:, None]).reshape(len(v), -1) @ span.T) ** 2).sum(axis=1)
+        rows = v[inside > 1 - 1e-6] @ (V * np.sqrt(w)).T
+        for row in rows / rows[:, -1:]:
+            if not len(kept) or np.abs(kept - row).max(axis=1).min() > 1e-3:
+                kept = np.vstack([kept, row])
+        if len(kept) >= number:
+            break
+    return kept[:number]
 
 
 # --- the conjugate as an oracle ---

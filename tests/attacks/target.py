@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
+POLICY = DisclosurePolicy()
 CHUNK = 10_000  # models of one query: the limit of a site
 
 
@@ -23,15 +25,22 @@ def make_site(
     rows: np.ndarray, labels: np.ndarray, policy: DisclosurePolicy | None, index: int = 0, name: str | None = None
 ) -> Site:
     """A site of a network that answers under a policy; under no rule without one."""
-    return Site(rows, labels, name=f"site{index}" if name is None else name, index=index, refuses=policy)
+    name = f"site{index}" if name is None else name
+    return Site(rows, labels, name=name, index=index, policy=policy, secret=b"of the site alone")
 
 
 def breast_cancer(rows: int = 143) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels of site 0 of the breast cancer table, 143 x 30, or of a part of it; both classes are in either."""
+    """Site 0 of the breast cancer table, 143 x 30; for fewer rows, a sample of all its sites that has both classes.
+
+    The sample is the first that the default policy does not refuse as a table: attacks on it meet the rules for queries.
+    """
     table = cf.data.bundled.breast_cancer()
-    mine = np.flatnonzero(table.sites == 0)
-    mine = mine[np.argsort(table.y[mine], kind="stable")][:rows]  # the few malignant ones first
-    return table.X[mine], table.y[mine]
+    chosen = np.flatnonzero(table.sites == 0)
+    for seed in range(100 if rows < len(chosen) else 0):
+        chosen = np.random.default_rng(seed).permutation(len(table.y))[:rows]
+        if rows < POLICY.min_rows or not make_site(table.X[chosen], table.y[chosen], POLICY).table_problems:
+            break
+    return table.X[chosen], table.y[chosen]
 
 
 class Target:
@@ -46,17 +55,27 @@ class Target:
         self.rows, self.width = len(site.labels), site.width
         self.index, self.number = site.index, site.number
         self.labels = np.zeros(self.rows)  # for the masks of subsets: an attacker has no labels
-        self.splits = ()
-        self.messages = self.queries = self.models = 0
+        self.buckets_of_rows, self.splits = None, ()
+        self.messages = self.queries = self.models = self.answered = 0
         self.refusals: list[tuple[Query, str]] = []
 
     def ask(self, *queries: Query) -> tuple[Any, ...]:
         """The reply to each query, or a Refusal."""
         self.messages, self.queries = self.messages + 1, self.queries + len(queries)
-        self.models += sum(len(query.x) for query in queries if getattr(query, "x", None) is not None)  # pyright: ignore[reportAttributeAccessIssue]
-        replies = self._site.reply(queries)
+        replies = self._replies(queries)
+        sizes = [0 if getattr(query, "x", None) is None else len(query.x) for query in queries]  # pyright: ignore[reportAttributeAccessIssue]
+        self.models += sum(sizes)
+        self.answered += sum(n for n, r in zip(sizes, replies, strict=True) if not isinstance(r, Refusal))
         self.refusals += [(q, r.reason) for q, r in zip(queries, replies, strict=True) if isinstance(r, Refusal)]
         return replies
+
+    def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+        return self._site.reply(queries)
+
+    def main_reason(self) -> str:
+        """The reason that was given most often."""
+        reasons = Counter(reason.partition(": ")[2] for _, reason in self.refusals)
+        return reasons.most_common(1)[0][0] if reasons else ""
 
     def scaling(self, columns: np.ndarray | None = None) -> FeatureScaling:
         """The mean and the standard deviation of every column, as any honest fit asks for them."""
@@ -74,17 +93,39 @@ class Target:
 
     def gradients(self, objective: ObjectiveSpec, X: np.ndarray) -> np.ndarray:
         """The gradient at every row of X; NaN where the site refuses. A refused block is asked again in halves."""
-        out = np.full(X.shape, np.nan)
-        blocks = [slice(i, min(i + CHUNK, len(X))) for i in range(0, len(X), CHUNK)]
+        out, size = np.full(X.shape, np.nan), min(CHUNK, max(len(X) // 8, 1))
+        blocks = [slice(i, min(i + size, len(X))) for i in range(0, len(X), size)]
         while blocks:
             block = blocks.pop()
             (reply,) = self.ask(Evaluate(objective, X[block]))
             if not isinstance(reply, Refusal):
                 out[block] = reply.gradient
-            elif block.stop - block.start > max(1, len(X) // 1_000):
+            elif block.stop - block.start > max(1, len(X) // 200):
                 middle = (block.start + block.stop) // 2
                 blocks += [slice(block.start, middle), slice(middle, block.stop)]
         return out
+
+
+class SumTarget(Target):
+    """Several sites whose server sees totals over all of them, as under masks: moments and evaluations only."""
+
+    def __init__(self, sites: Sequence[Site]):
+        super().__init__(sites[-1])  # whose index is the largest: public records fit all sites
+        self.sites, self.rows = sites, sum(len(site.labels) for site in sites)
+
+    def _replies(self, queries: Sequence[Query]) -> tuple[Any, ...]:
+        every = [site.reply(queries) for site in self.sites]
+        return tuple(self._total(query, parts) for query, *parts in zip(queries, *every, strict=True))
+
+    def _total(self, query: Query, parts: Sequence[Any]) -> Any:
+        refused = [part for part in parts if isinstance(part, Refusal)]
+        if refused:
+            return refused[0]
+        subset = query.objective.subset if isinstance(query, Evaluate) else query.subset  # pyright: ignore[reportAttributeAccessIssue]
+        weights = [float(site.weights_of(subset).sum()) for site in self.sites]
+        names = ("mean", "mean_low", "square", "square_low") if isinstance(query, Moments) else ("gradient",)
+        sums = {name: np.average([getattr(part, name) for part in parts], axis=0, weights=weights) for name in names}
+        return parts[0]._replace(**sums, **({"weight": sum(weights)} if isinstance(query, Moments) else {}))
 
 
 def unscaled(scaling: FeatureScaling, Z: np.ndarray) -> np.ndarray:

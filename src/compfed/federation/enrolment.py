@@ -78,10 +78,15 @@ class Enrolment:
     version: str = ""
 
 
-def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0) -> float:
-    """The number of columns on which every site gives a Hessian: of all rows, or of those that one of the folds leaves."""
+def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0, jumps: bool = False) -> float:
+    """The number of columns on which every site gives a Hessian: of all rows, or of those that one of the folds leaves.
+
+    None of a loss whose second derivative `jumps`, where a site has a rule for Hessians.
+    """
     least = np.inf
     for e in enrolments or ():
+        if jumps and e.max_hessian_share != np.inf:
+            return 0.0
         held_out = -(-e.buckets // folds) * (-(-e.rows // e.buckets) + 1) if folds else 0
         least = min(least, e.max_hessian_share * max(e.rows - held_out, 0))
     return least

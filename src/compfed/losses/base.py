@@ -111,6 +111,7 @@ class _LinearModel(Loss):
 
     convex = True
     attained = False  # whether the sum over any rows has a minimiser; separable classes have none
+    jumps = False  # whether the second derivative jumps: where it does, two Hessians may differ by one row
     value: Callable[[Numbers, Numbers], Numbers]  # loss(z, y)
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z

@@ -143,6 +143,7 @@ class SquaredHinge(OneOutput):
     """
 
     attained = True
+    jumps = True
 
     ridge: float = nonnegative(default=0.0)
 
@@ -178,6 +179,7 @@ class Huber(OneOutput):
     """
 
     attained = True
+    jumps = True
 
     delta: float = positive(default=1.35)
     ridge: float = nonnegative(default=0.0)
@@ -220,6 +222,7 @@ class SmoothedQuantile(OneOutput):
     """
 
     attained = True
+    jumps = True
 
     quantile: float = positive(default=0.5)
     smoothing: float = positive(default=0.1)

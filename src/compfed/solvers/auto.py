@@ -80,8 +80,8 @@ def _solve_by_trials(
     solver = search.algorithm
     if not isinstance(solver, SecondOrder):
         solver = SOLVERS[choice.method.__name__].from_bounds(start.bounds(spec, search.tau))
-    if isinstance(solver, ProximalBFGS) and spec.objective.classes is not None and spec.max_hessian_columns < np.inf:
-        solver = replace(solver, longest=min(solver.longest, LONGEST))
+    if isinstance(solver, ProximalBFGS) and spec.max_hessian_columns < np.inf:
+        solver = replace(solver, longest=min(solver.longest, longest_step(spec)))
     if isinstance(solver, ProximalNewton) and solver.width is None:
         solver = ProximalNewton(working_width(spec.regulariser, spec.d))
     try:
@@ -95,6 +95,14 @@ def _solve_by_trials(
     return (yield from _solve_by_trials(spec, search, start, choice))
 
 
+def longest_step(spec: FederatedProblem) -> float:
+    """The largest change of a coefficient in one step of ProximalBFGS, where sites refuse models that rest on few rows."""
+    if spec.objective.classes is not None:
+        return LONGEST
+    width = getattr(spec.loss, "delta", None) or getattr(spec.loss, "smoothing", None)
+    return np.inf if width is None else OF_WIDTH * width
+
+
 def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution:
     """The solution, with the reasons for the choice of its method in its trace."""
     if not choice.why:
@@ -105,9 +113,8 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
 
 # --- the choice of a method ---
 
-LONGEST = (
-    2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
-)
+LONGEST = 2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
+OF_WIDTH = 0.5  # the same for a loss with a curved part, as a share of its width
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
 WIDTH = (64, 128)  # of a larger model, the Hessian on an eighth of its coordinates at least, within these bounds

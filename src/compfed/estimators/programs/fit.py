@@ -221,7 +221,9 @@ def prepare(
         sizes=np.maximum(summary.rows, 1),
         width=summary.width + int(options.fit_intercept),
         max_hessian_columns=max_hessian_columns(
-            enrolments_of(federation), summary.subset.folds if isinstance(summary.subset, Fold) else 0
+            enrolments_of(federation),
+            summary.subset.folds if isinstance(summary.subset, Fold) else 0,
+            getattr(loss, "jumps", False),
         ),
     )
     null = np.zeros(spec.d)

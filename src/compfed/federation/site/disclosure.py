@@ -68,7 +68,8 @@ class DisclosurePolicy:
         (classes) in every bucket, or none. Also, no row has over half of the variance of a column. 1 for no such rule.
     max_hessian_share : float, default=0.33
         The columns with second derivatives, counted over all runs of the table, are at most this share of the rows; 0 for no
-        Hessian at all.
+        Hessian at all. Hessians of losses whose second derivative jumps (`Huber`, `SquaredHinge`, `SmoothedQuantile`) are
+        refused: two of them may differ by one row. ``inf`` for neither rule.
     allow_minibatches : bool, default=False
         Whether a run may draw mini-batches. The site then draws them with its own secret.
     queries : names, default=()
@@ -213,6 +214,12 @@ def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set
     """The columns of the table whose second derivatives are asked for."""
     if query.coords is None:
         return set()
+    loss = type(query.objective.loss)
+    if getattr(loss, "jumps", False) and policy.max_hessian_share != np.inf:
+        raise _Broken(
+            f"the second derivatives of {loss.__name__} jump, so that two Hessians may differ by one row; use ProximalBFGS or a "
+            "first-order method"
+        )
     scaling, outputs = query.objective.scaling, getattr(query.objective.loss, "outputs", 1)
     features = np.unique(np.asarray(query.coords) // outputs)
     if scaling is not None and scaling.intercept:
