@@ -95,15 +95,15 @@ def rows(query: Query, lift: int = 0) -> Weighted:
 def left_out(operator: Operator, column: int, centre: float) -> list[tuple[int, float]]:
     """Gradients of the squared loss of one column in ever smaller units: numbers of single sites leave the range one by one.
 
-    At x = 0 the gradient is -sum_l y_l (a_lj - centre) / unit. For every unit: how many numbers are out of range, and the sum
-    times the unit. Where that is not the sum of all sites, it is the sum of those that are left.
+    At x = 0 the gradient is -sum_l y_l (a_lj - centre) / unit. For every unit: whether a number is out of range at some site, and
+    the sum times the unit. Where that is not the sum of all sites, it must not be the sum of those that are left.
     """
     found = []
     for unit in 2.0 ** -np.arange(48.0, 60.0, 0.5):
         scaling = FeatureScaling(np.array([centre]), np.array([unit]), intercept=False)
         objective = ObjectiveSpec(Squared(), scaling, columns=np.array([column]))
-        (reply,), outside = operator.totals([rows(Evaluate(objective, np.zeros((1, 1))))])
-        found.append((outside, float(reply.gradient[0, 0]) * unit))
+        (reply,), _ = operator.totals([rows(Evaluate(objective, np.zeros((1, 1))))])
+        found.append((int(np.isnan(reply.value[0])), float(reply.gradient[0, 0]) * unit))
     return found
 
 

@@ -197,13 +197,11 @@ def test_a_number_out_of_range_leaves_no_sum_of_the_other_sites(tmp_path):
     counts = [outside for outside, _ in found]
     assert counts[0] == 0
     assert 0 < max(counts)
-    subsets = [sum(v for i, v in enumerate(own) if mask >> i & 1) for mask in range(1, 15)]
     for outside, total in found:
         if outside == 0:
             assert total * rows_of_all == pytest.approx(everything, rel=1e-9)
         else:
-            off = [abs(-total * rows_of_all - value) / abs(value) for value in subsets if abs(value) > 1e-9]
-            assert min(off) > 1e-6
+            assert np.isnan(total)  # its words are noise (tests/federation/test_contributions.py)
 
 
 def test_a_site_with_an_infinite_loss_leaves_no_sum_of_the_others(tmp_path):
