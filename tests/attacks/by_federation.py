@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from attacks.by_models import direction
+from attacks.by_models import direction, rank_ones
 from attacks.by_subsets import Sum, batch_masks, fedavg_run, rows_of_sums, update_query
 from attacks.target import Target, distinct, unscaled
 
@@ -119,6 +119,45 @@ def hessians_of_an_honest_fit(target: Target, estimator: Any) -> np.ndarray:
             found.append((second[k] / first[k], unscaled(scalings[name], v[:-1] / v[-1])))
     found.sort(key=lambda pair: pair[0])
     return distinct([row for _, row in found], target, near=0.02)
+
+
+class SpiedTotals(cf.federation.InProcess):
+    """Sites in this process, whose server keeps the total of every Hessian, as it would have it under masks."""
+
+    def __init__(self, sites: Sequence[Site]):
+        super().__init__(sites)
+        self.seen: dict[str, tuple[FeatureScaling, list[np.ndarray]]] = {}
+
+    def send(self, messages: Mapping[int, Sequence[Query]]) -> dict[int, tuple[Any, ...]]:
+        replies = super().send(messages)
+        for j, query in enumerate(messages[0]):
+            parts: list[Any] = [replies[i][j] for i in messages]
+            if isinstance(query, Evaluate) and query.coords is not None and not any(isinstance(p, Refusal) for p in parts):
+                subset, loss, scaling = query.objective.subset, query.objective.loss, query.objective.scaling
+                weights = [float(self.sites[i].weights_of(subset).sum()) for i in messages]
+                total = np.average([part.hessian for part in parts], axis=0, weights=weights)
+                assert scaling is not None
+                kept = self.seen.setdefault(digest(query.objective), (scaling, []))[1]
+                kept += [loss.unpack_hessian(packed, query.coords) for packed in total]
+        return replies
+
+
+def span_of_an_honest_fit(sites: Sequence[Site], estimator: Any) -> np.ndarray:
+    """An ordinary fit over several sites: rows that stand out are in the span of the total Hessians that it asks for."""
+    federation = SpiedTotals(sites)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        estimator.fit_federation(federation)
+    found = list[np.ndarray]()
+    for scaling, hessians in federation.seen.values():
+        H = np.array([h for h in hessians if len(h) == len(hessians[0])])
+        singular = np.linalg.svd(H.reshape(len(H), -1), compute_uv=False)
+        for smallest in (1e-12, 1e-9, 1e-6):
+            rows = rank_ones(H, min(int((singular > smallest * singular[0]).sum()), 120))
+            found += list(unscaled(scaling, rows[:, :-1]))
+    target = Target(sites[0])
+    target.rows = sum(len(site.labels) for site in sites)
+    return distinct(found, target, near=1e-3)
 
 
 # --- totals of several sites ---

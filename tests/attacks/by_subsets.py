@@ -124,7 +124,7 @@ def held_out_of_one_row(target: Target) -> np.ndarray:
 def small_folds(target: Target) -> list[RowSubset]:
     """One-row folds; if the site refuses them, the smallest that it answers for."""
     n = target.rows
-    for folds in (n, n // 2, n // 5, n // 10, 5, 2):
+    for folds in (n, n // 2, n // 5, n // 10, n // 40, 5, 2):
         if folds >= 2:
             (reply,) = target.ask(Moments(subset=fold(target, 0, folds)))
             if not isinstance(reply, Refusal):

@@ -117,6 +117,15 @@ def test_hessians_of_an_honest_fit_that_differ_by_one_row(rows, alphas, policy):
     assert count >= 5 if policy is None else count == 0
 
 
+@pytest.mark.thorough
+@both
+def test_the_span_of_the_hessians_of_an_honest_fit(policy):
+    """The default cross-validation of the README, over four sites: the server keeps the totals, and no model was chosen."""
+    sites = [make_site(TABLE.X[TABLE.sites == i], TABLE.y[TABLE.sites == i], policy, i) for i in range(4)]
+    count = recovered(by_federation.span_of_an_honest_fit(sites, cf.FederatedLogisticRegressionCV()), TABLE.X)
+    assert count >= 2 if policy is None else count == 0
+
+
 # --- totals of several sites ---
 
 

@@ -399,6 +399,34 @@ def test_hessians_are_counted_over_all_queries():
     assert "a Hessian on so many" in refusal(make_site(max_hessian_share=0), Evaluate(SQUARED, x, np.array([0])))
 
 
+@pytest.mark.parametrize(
+    "loss", [cf.losses.Huber(delta=1.0), cf.losses.SmoothedQuantile(smoothing=1.0), cf.losses.SquaredHinge()], ids=lambda loss: type(loss).__name__
+)  # fmt: skip
+def test_hessians_of_losses_whose_second_derivative_jumps_are_refused(loss):
+    site, x = make_site("classes"), np.zeros((1, WIDTH))
+    asked = Evaluate(ObjectiveSpec(loss), x, np.array([0, 1]))
+    assert "jump, so that two Hessians may differ by one row" in refusal(site, asked)
+    assert "jump" not in refusal(make_site("classes", max_hessian_share=float("inf")), asked)
+    assert refusal(site, Evaluate(ObjectiveSpec(cf.losses.Logistic()), x, np.array([0, 1]))) == ""
+
+
+def test_hessians_have_six_digits_and_are_never_too_small():
+    """Rounded to 2^-20 of sqrt(H_ii H_jj), with that much added to the diagonal: no direction loses curvature."""
+    site, every = make_site("classes"), np.arange(WIDTH)
+    free = Site(site.features, site.labels, name="free", index=0)
+    for seed in range(20):
+        x = 0.5 * np.random.default_rng(seed).standard_normal((1, WIDTH))
+        given, exact = (
+            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every) for s in (site, free)
+        )
+        size = np.sqrt(np.diag(exact))
+        off = (given - exact) / np.outer(size, size)
+        assert 2.0**-24 < np.abs(off).max() < 2.0**-17
+        assert np.linalg.eigvalsh(off).min() >= 0
+    squared = [s.reply([Evaluate(SQUARED, x, every)])[0].hessian for s in (site, free)]
+    np.testing.assert_array_equal(*squared)  # the same at every model
+
+
 def test_models_are_counted_against_a_budget():
     site = make_site(max_models=5)
     assert refusal(site, Evaluate(SQUARED, np.zeros((4, WIDTH)))) == ""

@@ -21,6 +21,7 @@ from compfed.federation.queries import (
     Query,
     lipschitz_bin,
 )
+from compfed.federation.site.disclosure import rounded_hessian
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
@@ -103,7 +104,8 @@ def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
-        hessian = np.stack([loss.packed_hessian(v, data.A, data.y, data.q, query.coords) for v in query.x])
+        every = [loss.packed_hessian(v, data.A, data.y, data.q, query.coords) for v in query.x]
+        hessian = np.stack([rounded_hessian(site.policy, loss, np.asarray(each)) for each in every])
     if query.dual is not None:
         conjugate = np.array([_conjugate(query, data, v, *at) for v, at in zip(x, query.dual, strict=True)])
     return query.Reply(value, gradient, terms, hessian, conjugate)

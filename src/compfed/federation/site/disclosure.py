@@ -32,7 +32,7 @@ from compfed.federation.queries import (
 )
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import Huber, Logistic, Loss, MultiSquared, SmoothedQuantile, Softmax, Squared, SquaredHinge
-from compfed.losses.base import ignore_overflow
+from compfed.losses.base import ignore_overflow, symmetric_matrix, upper_triangle
 from compfed.splits import Fold, PredefinedSplit, RowSubset
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ VANISHING = 1e-6  # a curvature below this share of its bound is nearly zero
 MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved part of a loss
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
+HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -68,8 +69,9 @@ class DisclosurePolicy:
         (classes) in every bucket, or none. Also, no row has over half of the variance of a column. 1 for no such rule.
     max_hessian_share : float, default=0.33
         The columns with second derivatives, counted over all runs of the table, are at most this share of the rows; 0 for no
-        Hessian at all. Hessians of losses whose second derivative jumps (`Huber`, `SquaredHinge`, `SmoothedQuantile`) are
-        refused: two of them may differ by one row. ``inf`` for neither rule.
+        Hessian at all. Hessians are rounded to six digits: enough for steps, and certificates rest on gradients. Those of
+        losses whose second derivative jumps (`Huber`, `SquaredHinge`, `SmoothedQuantile`) are refused, as two of them may
+        differ by one row. ``inf`` for none of these rules.
     allow_minibatches : bool, default=False
         Whether a run may draw mini-batches. The site then draws them with its own secret.
     queries : names, default=()
@@ -268,6 +270,23 @@ def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndar
     for model in x[:1] if isinstance(loss, (Squared, MultiSquared)) else x:  # their h is the same at every model
         if not rule.holds(loss, model.astype(data.A.dtype), data.A, data.y):
             raise _Broken(TOO_FEW)
+
+
+def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndarray) -> np.ndarray:
+    """A packed Hessian, rounded to `HESSIAN_BITS` bits of sqrt(H_ii H_jj).
+
+    A fit asks for hundreds of Hessians. Each is a sum of matrices of rank one, and with all their digits the rows that stand out
+    are in their span: a default cross-validation over four sites would show some rows. Second derivatives that are the same at
+    every model say nothing more the second time, and are not rounded.
+    """
+    if policy is None or policy.max_hessian_share == np.inf or isinstance(loss, (Squared, MultiSquared)):
+        return packed
+    w = (int(np.sqrt(8 * packed.size + 1)) - 1) // 2
+    size = np.sqrt(np.abs(np.diag(symmetric_matrix(packed, w))))
+    with np.errstate(divide="ignore"):
+        unit = np.ldexp(1.0, np.frexp(upper_triangle(np.outer(size, size)))[1] - HESSIAN_BITS)
+    shift = upper_triangle(0.5 * w * np.eye(w))  # larger than what rounding takes from any direction: steps stay short
+    return (np.rint(packed / unit) + np.ceil(shift)) * unit
 
 
 # --- effective rows ---
