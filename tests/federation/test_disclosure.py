@@ -400,8 +400,10 @@ def test_hessians_are_counted_over_all_queries():
 
 
 @pytest.mark.parametrize(
-    "loss", [cf.losses.Huber(delta=1.0), cf.losses.SmoothedQuantile(smoothing=1.0), cf.losses.SquaredHinge()], ids=lambda loss: type(loss).__name__
-)  # fmt: skip
+    "loss",
+    [cf.losses.Huber(delta=1.0), cf.losses.SmoothedQuantile(smoothing=1.0), cf.losses.SquaredHinge()],
+    ids=lambda loss: type(loss).__name__,
+)
 def test_hessians_of_losses_whose_second_derivative_jumps_are_refused(loss):
     site, x = make_site("classes"), np.zeros((1, WIDTH))
     asked = Evaluate(ObjectiveSpec(loss), x, np.array([0, 1]))
@@ -414,10 +416,12 @@ def test_hessians_have_six_digits_and_are_never_too_small():
     """Rounded to 2^-20 of sqrt(H_ii H_jj), with that much added to the diagonal: no direction loses curvature."""
     site, every = make_site("classes"), np.arange(WIDTH)
     free = Site(site.features, site.labels, name="free", index=0)
+    x = np.zeros((1, WIDTH))
     for seed in range(20):
         x = 0.5 * np.random.default_rng(seed).standard_normal((1, WIDTH))
         given, exact = (
-            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every) for s in (site, free)
+            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every)
+            for s in (site, free)
         )
         size = np.sqrt(np.diag(exact))
         off = (given - exact) / np.outer(size, size)

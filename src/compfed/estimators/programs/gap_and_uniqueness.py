@@ -31,7 +31,7 @@ from scipy.optimize import linprog
 from compfed.federation.queries import Evaluate
 from compfed.federation.server.program import Program, Request
 from compfed.federation.spec import FeatureScaling, FederatedProblem
-from compfed.losses import Softmax
+from compfed.losses import MultiSquared, Softmax, Squared
 from compfed.problem_spec import optimality_at
 from compfed.regularisers import ElasticNet, OnBlock
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
@@ -87,8 +87,11 @@ def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) 
     """Positions of coefficients that differ in another minimiser; empty if there is no other, None if not known.
 
     It is not known where the search did not converge or has no Hessian, where a coefficient at its kink was outside the
-    working set, for penalties without a coordinate form, and for the softmax, whose classes share a free constant.
+    working set, for penalties without a coordinate form, for the softmax, whose classes share a free constant, and where sites
+    round their Hessians (a disclosure policy; those of squared losses have all digits).
     """
+    if spec.max_hessian_columns < np.inf and not isinstance(spec.loss, (Squared, MultiSquared)):
+        return None
     form = coordinate_form(spec.regulariser, spec.d)
     at = minimum.at
     if form is None or at is None or at.H is None or at.W is None or isinstance(spec.loss, Softmax):
