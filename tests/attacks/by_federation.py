@@ -132,7 +132,11 @@ class SpiedTotals(cf.federation.InProcess):
         replies = super().send(messages)
         for j, query in enumerate(messages[0]):
             parts: list[Any] = [replies[i][j] for i in messages]
-            if isinstance(query, Evaluate) and query.coords is not None and not any(isinstance(p, Refusal) for p in parts):
+            if (
+                isinstance(query, Evaluate)
+                and query.coords is not None
+                and not any(isinstance(p, Refusal) for p in parts)
+            ):
                 subset, loss, scaling = query.objective.subset, query.objective.loss, query.objective.scaling
                 weights = [float(self.sites[i].weights_of(subset).sum()) for i in messages]
                 total = np.average([part.hessian for part in parts], axis=0, weights=weights)

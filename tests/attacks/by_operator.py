@@ -55,7 +55,10 @@ class Operator:
         return Agreement(self.names, self.enrolments)
 
     def words(
-        self, asked: Sequence[Weighted] | Mapping[str, Sequence[Weighted]], number: int | None = None, last_sum: str = ""
+        self,
+        asked: Sequence[Weighted] | Mapping[str, Sequence[Weighted]],
+        number: int | None = None,
+        last_sum: str = "",
     ) -> dict[str, np.ndarray]:
         """The words of every site; the same queries to all, or others to each."""
         self.number = self.number + 1 if number is None else number
@@ -64,9 +67,7 @@ class Operator:
         found = {}
         for name, queries in every.items():
             place, queries = self.names.index(name), tuple(queries)
-            header = Header(
-                self.run, self.number, self.number - 1, place, self.names, query_hash(queries), last_sum
-            )
+            header = Header(self.run, self.number, self.number - 1, place, self.names, query_hash(queries), last_sum)
             found[name] = self._sent(name, header, Body(queries, (), enrolments))["words"]
         return found
 

@@ -28,7 +28,13 @@ TABLE = cf.data.bundled.breast_cancer()
 README = (Path(__file__).parent / "README.md").read_text()
 # rows of 40 that an attack must recover from a site without a policy; all of them unless named here
 LEAST = dict.fromkeys(("tiny delta", "kinks of Huber", "kinks of the hinge", "kinks of the quantile"), 36)
-LEAST |= {"Lipschitz of one row": 36, "half-space by rounds": 36, "Hessian pieces": 25, "sums of sigmoids": 15, "conjugate": 8}
+LEAST |= {
+    "Lipschitz of one row": 36,
+    "half-space by rounds": 36,
+    "Hessian pieces": 25,
+    "sums of sigmoids": 15,
+    "conjugate": 8,
+}
 both = pytest.mark.parametrize("policy", [None, POLICY], ids=["none", "policy"])
 
 

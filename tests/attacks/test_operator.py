@@ -134,7 +134,9 @@ def test_no_query_over_all_sites_tells_the_column_sums_of_one(tmp_path):
     operator = Operator(network(tmp_path))
     operator.enrol()
     subsets: list[Any] = [None]
-    subsets += [Holdout(share, seed, True, held) for share in (0.2, 0.5, 0.8) for seed in (0, 1) for held in (True, False)]
+    subsets += [
+        Holdout(share, seed, True, held) for share in (0.2, 0.5, 0.8) for seed in (0, 1) for held in (True, False)
+    ]
     subsets += [
         Fold(k, folds, seed, np.array(first), True, held)
         for folds in (2, 3, 4) for k in range(folds) for seed in (0, 1) for first in ([0] * 4, [0, 1, 0, 0]) for held in (True, False)
@@ -196,7 +198,7 @@ def test_a_number_out_of_range_leaves_no_sum_of_the_other_sites(tmp_path):
     found = left_out(operator, 0, centre)
     counts = [outside for outside, _ in found]
     assert counts[0] == 0
-    assert 0 < max(counts)
+    assert max(counts) > 0
     subsets = [sum(v for i, v in enumerate(own) if mask >> i & 1) for mask in range(1, 15)]
     for outside, total in found:
         if outside == 0:
@@ -214,11 +216,12 @@ def test_a_site_with_an_infinite_loss_leaves_no_sum_of_the_others(tmp_path):
     A = parts().features
     largest = np.sort([np.abs(a[:, 3]).max() for a in A])[-2:]
     x = np.sqrt(np.finfo(float).max) / np.sqrt(largest[0] * largest[1])  # one site overflows, and the next one does not
-    asked = [Weighted(Evaluate(objective, np.array([[x]])), "rows", lift=1024 + 32)]
+    asked = [Weighted(Evaluate(objective, np.array([[x]])), "rows", lift=480)]
     total = added(operator.words(asked))
     layout = list(fields(asked[0], operator.agreement))
-    infinite, gradient = layout.index("infinite"), layout.index("gradient")
-    assert total[exact_sum.FRAME :][infinite].any()  # one site has an infinite loss
+    gradient = layout.index("gradient")
+    with np.errstate(over="ignore"):
+        assert sum(np.isinf(np.square(x * a[:, 3])).any() for a in A) == 1  # one site has an infinite loss
     units = _Layout(asked, operator.agreement).units
     seen = exact_sum.decode(total[exact_sum.FRAME :], units)[gradient] / x
     own = [float(np.sum(a[:, 3] ** 2)) for a in A]
@@ -264,7 +267,7 @@ def test_a_row_that_is_added_or_changed_between_two_runs_is_refused_by_the_ledge
     table = paths[0].parent / "rows.csv"
     lines, more = table.read_text().splitlines(), parts(1).features[0][-1]
     line = ",".join(map(repr, [*more.tolist(), 1.0]))
-    table.write_text("\n".join(lines + [line] if change == "added" else lines[:-1] + [line]) + "\n")
+    table.write_text("\n".join([*lines, line] if change == "added" else [*lines[:-1], line]) + "\n")
     with pytest.raises(Refused, match="differ from those of an earlier run by fewer than its min_rows"):
         Operator(paths, "after").enrol()
     for ledger in (paths[0].parent / "state").rglob("*.ledger"):  # the oracle

@@ -400,7 +400,9 @@ def test_hessians_are_counted_over_all_queries():
 
 
 @pytest.mark.parametrize(
-    "loss", [cf.losses.Huber(delta=1.0), cf.losses.SmoothedQuantile(smoothing=1.0), cf.losses.SquaredHinge()], ids=lambda loss: type(loss).__name__
+    "loss",
+    [cf.losses.Huber(delta=1.0), cf.losses.SmoothedQuantile(smoothing=1.0), cf.losses.SquaredHinge()],
+    ids=lambda loss: type(loss).__name__,
 )  # fmt: skip
 def test_hessians_of_losses_whose_second_derivative_jumps_are_refused(loss):
     site, x = make_site("classes"), np.zeros((1, WIDTH))
@@ -417,7 +419,8 @@ def test_hessians_have_six_digits_and_are_never_too_small():
     for seed in range(20):
         x = 0.5 * np.random.default_rng(seed).standard_normal((1, WIDTH))
         given, exact = (
-            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every) for s in (site, free)
+            LOGISTIC.loss.unpack_hessian(s.reply([Evaluate(LOGISTIC, x, every)])[0].hessian[0], every)
+            for s in (site, free)
         )
         size = np.sqrt(np.diag(exact))
         off = (given - exact) / np.outer(size, size)

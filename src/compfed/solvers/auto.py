@@ -113,7 +113,9 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
 
 # --- the choice of a method ---
 
-LONGEST = 2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
+LONGEST = (
+    2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
+)
 OF_WIDTH = 0.5  # the same for a loss with a curved part, as a share of its width
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
