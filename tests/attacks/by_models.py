@@ -246,7 +246,7 @@ def eigenvectors(target: Target, folds: int | None = None) -> np.ndarray:
         w, V = np.linalg.eigh(H.sum(axis=0))
         V = V[:, w > 1e-9 * w[-1]]
         one, other = V.T @ H @ V
-        rows = (V @ np.real(np.linalg.eig(np.linalg.solve(one, other).T)[1])).T
+        rows = np.real(V @ np.linalg.eig(np.linalg.solve(one, other).T)[1]).T
         found += [unscaled(scaling, row[:-1] / row[-1]) for row in rows]
     return distinct(found, target)
 
