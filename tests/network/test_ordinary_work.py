@@ -77,7 +77,7 @@ def test_a_cross_validation_has_the_coefficients_of_the_pooled_rows(name, tmp_pa
 
 
 def test_more_folds_than_the_smallest_site_has_buckets_are_refused_before_the_first_query(tmp_path):
-    federation, link = remote(furnish(tmp_path, diabetes(), "", "", secure_sum=True))
+    federation, _ = remote(furnish(tmp_path, diabetes(), "", "", secure_sum=True))
     with pytest.raises(
         cf.InputError, match=r"cv = 30 needs 30 buckets of 10 rows at site '.*': use cv = \d+, or leave"
     ):
