@@ -88,6 +88,7 @@ class Lipschitz:
     """L_i, the Lipschitz constant of grad f_i; for a loss whose curvature has no bound, its curvature at x.
 
     `counts` has a 1 at the eighth of an octave that L_i is in: from the sum of these the server knows max_i L_i within 9 %.
+    Where sums are exact, L_i^4 is added in its place, which bounds max_i L_i within a factor of n^(1/4).
     With `upper_bound` the reply is a bound that takes one pass over the rows, and no counts: too large for steps, good
     enough for a certificate.
     """

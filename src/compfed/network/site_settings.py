@@ -34,7 +34,7 @@ LONGEST_TABLE_NAME = 100  # characters
 LEAVES = {  # every query, and what it makes leave
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
     "Moments": "the mean and the mean square of every column, to about 32 digits",
-    "Lipschitz": "one number, a bound on the curvature of its loss, and the bin that it falls into",
+    "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
     "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
     "LocalUpdate": "the model after local steps, or its change",
@@ -323,7 +323,8 @@ def disclosure_text(settings: SiteSettings) -> str:
     lines = [
         f"Site {settings.name!r}: the rows of {settings.data} stay here. {seen} {folds} A model that rests on {few} is "
         f"refused. Every reply is written down in {settings.state / 'log.jsonl'} before it leaves. No code of others runs "
-        "here.",
+        "here. This does not stop an operator who evaluates models of their own choice in place of the fit that was agreed: "
+        "`compfed site ledger` shows how many models a run evaluated.",
         "",
         f"Known of this site alone: {ENROLMENT}.",
         "As totals over all sites the operator can ask for:" if settings.secure_sum else "The operator can ask for:",
