@@ -30,7 +30,7 @@ from compfed.federation import (
     Site,
     describe,
 )
-from compfed.federation.enrolment import Enrolment
+from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import LIPSCHITZ_BINS
 from compfed.federation.server.replies import enrolment_fault, fault
 from compfed.federation.server.rounds import ServerLoop
@@ -483,3 +483,12 @@ def test_what_is_no_enrolment_is_named():
     other = Other(**{field.name: getattr(ENROLLED, field.name) for field in dataclass_fields(Enrolment)})
     for value in (None, {}, (), Moments.Reply(2.0, *np.zeros((4, 2))), Refusal("no"), other):
         assert enrolment_fault(value) == "it is not an enrolment"
+
+
+def test_a_site_whose_numbers_dwarf_all_others_is_named():
+    """Its units would round the gradients of all other sites to zero, and a null model would be certified."""
+    honest = [site.enrol() for site in InProcess(cf.data.bundled.diabetes().federation()).sites[:3]]
+    Agreement(("a", "b", "c"), tuple(honest))
+    for change in ({"label_bits": 256}, {"column_bits": honest[1].column_bits + 96}):
+        with pytest.raises(cf.InputError, match="site 'b' has numbers over 2\\*\\*64 times those of all other sites"):
+            Agreement(("a", "b", "c"), (honest[0], replace(honest[1], **change), honest[2]))

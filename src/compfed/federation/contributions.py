@@ -571,7 +571,7 @@ def merged(first: Any, again: Any) -> Any:
 
 def _update_sum(query: LocalUpdate, t: FieldValues, divisor: float) -> UpdateSum:
     if t["not_finite"].any():
-        return UpdateSum(None, ("of one or more sites",))
+        return UpdateSum(None, ("unknown",))  # masks hide which
     shapes = dense_update(query)
     leaves, structure = jax.tree.flatten(shapes)
     found = [(np.asarray(t[f"u.{k}"]) / divisor).astype(leaf.dtype) for k, leaf in enumerate(leaves)]

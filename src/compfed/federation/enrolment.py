@@ -15,6 +15,7 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 
+DWARFED_BITS = 64  # by which the numbers of one site may exceed those of all others
 MAGNITUDE_BITS = 16  # a site tells the size of its numbers to a factor of 2**16: their unit, and no value
 
 
@@ -115,6 +116,18 @@ class Agreement:
         if any(e.label_shape != first.label_shape for e in self.enrolments):
             shapes = sorted({e.label_shape for e in self.enrolments})
             raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
+        self._check_magnitudes()
+
+    def _check_magnitudes(self) -> None:
+        """Refuse a site whose numbers dwarf those of all others: their digits would be lost, and sums would round to zero."""
+        for k, name in enumerate(self.names if self.n > 1 else ()):
+            mine, others = self.enrolments[k], [e for i, e in enumerate(self.enrolments) if i != k]
+            columns = mine.column_bits - np.max([e.column_bits for e in others], axis=0)
+            if max(int(columns.max(initial=0)), mine.label_bits - max(e.label_bits for e in others)) > DWARFED_BITS:
+                way_out = "Compare the units of the columns and of the labels there with those of the other sites."
+                raise InputError(
+                    f"site {name!r} has numbers over 2**{DWARFED_BITS} times those of all other sites. {way_out}"
+                )
 
     @property
     def n(self) -> int:

@@ -21,6 +21,7 @@ from compfed.federation import exact_sum, secure_sum
 from compfed.federation.contributions import row_subset
 from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Weighted
+from compfed.federation.server.replies import enrolment_fault
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
 from compfed.network.roster import MIN_MASKED
@@ -71,6 +72,8 @@ class Session:
             )
         for place, data in enumerate(enrolments):
             enrolment, public = read_enrolment(data, header, place, roster)
+            if (wrong := enrolment_fault(enrolment)) is not None:
+                raise InputError(f"the enrolment of site {header.names[place]!r} cannot be used: {wrong}. {NEW_RUN}")
             if place == header.place and enrolment.table != mine.table:
                 raise InputError(f"its table has changed since run {header.run} began. Restore it, or start a new run.")
             if place == header.place and check_key and public.tobytes() != self.public.tobytes():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -128,7 +129,7 @@ class ExactSums:
         """The sum where all sites received the same queries, under -1; otherwise the words of each site."""
         first = next(iter(messages.values()))
         everyone = len(messages) == self.agreement.n
-        if everyone and all(len(each) == len(first) and all(map(_is_same, each, first)) for each in messages.values()):
+        if everyone and all(len(each) == len(first) and all(map(is_, each, first)) for each in messages.values()):
             total = reduce(exact_sum.add, [words[i] for i in messages])
             exact_sum.check_total(total, len(messages))
             return {-1: total[exact_sum.FRAME :]}
@@ -170,10 +171,6 @@ class ExactSums:
                 counted = request.counts and j == 0
                 cost = cost.beside(query_cost(type(weighted.query).__name__, down, up, request.models, counted))
         return cost
-
-
-def _is_same(one: Weighted, other: Weighted) -> bool:
-    return one is other
 
 
 def _own_weighting(query: Query) -> Weighting:

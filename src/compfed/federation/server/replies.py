@@ -72,7 +72,9 @@ def _enrolment(e: object) -> None:
     if type(e) is not Enrolment:
         raise InputError("it is not an enrolment")
     _integer("rows", e.rows, 1, MAX_ROWS)
-    _number("weight", e.weight)
+    _weight("weight", e.weight, weighted=False)
+    if e.weight != float(e.rows):
+        raise InputError(f"weight is {e.weight:g} for {e.rows} rows; over a network it is their number")
     _width(e.width, None)
     _columns(e)
     if type(e.label_kind) is not str or e.label_kind not in tuple("biufUO"):
