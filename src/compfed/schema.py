@@ -1,0 +1,284 @@
+"""Schema: what every column of a table is, so that all sites encode their rows alike. It holds no row.
+
+A schema is written as TOML (`Schema.read`, `Schema.to_toml`):
+
+    [columns.age]                      # numbers
+    impute = "mean"
+    [columns.sex]
+    levels = ["female", "male"]        # the first is the reference
+    [label]
+    column = "died"
+    classes = ["no", "yes"]
+    [rows]
+    weight = "w"
+
+How rows are encoded with it is in `data.encoding`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from compfed._utils.text import join_names
+from compfed._utils.validation import is_number
+from compfed.errors import InputError
+
+MISSING_LEVEL = "(missing)"  # the level of rows without a value, where that is a level of its own
+OTHER_LEVEL = "(other)"  # the level of rows whose value is not among the levels
+ROW_COLUMNS = ("weight", "offset", "stratum")
+
+
+@dataclass(frozen=True)
+class NumericColumn:
+    """A column of numbers.
+
+    Parameters
+    ----------
+    impute : "refuse", "mean" or float, default="refuse"
+        The number that stands for a missing value. "mean" is the mean over all sites, which `Schema.agree` and
+        ``schema="auto"`` replace by a number. "refuse" refuses a table with missing values.
+    """
+
+    impute: Literal["refuse", "mean"] | float = "refuse"
+
+
+@dataclass(frozen=True)
+class CategoricalColumn:
+    """A column of words: one feature for each level but the first, the reference.
+
+    Parameters
+    ----------
+    levels : sequence of str
+        All levels, agreed between the sites. The first is the reference.
+    missing : "refuse", "level", "impute" or a level, default="refuse"
+        "level" makes missing values a level of their own. A level stands for them. "impute" is the most frequent level
+        over all sites, which `Schema.agree` and ``schema="auto"`` replace by its name.
+    other : "refuse", "level" or "reference", default="refuse"
+        What a value that is not among the levels becomes: an error, a level of its own, or the reference.
+    """
+
+    levels: tuple[str, ...]
+    missing: str = "refuse"
+    other: Literal["refuse", "level", "reference"] = "refuse"
+
+    @property
+    def encoded_levels(self) -> tuple[str, ...]:
+        """The levels that have a feature of their own."""
+        more = (OTHER_LEVEL,) * (self.other == "level") + (MISSING_LEVEL,) * (self.missing == "level")
+        return self.levels[1:] + more
+
+
+Column: TypeAlias = NumericColumn | CategoricalColumn
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column of labels, or several for several outcomes; for a classifier also its classes, the last one the event."""
+
+    column: str | tuple[str, ...]
+    classes: tuple[Any, ...] | None = None  # words or numbers, as they are in the table
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What every column of a table is.
+
+    Parameters
+    ----------
+    columns : mapping of str to NumericColumn or CategoricalColumn
+        The features, in their order.
+    label : Label, optional
+    weight, offset, stratum : str, optional
+        Columns with the weight, the offset and the stratum of a row.
+
+    Examples
+    --------
+    >>> schema = Schema.from_toml('''
+    ... [columns.age]
+    ... [columns.sex]
+    ... levels = ["female", "male"]
+    ... [label]
+    ... column = "died"
+    ... classes = ["no", "yes"]
+    ... ''')
+    >>> schema.feature_names
+    ('age', 'sex=male')
+    """
+
+    columns: Mapping[str, Column]
+    label: Label | None = None
+    weight: str | None = None
+    offset: str | None = None
+    stratum: str | None = None
+    notes: tuple[str, ...] = field(default=(), compare=False)  # remarks of the agreement, for a person
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The names of the encoded features: a column of numbers keeps its name, a level is "column=level"."""
+        found = []
+        for name, column in self.columns.items():
+            levels = column.encoded_levels if isinstance(column, CategoricalColumn) else None
+            found += [name] if levels is None else [f"{name}={level}" for level in levels]
+        return tuple(found)
+
+    @property
+    def source_columns(self) -> tuple[str, ...]:
+        """The column that each encoded feature comes from."""
+        found = []
+        for name, column in self.columns.items():
+            found += [name] * (len(column.encoded_levels) if isinstance(column, CategoricalColumn) else 1)
+        return tuple(found)
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Columns whose missing values stand for a mean or a most frequent level that is not known yet."""
+        return tuple(
+            name
+            for name, column in self.columns.items()
+            if (isinstance(column, NumericColumn) and column.impute == "mean")
+            or (isinstance(column, CategoricalColumn) and column.missing == "impute")
+        )
+
+    # --- TOML ---
+
+    @classmethod
+    def read(cls, path: str | Path) -> Schema:
+        """Read a schema from a TOML file."""
+        path = Path(path)
+        try:
+            return cls.from_toml(path.read_text(encoding="utf-8"), str(path))
+        except OSError as problem:
+            raise InputError(f"{path}: {problem.strerror}. Give the path of a schema in TOML.") from None
+        except UnicodeDecodeError:
+            raise InputError(f"{path} is not UTF-8 text. Save the schema as UTF-8.") from None
+
+    @classmethod
+    def from_toml(cls, text: str, where: str = "the schema") -> Schema:
+        """The schema of a TOML text; every problem names the table and the key."""
+        try:
+            given = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as problem:
+            raise InputError(f"{where} is not TOML: {problem}.") from None
+        _check_keys(given, ("columns", "label", "rows"), where)
+        columns = {name: _column(name, table, where) for name, table in _table(given, "columns", where).items()}
+        rows = _table(given, "rows", where)
+        _check_keys(rows, ROW_COLUMNS, f"{where}, [rows]")
+        for name, value in rows.items():
+            _check_text(value, f"{where}, [rows]: {name}")
+        schema = cls(columns, _label(_table(given, "label", where), where), **rows)
+        schema.check(where)
+        return schema
+
+    def to_toml(self) -> str:
+        """The schema as TOML."""
+        lines = [f"# {note}" for note in self.notes]
+        for name, column in self.columns.items():
+            lines.append(f"[columns.{_text(name)}]")
+            if isinstance(column, NumericColumn):
+                lines += [] if column.impute == "refuse" else [f"impute = {_value(column.impute)}"]
+            else:
+                lines.append(f"levels = {_value(column.levels)}")
+                lines += [] if column.missing == "refuse" else [f"missing = {_value(column.missing)}"]
+                lines += [] if column.other == "refuse" else [f"other = {_value(column.other)}"]
+        if self.label is not None:
+            lines += ["[label]", f"column = {_value(self.label.column)}"]
+            lines += [] if self.label.classes is None else [f"classes = {_value(self.label.classes)}"]
+        rows = {name: value for name in ROW_COLUMNS if (value := getattr(self, name)) is not None}
+        lines += ["[rows]"] * bool(rows) + [f"{name} = {_value(value)}" for name, value in rows.items()]
+        return "\n".join(lines) + "\n"
+
+    def check(self, where: str = "the schema") -> None:
+        """Refuse a schema that uses a column twice or makes two features of one name."""
+        labels = () if self.label is None else self.label.column
+        labels = (labels,) if isinstance(labels, str) else labels
+        used = [*self.columns, *labels, *(name for name in (self.weight, self.offset) if name is not None)]
+        for names, what in ((used, "column"), (self.feature_names, "feature")):
+            twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+            if twice is not None:
+                raise InputError(f"{where} uses the {what} {twice!r} twice. Leave one of them out, or rename it.")
+
+
+# --- reading ---
+
+
+def _column(name: str, table: object, where: str) -> Column:
+    here = f"{where}, [columns.{name}]"
+    given = _check_keys(table, ("impute", "levels", "missing", "other"), here)
+    if "levels" not in given:
+        for key in ("missing", "other"):
+            if key in given:
+                raise InputError(f"{here}: {key} is for a column with levels. Give levels, or impute for numbers.")
+        impute = given.get("impute", "refuse")
+        if impute not in ("refuse", "mean") and not is_number(impute):
+            raise InputError(f"{here}: impute = {impute!r} must be a number, 'mean' or 'refuse'.")
+        return NumericColumn(impute if isinstance(impute, str) else float(impute))
+    if "impute" in given:
+        raise InputError(f"{here}: impute is for a column of numbers. Give missing = 'impute' for levels.")
+    levels, missing, other = given["levels"], given.get("missing", "refuse"), given.get("other", "refuse")
+    if not isinstance(levels, (list, tuple)) or len(levels) < 1 or not all(isinstance(v, str) for v in levels):
+        raise InputError(f"{here}: levels = {levels!r} must be a list of words, such as ['no', 'yes'].")
+    if len(set(levels)) < len(levels) or {MISSING_LEVEL, OTHER_LEVEL} & set(levels):
+        raise InputError(f"{here}: levels = {levels!r} must differ, and be neither {MISSING_LEVEL} nor {OTHER_LEVEL}.")
+    if missing not in ("refuse", "level", "impute", *levels):
+        raise InputError(f"{here}: missing = {missing!r} must be 'refuse', 'level', 'impute' or one of the levels.")
+    if other not in ("refuse", "level", "reference"):
+        raise InputError(f"{here}: other = {other!r} must be 'refuse', 'level' or 'reference'.")
+    return CategoricalColumn(tuple(levels), missing, other)
+
+
+def _label(given: Mapping[str, Any], where: str) -> Label | None:
+    if not given:
+        return None
+    here = f"{where}, [label]"
+    _check_keys(given, ("column", "classes"), here)
+    column, classes = given.get("column"), given.get("classes")
+    if isinstance(column, list) and column and all(isinstance(name, str) for name in column):
+        column = tuple(column)
+    elif not isinstance(column, str) or not column:
+        raise InputError(f"{here}: column = {column!r} must name the column of labels.")
+    if classes is None:
+        return Label(column)
+    alike = isinstance(classes, list) and (all(isinstance(c, str) for c in classes) or all(map(is_number, classes)))
+    if not alike or len(classes) < 2 or len(set(classes)) < len(classes):
+        raise InputError(f"{here}: classes = {classes!r} must be two or more words, or two or more numbers, each once.")
+    return Label(column, tuple(classes))
+
+
+def _table(given: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    table = given.get(name, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{where}: {name} must be a table, [{name}]; got {table!r}.")
+    return table
+
+
+def _check_keys(given: object, known: Sequence[str], where: str) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise InputError(f"{where} must be a table with the keys {join_names(list(known))}; got {given!r}.")
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            raise InputError(f"{where}: {name!r} is not a key. {hint}There are {join_names(list(known))}.")
+    return given
+
+
+def _check_text(value: object, where: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{where} = {value!r} must be the name of a column.")
+
+
+def _text(text: str) -> str:
+    """A basic string of TOML, which escapes as JSON does."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_value, value))}]"
+    return _text(value) if isinstance(value, str) else repr(value)
