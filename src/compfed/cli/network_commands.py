@@ -8,18 +8,13 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from compfed._utils.text import printable, text_table
 from compfed.cli.local_commands import Commands
+from compfed.cli.result_text import result_text
 from compfed.errors import InputError
 
-if TYPE_CHECKING:
-    from compfed.estimators.base import FederatedModel
-    from compfed.stopping import Certificate
-
 Command = Callable[[argparse.Namespace], int]
-MOST_COEFFICIENTS = 200  # that the result of a run lists
 
 
 def add_commands(commands: Commands) -> None:
@@ -320,40 +315,3 @@ def _run_site(args: argparse.Namespace) -> int:
     from compfed.network.site import run_site
 
     return run_site(args.config)
-
-
-# --- the result of a run, in words ---
-
-
-def result_text(model: FederatedModel) -> str:
-    """The result of a run: alpha, the coefficients that are not zero, and one sentence about the certificate."""
-    import numpy as np
-
-    coef = np.atleast_2d(model.coef_)
-    alpha = getattr(model, "alpha_", getattr(model, "alpha", None))
-    lines = [f"alpha = {alpha:.6g}"] if isinstance(alpha, (int, float)) else []
-    used = np.flatnonzero(coef.any(axis=0))
-    lines.append("All coefficients are zero.")
-    if len(used):
-        lines[-1] = f"{len(used)} of {coef.shape[1]} coefficients are not zero:"
-        names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
-        classes = [printable(str(c), 20) for c in getattr(model, "classes_", ())]
-        heads = classes if len(classes) == len(coef) > 1 else ["coefficient"] * len(coef)
-        shown = used[:MOST_COEFFICIENTS]
-        rows = [[printable(str(names[j]), 60), *(f"{value: .6g}" for value in coef[:, j])] for j in shown]
-        lines.append(text_table(["column", *heads], rows))
-    if len(used) > MOST_COEFFICIENTS:
-        lines.append(f"... and {len(used) - MOST_COEFFICIENTS} more")
-    intercept = np.ravel(getattr(model, "intercept_", ()))
-    if intercept.size:
-        lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
-    return "\n".join([*lines, certificate_text(model.certificate_)])
-
-
-def certificate_text(certificate: Certificate) -> str:
-    """A certificate in one sentence."""
-    relative, gap = f"{certificate.relative:.1e}", certificate.duality_gap
-    if not certificate.holds:
-        return f"NOT certified: the gradient mapping is {relative} of its scale; tol = {certificate.tol:.1e}."
-    within = f"relative optimality {relative}" if gap is None else f"the objective is within {gap:.1e} of its minimum"
-    return f"Certified: {within}{'; no other model reaches it' if certificate.unique else ''}."
