@@ -12,13 +12,13 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from compfed._utils.validation import as_row_labels
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, estimator, first
+from compfed.estimators.base import BoundedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
 from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Logistic, Loss, Softmax
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classes(ElasticNetFamily):
     """The logistic or softmax loss with an elastic net."""
 
@@ -38,14 +38,23 @@ class Classes(ElasticNetFamily):
         log = np.log(np.maximum(labels.shares, np.finfo(float).tiny))
         return np.atleast_1d(log[1] - log[0]) if len(log) == 2 else log - log.mean()
 
-    def coef_and_intercept(self, coef, intercept):
-        if self.l1_ratio == 1 and len(intercept) > 1 and len(intercept) % 2 == 0:
+    def representative(self, coef):
+        """Of a softmax: the sparsest coefficients with the l1 penalty alone, and mean zero where there is no penalty."""
+        classes = coef.shape[1]
+        if classes == 1 or self.bounds is not None:
+            return coef
+        if self.l1_ratio == 1 and classes % 2 == 0:
             coef = sparsest(coef)
+        if self.factors is not None:
+            coef = np.where(self.factors[:, None] == 0, coef - coef.mean(axis=1, keepdims=True), coef)
+        return coef
+
+    def coef_and_intercept(self, coef, intercept):
         return coef.T, intercept - intercept.mean() if len(intercept) > 1 else intercept
 
 
 @estimator
-class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
+class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
     """Logistic regression over sites, for two classes or more.
 
     Minimises over w and b::
@@ -95,7 +104,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Classes(self.l1_ratio)
+        return Classes(self.l1_ratio, factors=self.penalty_factors, bounds=self.bounds)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         as_row_labels(f"{type(self).__name__}: y must be the class of every row", y)
