@@ -318,9 +318,9 @@ class FederatedModel(BaseEstimator):
             checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
             dtype=np.float64,
         )  # fmt: skip
-        names = None if labels is None else tuple(map(str, labels))
-        self.family().with_columns(names, np.shape(X)[1])  # which refuses columns that are not there
         columns = getattr(checked, "feature_names_in_", None)
+        names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
+        self.family().with_columns(None if names is None else tuple(map(str, names)), np.shape(X)[1])
         return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
@@ -433,6 +433,11 @@ class RelaxedModel(FederatedModel):
 
     several_gammas = False  # may gamma be a list?
 
+    @property
+    def has_own_penalty(self) -> bool:
+        """Whether penalty factors, bounds or a refit make the objective another one than without these parameters."""
+        return bool(self.relax) or self.penalty_factors is not None or getattr(self, "bounds", None) is not None
+
     def _gammas(self) -> tuple[float, ...]:
         me = type(self).__name__
         relax, given = check_bool(self.relax, f"{me}: relax"), self.gamma
@@ -486,7 +491,7 @@ INSTEAD_OF_EACH = {
     "copy_X": f"nothing: X is never changed, and {ALWAYS}",
     "precompute selection dual": f"nothing: {ALWAYS}",
     "penalty_factor penalty.factor penalties weights_l1 adaptive_weights": "penalty_factors, where the model has it",
-    "exclude": "penalty_factors={column: inf}, which leaves a column out",
+    "exclude": "penalty_factors with inf for a column, which leaves it out",
     "lower_limits upper_limits lower.limits upper.limits limits lower upper nonneg non_negative nonnegative":
         "bounds=(lower, upper), where the model has it",
     "lambda_1se lambda.1se one_se": "rule='one_standard_error' to the estimator with CV in its name",

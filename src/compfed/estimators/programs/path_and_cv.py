@@ -278,9 +278,9 @@ def _extend(
 def falls_at_the_end(alphas: np.ndarray, mean: np.ndarray) -> bool:
     """Whether the mean loss is least at the last alpha and still falls there by more than STILL_FALLS.
 
-    A flat end does not count: beyond it the model is that without a penalty, as good as any.
+    A flat end does not count: beyond it the model is that without a penalty, as good as any. Of two alphas one is always last.
     """
-    if len(alphas) < 2 or mean.argmin() != len(mean) - 1 or alphas[-1] == 0:
+    if len(alphas) < 3 or mean.argmin() != len(mean) - 1 or min(alphas[-2:]) == 0:
         return False
     decades = abs(float(np.log10(alphas[-2] / alphas[-1])))
     return bool(mean[-2] - mean[-1] > STILL_FALLS * min(decades, 1.0) * (mean.max() - mean[-1]))
