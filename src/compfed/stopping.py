@@ -283,5 +283,7 @@ class StoppingRule:
         """
         assert self.best is not None
         of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
-        free = self.objective == self.best.value and isinstance(self.spec.loss, (Logistic, Softmax)) and not self.bounded
+        free = (
+            self.objective == self.best.value and isinstance(self.spec.loss, (Logistic, Softmax)) and not self.bounded
+        )
         return self.loss_vanished and free and self.best.value < np.log(2) * of_a_row

@@ -9,14 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
-from scipy.optimize import lsq_linear, minimize
+from scipy.optimize import lsq_linear
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import ElasticNet, Lasso, LinearRegression
+from sklearn.linear_model import Lasso
 from sklearn.preprocessing import StandardScaler
 
 import compfed as cf
 from compfed.data import bundled
-from compfed.regularisers import Box, GroupL2, SumOf
 
 EXACT: dict[str, Any] = {"tol": 1e-15, "max_iter": 1_000_000}
 
@@ -164,8 +163,14 @@ def test_factors_by_name_by_place_and_as_a_series():
     frame = pd.DataFrame(X, columns=list(bundled.diabetes().feature_names))
     by_place = cf.FederatedLasso(0.1, penalty_factors={2: 0, 8: 3.0}).fit(X, y, sites=sites).coef_
     names = frame.columns[[2, 8]]
-    for given in ({names[0]: 0, names[1]: 3.0}, pd.Series([0, 3.0], index=names), np.array([1, 1, 0, 1, 1, 1, 1, 1, 3, 1])):
-        np.testing.assert_array_equal(cf.FederatedLasso(0.1, penalty_factors=given).fit(frame, y, sites=sites).coef_, by_place)
+    for given in (
+        {names[0]: 0, names[1]: 3.0},
+        pd.Series([0, 3.0], index=names),
+        np.array([1, 1, 0, 1, 1, 1, 1, 1, 3, 1]),
+    ):
+        np.testing.assert_array_equal(
+            cf.FederatedLasso(0.1, penalty_factors=given).fit(frame, y, sites=sites).coef_, by_place
+        )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +196,10 @@ def test_what_cannot_be_used_is_refused_by_name(options, words):
     table = bundled.diabetes()
     frame = pd.DataFrame(table.X, columns=list(table.feature_names))
     model = cf.FederatedLasso(**options)
-    for fit in (lambda: model.fit(frame, table.y, sites=table.sites), lambda: model.fit_sites(cf.data.from_table(frame, table.y, table.sites))):
+    for fit in (
+        lambda: model.fit(frame, table.y, sites=table.sites),
+        lambda: model.fit_sites(cf.data.from_table(frame, table.y, table.sites)),
+    ):
         with pytest.raises(cf.InputError, match=words):
             fit()
 
@@ -204,13 +212,18 @@ def test_number_that_is_the_name_of_another_column_is_refused():
 
 
 def test_words_of_glmnet_are_answered():
-    for word, hint in (("penalty_factor", "penalty_factors"), ("exclude", "inf"), ("lower_limits", "bounds"), ("lambda_1se", "one_standard_error")):
+    for word, hint in (
+        ("penalty_factor", "penalty_factors"),
+        ("exclude", "inf"),
+        ("lower_limits", "bounds"),
+        ("lambda_1se", "one_standard_error"),
+    ):
         with pytest.raises(cf.InputError, match=hint):
             cf.FederatedLasso(**{word: 1})
     with pytest.raises(cf.InputError, match="has no parameter 'penalty_factors'"):
-        cf.FederatedNuclearRegressor(**{"penalty_factors": [1]})
+        cf.FederatedNuclearRegressor(penalty_factors=[1])
     with pytest.raises(cf.InputError, match="has no parameter 'bounds'"):
-        cf.FederatedGroupLasso(**{"bounds": (0, 1)})
+        cf.FederatedGroupLasso(bounds=(0, 1))
 
 
 # --- bounds ---
@@ -264,7 +277,9 @@ def test_positive_is_a_bound_and_bounds_are_of_the_published_coefficients(standa
     )
     np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-10, atol=1e-300)
     np.testing.assert_array_equal(one.coef_ == 0, other.coef_ == 0)
-    held = cf.FederatedElasticNet(0.01, l1_ratio=1.0, standardize=standardize, bounds={1: (None, 0.25)}).fit(X, y, sites=sites)
+    held = cf.FederatedElasticNet(0.01, l1_ratio=1.0, standardize=standardize, bounds={1: (None, 0.25)}).fit(
+        X, y, sites=sites
+    )
     assert held.coef_[1] == pytest.approx(0.25, rel=1e-14)
     rest = np.delete(np.arange(6), 1)
     scale = X.std(0) if standardize else np.ones(6)

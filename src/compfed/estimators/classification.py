@@ -38,16 +38,21 @@ class Classes(ElasticNetFamily):
         log = np.log(np.maximum(labels.shares, np.finfo(float).tiny))
         return np.atleast_1d(log[1] - log[0]) if len(log) == 2 else log - log.mean()
 
-    def representative(self, coef):
-        """Of a softmax: the sparsest coefficients with the l1 penalty alone, and mean zero where there is no penalty."""
-        classes = coef.shape[1]
-        if classes == 1 or self.bounds is not None:
+    def representative(self, coef, refit=False):
+        """Of a softmax: the sparsest coefficients with the l1 penalty alone, and mean zero where there is no penalty.
+
+        Features with bounds stay as they are: no constant is free there.
+        """
+        width, classes = coef.shape
+        if classes == 1:
             return coef
-        if self.l1_ratio == 1 and classes % 2 == 0:
-            coef = sparsest(coef)
-        if self.factors is not None:
-            coef = np.where(self.factors[:, None] == 0, coef - coef.mean(axis=1, keepdims=True), coef)
-        return coef
+        free = np.ones(width, bool) if self.bounds is None else np.isinf(self.bounds).all(axis=0)
+        if self.l1_ratio == 1 and classes % 2 == 0 and not refit:
+            coef = np.where(free[:, None], sparsest(coef), coef)
+        unpenalised = np.zeros(width, bool) if self.factors is None else self.factors == 0
+        if refit:
+            unpenalised |= (coef != 0).all(axis=1)
+        return np.where((free & unpenalised)[:, None], coef - coef.mean(axis=1, keepdims=True), coef)
 
     def coef_and_intercept(self, coef, intercept):
         return coef.T, intercept - intercept.mean() if len(intercept) > 1 else intercept

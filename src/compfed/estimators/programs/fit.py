@@ -79,8 +79,8 @@ class Family:
         """The best intercepts without features; None where that takes a search."""
         return labels.mean
 
-    def representative(self, coef: np.ndarray) -> np.ndarray:
-        """Coefficients (width, outputs) to publish, of all that have the same predictions and the same penalty."""
+    def representative(self, coef: np.ndarray, refit: bool = False) -> np.ndarray:
+        """Coefficients (width, outputs) to publish, of all with the same predictions and the same penalty, or none in a refit."""
         return coef
 
     def coef_and_intercept(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
@@ -229,7 +229,7 @@ class PreparedProblem:
     def coef_and_intercept(self, x: np.ndarray, refit: bool = False) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
         family, (coef, intercept) = self.options.family, self.scaling.coefficients(x)
-        return family.coef_and_intercept(coef if refit else family.representative(coef), intercept)
+        return family.coef_and_intercept(family.representative(coef, refit), intercept)
 
     def coefs_and_intercepts(self, path: Sequence[Relaxed]) -> tuple[np.ndarray, np.ndarray]:
         """coef_ and intercept_ of every model of a path."""

@@ -81,7 +81,10 @@ class AlphaGrid:
 
 
 def _null_gradient(federation: Federation, prepared: PreparedProblem) -> Program[np.ndarray]:
-    """The gradient where all penalised coefficients are 0 and the others optimal; 0 for the others."""
+    """The gradient where all penalised coefficients are 0 and the others optimal; 0 for the others.
+
+    It is enlarged by its error, so that the coefficients are exactly 0 at the alpha_max that follows from it.
+    """
     free, null = prepared.unpenalised(), prepared.null
     assert null.at is not None
     if not free.any():
@@ -91,7 +94,8 @@ def _null_gradient(federation: Federation, prepared: PreparedProblem) -> Program
     search = replace(prepared.options.search, progress=None)
     found = yield from solve(federation, prepared.restricted(kept), search, null)
     assert found.at is not None
-    return np.where(free, 0.0, found.at.gradient)
+    error = 10 * (found.certificate.gradient_mapping + found.certificate.rounding)
+    return np.where(free, 0.0, found.at.gradient + np.copysign(error, found.at.gradient))
 
 
 # --- the path ---
@@ -250,6 +254,7 @@ def _mean_losses(paths: Sequence[ModelPath]) -> np.ndarray:
 
 # --- an optimum at the edge of the grid ---
 
+NOT_EXTENDED = " The grid was not extended, because sites with a disclosure policy may refuse smaller ones, which would end the run."
 EXTENSIONS = 2  # of an automatic grid, each as long as half of the first
 STILL_FALLS = 1e-3  # fall of the mean loss towards the edge, for a factor of 10 in alpha, as a share of its fall from the null model
 
@@ -259,20 +264,29 @@ def _extend(
 ) -> Program[tuple[np.ndarray, list[ModelPath], str]]:
     """Smaller alphas in the same ratio, while the loss still falls at the smallest one of an automatic grid.
 
-    A site may refuse models that rest on few rows. The grid then stays as it is, and the reason is returned.
+    A site may refuse models that rest on few rows. The grid then stays as it is, and the reason is returned. Where a refusal
+    ends the run the grid is not extended.
     """
     if not np.isfinite(grid.ratio):
         return alphas, paths, ""
     for _ in range(EXTENSIONS):
         if not falls_at_the_end(alphas, _mean_losses(paths)):
             break
+        if _refusals_end_the_run(federation):
+            return alphas, paths, NOT_EXTENDED
         more = alphas[-1] * grid.ratio ** np.arange(1, (grid.n_alphas + 1) // 2 + 1)
         try:
             paths = yield from _continue_all(federation, paths, more, None)
         except SiteRefusal as refusal:
-            return alphas, paths, str(refusal)
+            return alphas, paths, f" Smaller ones were tried, and a site refused them: {str(refusal).rstrip('.')}."
         alphas = np.concatenate([alphas, more])
     return alphas, paths, ""
+
+
+def _refusals_end_the_run(federation: Federation) -> bool:
+    """Whether sites may refuse models, and sums are exact: a sum without one site would not be the sum."""
+    enrolments = enrolments_of(federation) if getattr(federation, "exchange", None) is not None else None
+    return any(e.min_rows > 1 for e in enrolments or ())
 
 
 def falls_at_the_end(alphas: np.ndarray, mean: np.ndarray) -> bool:
@@ -298,10 +312,8 @@ def _edge(
         automatic = grid.alphas is None
         way_out = f"a smaller eps than {grid.eps:g}" if automatic else "smaller alphas"
         tried = ""
-        if refused:
-            tried = f" Smaller ones were tried, and a site refused them: {refused.rstrip('.')}."
-        elif automatic:
-            tried = f" The grid was extended {EXTENSIONS} times."
+        if automatic:
+            tried = refused or f" The grid was extended {EXTENSIONS} times."
         return (
             f"{found}the smallest alpha, {alphas[-1]:.3g}, and still falls there: a smaller one may predict better.{tried} Give "
             f"{way_out}, or standardize=True where columns have different units."
