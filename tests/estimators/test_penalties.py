@@ -94,7 +94,8 @@ def assert_optimal(model: Any, loss: str, X, y, l1, l2, lower, upper, weight=Non
     tol = 1e-9 * size
     l1 = np.broadcast_to(l1, w.shape) / scale
     assert abs(slope.sum()) <= 1e-10
-    assert (w >= lower).all() and (w <= upper).all()
+    assert (w >= lower).all()
+    assert (w <= upper).all()
     inside = (w > lower) & (w < upper)
     nonzero = inside & (w != 0)
     assert (np.abs(gradient + l1 * np.sign(w))[nonzero] <= tol[nonzero]).all()

@@ -299,8 +299,8 @@ def test_edge_of_a_grid_is_reported():
     assert len(model.alphas_) == 8
     with pytest.warns(cf.EdgeOfGridWarning, match="smallest alpha, 0.8, and still falls there.*Give smaller alphas"):
         cf.FederatedLassoCV([1.0, 0.9, 0.8], cv=3).fit(X, y, sites=sites)
+    noise = np.random.default_rng(0).standard_normal(len(y))
     with pytest.warns(cf.EdgeOfGridWarning, match="largest alpha, 0.0003: a larger one may predict better"):
-        noise = np.random.default_rng(0).standard_normal(len(y))
         cf.FederatedLassoCV([3e-4, 2e-4, 1e-4], cv=3).fit(X, noise, sites=sites)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -425,6 +425,11 @@ class RelaxedModel(FederatedModel):
         `trace_` are then those of the refit.
     gamma : float, default=0.0
         With `relax`: the model is gamma * penalised fit + (1 - gamma) * refit, coefficients and intercepts. 0 is the refit.
+
+    Attributes
+    ----------
+    gamma_ : float
+        Share of the penalised fit in the model: 1.0 without `relax`.
     """
 
     penalty_factors: npt.ArrayLike | Mapping[Any, float] | None = None
@@ -437,6 +442,10 @@ class RelaxedModel(FederatedModel):
     def has_own_penalty(self) -> bool:
         """Whether penalty factors, bounds or a refit make the objective another one than without these parameters."""
         return bool(self.relax) or self.penalty_factors is not None or getattr(self, "bounds", None) is not None
+
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        super()._set_attributes(federation, fitted, cost)
+        self.gamma_ = fitted.model.gamma
 
     def _gammas(self) -> tuple[float, ...]:
         me = type(self).__name__

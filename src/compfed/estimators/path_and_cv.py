@@ -183,8 +183,6 @@ class CrossValidated(FederatedModel):
         The largest alpha whose loss is within one standard error of the least; NaN with a single split.
     alphas_ : ndarray of shape (n_alphas,)
         All alphas, the largest first.
-    gamma_ : float
-        The gamma that was chosen; with `relax` only.
     cv_loss_ : ndarray of shape (n_alphas, n_splits)
         Mean loss on the held-out rows, without the penalty; with `relax`, that of `gamma_`.
     cv_results_ : dict of ndarray
@@ -250,12 +248,10 @@ class CrossValidated(FederatedModel):
         self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
         within = found.within_error
         self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
-        if getattr(self, "relax", False):
-            self.gamma_ = found.gammas[found.gamma]
         prepared, everything = found.fitted.prepared, found.paths[0]
         paths = [prepared.coefs_and_intercepts(everything.mixed(gamma)) for gamma in found.gammas]
         self.coef_path_, self.intercept_path_ = paths[found.gamma]
-        self.cv_results_ = _results(found, [coefs for coefs, _ in paths], hasattr(self, "gamma_"))
+        self.cv_results_ = _results(found, [coefs for coefs, _ in paths], bool(getattr(self, "relax", False)))
         self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
         warn_if_not_converged(grid.name, fits, options.search, stacklevel)
         self._warn_if_not_unique(found.fitted, stacklevel)

@@ -113,7 +113,10 @@ class CoordinateForm(NamedTuple):
     def holding(self, bounds: CoordinateForm) -> CoordinateForm:
         """Without the members of groups that the bounds hold at their kink, where they add nothing to a norm."""
         held = (bounds.lower == self.kink) & (bounds.upper == self.kink)
-        return self._replace(group=np.where(held, -1, self.group))
+        group = np.where(held, -1, self.group)
+        kept, renumbered = np.unique(group[group >= 0], return_inverse=True)
+        group[group >= 0] = renumbered
+        return self._replace(group=group, group_weight=self.group_weight[kept])
 
     @property
     def separable(self) -> bool:
