@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from penalty_cases import EXACT, assert_same, counts, diabetes, tables, units
+from places import SHARED
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Lasso, MultiTaskLasso
 from sklearn.preprocessing import StandardScaler
@@ -17,8 +19,6 @@ import compfed as cf
 from compfed.data import bundled
 from compfed.federation import DisclosurePolicy, InProcess
 from compfed.regularisers import Box, GroupL2, SumOf
-from tests.estimators.test_penalties import EXACT, assert_same, counts, diabetes, tables, units
-from tests.places import SHARED
 
 FAMILIES: dict[str, Any] = {
     "squared": (cf.FederatedLasso, sm.families.Gaussian),
@@ -101,7 +101,7 @@ def test_softmax_refit_against_statsmodels():
     rng = np.random.default_rng(1)
     X = rng.standard_normal((200, 4))
     y = (X @ rng.standard_normal((4, 3)) + rng.gumbel(size=(200, 3))).argmax(axis=1)
-    free = cf.FederatedLogisticRegression(0.05, penalty_factors=[0, 0, np.inf, 0], relax=True).fit(
+    free: Any = cf.FederatedLogisticRegression(0.05, penalty_factors=[0, 0, np.inf, 0], relax=True).fit(
         X, y, sites=np.arange(200) % 3
     )
     used = [0, 1, 3]
@@ -184,7 +184,7 @@ def test_rows_of_several_outcomes(table):
     f[[0, 1]] = 0.0, np.inf
     model = cf.FederatedMultiTaskLasso(0.2, penalty_factors=f).fit(Z, Y, sites=sites)
     assert_group_optimal(model, Z, Y, np.arange(len(f)), f, 0.2)
-    refit = cf.FederatedMultiTaskLasso(0.2, penalty_factors=f, relax=True).fit(Z, Y, sites=sites)
+    refit: Any = cf.FederatedMultiTaskLasso(0.2, penalty_factors=f, relax=True).fit(Z, Y, sites=sites)
     used = (model.coef_ != 0).any(axis=0)
     for k in (0, 1):
         coef, intercept = glm(Z, Y[:, k], used, sm.families.Gaussian)
@@ -279,15 +279,16 @@ def heart() -> Any:
 
 def test_grid_that_ends_too_early_is_extended():
     X, y, sites = heart()
-    model = cf.FederatedLogisticRegressionCV().fit(X, y, sites=sites)  # no warning: it found the least loss
-    assert len(model.alphas_) > 50
+    model = cf.FederatedLogisticRegressionCV(n_alphas=16, cv=3).fit(
+        X, y, sites=sites
+    )  # no warning: it found the least loss
+    assert len(model.alphas_) > 16
     loss = model.cv_loss_.mean(axis=1)
-    assert 49 < loss.argmin() < len(loss) - 1
-    short = cf.FederatedLogisticRegression(model.alphas_[49]).fit(X, y, sites=sites)
-    assert np.count_nonzero(short.coef_) < np.count_nonzero(model.coef_)
-    assert loss.min() < loss[49] - 0.005
-    np.testing.assert_allclose(np.diff(np.log(model.alphas_)), np.log(1e-3) / 49, rtol=1e-9)
-    fine = cf.FederatedLogisticRegressionCV(model.alphas_).fit(X, y, sites=sites)
+    assert 15 < loss.argmin() < len(loss) - 1
+    assert np.count_nonzero(model.coef_path_[15]) < np.count_nonzero(model.coef_)
+    assert loss.min() < loss[15] - 0.005
+    np.testing.assert_allclose(np.diff(np.log(model.alphas_)), np.log(1e-3) / 15, rtol=1e-9)
+    fine = cf.FederatedLogisticRegressionCV(model.alphas_, cv=3).fit(X, y, sites=sites)
     np.testing.assert_allclose(fine.cv_loss_, model.cv_loss_, rtol=1e-9)
     assert fine.alpha_ == model.alpha_
 

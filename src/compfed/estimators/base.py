@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
@@ -320,7 +320,7 @@ class FederatedModel(BaseEstimator):
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
         names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
-        self.family().with_columns(None if names is None else tuple(map(str, names)), np.shape(X)[1])
+        self.family().with_columns(None if names is None else tuple(map(str, names)), cast(Any, X).shape[1])
         return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
@@ -434,7 +434,7 @@ class RelaxedModel(FederatedModel):
 
     penalty_factors: npt.ArrayLike | Mapping[Any, float] | None = None
     relax: bool = False
-    gamma: float = 0.0
+    gamma: float | Sequence[float] = 0.0
 
     several_gammas = False  # may gamma be a list?
 

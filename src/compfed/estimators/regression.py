@@ -167,6 +167,7 @@ class Grouped(Family):
         factors = read_factors(
             self.factors, labels, int(named.members(width).max()) + 1, "group", by_place=labels is None
         )
+        assert factors is not None
         return replace(named, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
 
     def _group_names(self, width: int) -> list[str] | None:

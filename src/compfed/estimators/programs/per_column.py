@@ -70,7 +70,7 @@ def read_bounds(given: Any, names: Sequence[str] | None, width: int) -> tuple[np
 
 def _as_mapping(given: Any, what: str) -> Any:
     """A Series of pandas as a dict from its index; anything else as it is."""
-    index = getattr(given, "index", None)
+    index: Any = getattr(given, "index", None)
     if not hasattr(index, "tolist"):
         return given
     keys = index.tolist()
