@@ -125,6 +125,8 @@ def test_number_that_is_the_name_of_another_column_is_refused():
 
 def test_words_of_glmnet_are_answered():
     make: Any = cf.FederatedLasso
+    nuclear: Any = cf.FederatedNuclearRegressor
+    groups: Any = cf.FederatedGroupLasso
     for word, hint in (
         ("penalty_factor", "penalty_factors"),
         ("exclude", "inf"),
@@ -134,9 +136,9 @@ def test_words_of_glmnet_are_answered():
         with pytest.raises(cf.InputError, match=hint):
             make(**{word: 1})
     with pytest.raises(cf.InputError, match="has no parameter 'penalty_factors'"):
-        cf.FederatedNuclearRegressor(penalty_factors=[1])
+        nuclear(penalty_factors=[1])
     with pytest.raises(cf.InputError, match="has no parameter 'bounds'"):
-        cf.FederatedGroupLasso(bounds=(0, 1))
+        groups(bounds=(0, 1))
 
 
 # --- bounds ---

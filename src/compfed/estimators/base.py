@@ -419,10 +419,11 @@ class RelaxedModel(FederatedModel):
     ----------
     penalty_factors : array of shape (n_features,) or dict, optional
         Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. 0: not penalised.
-        inf: left out, its coefficient is 0. The factors are not rescaled to sum to the number of features, as in glmnet.
+        inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
+        they are.
     relax : bool, default=False
-        Whether to refit without the penalty on the features that the penalised fit uses. Bounds still hold. `certificate_` and
-        `trace_` are then those of the refit.
+        Whether to refit without the penalty (its ridge included) the coefficients that the penalised fit uses, and those of
+        factor 0. Bounds still hold. `certificate_` and `trace_` are then those of the refit.
     gamma : float, default=0.0
         With `relax`: the model is gamma * penalised fit + (1 - gamma) * refit, coefficients and intercepts. 0 is the refit.
 

@@ -283,6 +283,9 @@ class FederatedGroupLasso(RelaxedModel, Regressor):
         it every feature is a group, which is the lasso.
     group_weights : array of shape (n_groups,), optional
         Weight of each group, in the order of the sorted labels; the square root of its size unless given.
+    penalty_factors : array of shape (n_groups,) or dict, optional
+        Factor of alpha for each group, in the order of `group_weights`, which it multiplies; a dict from the label of a group, or
+        from its number where `groups` are lists, to factor, 1 for all others. 0: not penalised. inf: left out.
 
     See Also
     --------
