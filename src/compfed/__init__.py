@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from compfed._utils.text import progress_bar as progress_bar
     from compfed.algorithms import register as register
     from compfed.errors import Divergence as Divergence
+    from compfed.errors import EdgeOfGridWarning as EdgeOfGridWarning
     from compfed.errors import InputError as InputError
     from compfed.errors import NotUniqueWarning as NotUniqueWarning
     from compfed.errors import OneSiteWarning as OneSiteWarning
@@ -48,7 +49,7 @@ _NAMES = {
     "_utils.compilation": "use_all_cores",
     "_utils.text": "progress_bar",
     "algorithms": "register",
-    "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
+    "errors": "Divergence EdgeOfGridWarning InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
     "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "

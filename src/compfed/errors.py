@@ -82,3 +82,7 @@ class OneSiteWarning(UserWarning):
 
 class NotUniqueWarning(UserWarning):
     """Other coefficients reach the same objective: those returned are one choice of many."""
+
+
+class EdgeOfGridWarning(UserWarning):
+    """Cross-validation chose the smallest or the largest alpha it tried, and another one beyond may predict better."""

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
@@ -22,7 +22,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.text import join_names, progress_bar
-from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, check_same_index
+from compfed._utils.validation import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_nonnegative,
+    check_numbers,
+    check_same_index,
+)
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
@@ -33,7 +40,7 @@ from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRo
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
 from compfed.simulation.local_federation import Simulated
-from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
+from compfed.solvers.base import SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
 
 T = TypeVar("T")
@@ -240,7 +247,7 @@ class FederatedModel(BaseEstimator):
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
-                warnings.warn(self._why_not_converged(fitted.minimum), ConvergenceWarning, stacklevel=2)
+                warnings.warn(self._why_not_converged(fitted), ConvergenceWarning, stacklevel=2)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
 
@@ -254,9 +261,11 @@ class FederatedModel(BaseEstimator):
                 stacklevel=stacklevel,
             )
 
-    def _why_not_converged(self, minimum: FederatedSolution) -> str:
+    def _why_not_converged(self, fitted: Fitted) -> str:
         """Why the certificate does not hold, for a person."""
-        me = type(self).__name__
+        me, minimum = type(self).__name__, fitted.minimum
+        if minimum is fitted.model.refit:
+            me += " (the refit without a penalty, relax=True)"
         if not minimum.certificate.minimiser_exists:
             return f"{me}: {minimum.notes[-1]}."
         note = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
@@ -286,7 +295,13 @@ class FederatedModel(BaseEstimator):
             progress=progress_bar(me, quiet=0.0) if self.verbose else None,
         )  # fmt: skip
         equal = self.site_weights == "equal"
-        return FitOptions(self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal)
+        return FitOptions(
+            self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal, self._gammas()
+        )  # fmt: skip
+
+    def _gammas(self) -> tuple[float, ...]:
+        """The shares of the penalised fit to try, the largest first; 1 alone without a refit."""
+        return (1.0,)
 
     def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
@@ -296,8 +311,6 @@ class FederatedModel(BaseEstimator):
             X, sites = tables.take_site_column(X, sites)
         tables.check_table(me, X, y, sites, sample_weight)
         labels = tables.column_labels(X)
-        if labels is not None:
-            self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
         given: Any = (X, y)  # scikit-learn's annotations say str
@@ -306,6 +319,8 @@ class FederatedModel(BaseEstimator):
             dtype=np.float64,
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
+        names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
+        self.family().with_columns(None if names is None else tuple(map(str, names)), cast(Any, X).shape[1])
         return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
@@ -317,7 +332,7 @@ class FederatedModel(BaseEstimator):
             delattr(self, name)
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
-        self.coef_, self.intercept_ = prepared.coef_and_intercept(minimum.x)
+        self.coef_, self.intercept_ = fitted.coef_and_intercept
         if summary.labels.classes is not None:
             self.classes_ = summary.labels.classes
         self.n_features_in_ = summary.width
@@ -393,6 +408,73 @@ class FederatedModel(BaseEstimator):
         return tags
 
 
+# --- penalties of single coefficients or groups of them ---
+
+
+@estimator
+class RelaxedModel(FederatedModel):
+    """An estimator whose penalty acts on coefficients or groups of them: with a support, and with factors.
+
+    Parameters
+    ----------
+    penalty_factors : array of shape (n_features,) or dict, optional
+        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. 0: not penalised.
+        inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
+        they are.
+    relax : bool, default=False
+        Whether to refit without the penalty (its ridge included) the coefficients that the penalised fit uses, and those of
+        factor 0. Bounds still hold. `certificate_` and `trace_` are then those of the refit.
+    gamma : float, default=0.0
+        With `relax`: the model is gamma * penalised fit + (1 - gamma) * refit, coefficients and intercepts. 0 is the refit.
+
+    Attributes
+    ----------
+    gamma_ : float
+        Share of the penalised fit in the model: 1.0 without `relax`.
+    """
+
+    penalty_factors: npt.ArrayLike | Mapping[Any, float] | None = None
+    relax: bool = False
+    gamma: float | Sequence[float] = 0.0
+
+    several_gammas = False  # may gamma be a list?
+
+    @property
+    def has_own_penalty(self) -> bool:
+        """Whether penalty factors, bounds or a refit make the objective another one than without these parameters."""
+        return bool(self.relax) or self.penalty_factors is not None or getattr(self, "bounds", None) is not None
+
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        super()._set_attributes(federation, fitted, cost)
+        self.gamma_ = fitted.model.gamma
+
+    def _gammas(self) -> tuple[float, ...]:
+        me = type(self).__name__
+        relax, given = check_bool(self.relax, f"{me}: relax"), self.gamma
+        values = check_numbers(given, f"{me}: gamma")
+        if values.ndim > int(self.several_gammas) or not values.size or not ((values >= 0) & (values <= 1)).all():
+            several = ", or a list of them" if self.several_gammas else ""
+            raise InputError(f"{me}: gamma={given!r} must be a number between 0 and 1{several}.")
+        if not relax and values.any():
+            raise InputError(f"{me}: gamma={given!r} needs relax=True: it mixes the penalised fit with its refit.")
+        return tuple(np.unique(values)[::-1].tolist()) if relax else (1.0,)
+
+
+@estimator
+class BoundedModel(RelaxedModel):
+    """An estimator with an elastic-net penalty, whose coefficients may have bounds.
+
+    Parameters
+    ----------
+    bounds : pair or dict, optional
+        (lower, upper), each a number, an array of shape (n_features,), or None for none; or a dict from column name (or
+        position) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`, also with `standardize`. With several
+        classes they hold for the coefficients of each class.
+    """
+
+    bounds: Any = None
+
+
 # --- names of parameters ---
 
 ALWAYS = "there is nothing to set"
@@ -418,6 +500,16 @@ INSTEAD_OF_EACH = {
     "warm_start": f"nothing: a fit takes about a dozen messages from the start, and {ALWAYS}",
     "copy_X": f"nothing: X is never changed, and {ALWAYS}",
     "precompute selection dual": f"nothing: {ALWAYS}",
+    "penalty_factor penalty.factor penalties weights_l1 adaptive_weights": "penalty_factors, where the model has it",
+    "exclude": "penalty_factors with inf for a column, which leaves it out",
+    "lower_limits upper_limits lower.limits upper.limits limits lower upper nonneg non_negative nonnegative":
+        "bounds=(lower, upper), where the model has it",
+    "lambda_1se lambda.1se one_se": "rule='one_standard_error' to the estimator with CV in its name",
+    "lambda_min lambda.min": "rule='best' to the estimator with CV in its name",
+    "nlambda": "n_alphas to the estimator with CV in its name",
+    "lambda_min_ratio lambda.min.ratio": "eps to the estimator with CV in its name",
+    "nfolds folds n_folds": "cv to the estimator with CV in its name",
+    "relaxed": "relax, where the model has it",
     "intercept": "fit_intercept",
     "intercept_scaling": "fit_intercept alone: the intercept is never penalised",
     "multi_class": "nothing: more than two classes are fitted together (multinomial)",

@@ -12,13 +12,13 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from compfed._utils.validation import as_row_labels
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, estimator, first
+from compfed.estimators.base import BoundedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
 from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Logistic, Loss, Softmax
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Classes(ElasticNetFamily):
     """The logistic or softmax loss with an elastic net."""
 
@@ -38,14 +38,28 @@ class Classes(ElasticNetFamily):
         log = np.log(np.maximum(labels.shares, np.finfo(float).tiny))
         return np.atleast_1d(log[1] - log[0]) if len(log) == 2 else log - log.mean()
 
+    def representative(self, coef, refit=False):
+        """Of a softmax: the sparsest coefficients with the l1 penalty alone, and mean zero where there is no penalty.
+
+        Features with bounds stay as they are: no constant is free there.
+        """
+        width, classes = coef.shape
+        if classes == 1:
+            return coef
+        free = np.ones(width, bool) if self.bounds is None else np.isinf(self.bounds).all(axis=0)
+        if self.l1_ratio == 1 and classes % 2 == 0 and not refit:
+            coef = np.where(free[:, None], sparsest(coef), coef)
+        unpenalised = np.zeros(width, bool) if self.factors is None else self.factors == 0
+        if refit:
+            unpenalised |= (coef != 0).all(axis=1)
+        return np.where((free & unpenalised)[:, None], coef - coef.mean(axis=1, keepdims=True), coef)
+
     def coef_and_intercept(self, coef, intercept):
-        if self.l1_ratio == 1 and len(intercept) > 1 and len(intercept) % 2 == 0:
-            coef = sparsest(coef)
         return coef.T, intercept - intercept.mean() if len(intercept) > 1 else intercept
 
 
 @estimator
-class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
+class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
     """Logistic regression over sites, for two classes or more.
 
     Minimises over w and b::
@@ -95,7 +109,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Classes(self.l1_ratio)
+        return Classes(self.l1_ratio, factors=self.penalty_factors, bounds=self.bounds)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         as_row_labels(f"{type(self).__name__}: y must be the class of every row", y)

@@ -16,11 +16,12 @@ from compfed._utils.text import join_names, shorten
 from compfed._utils.validation import as_row_labels, check_numbers, check_unmasked, is_int
 from compfed.data.columns import as_floats
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, estimator, first
+from compfed.estimators.base import BoundedModel, FederatedModel, RelaxedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
+from compfed.estimators.programs.per_column import read_factors
 from compfed.estimators.table import Features, RowWeights
 from compfed.losses import Huber, MultiSquared, Poisson
-from compfed.regularisers import GroupL2, Nuclear
+from compfed.regularisers import Box, GroupL2, Nuclear
 
 
 class Regressor(RegressorMixin, FederatedModel):
@@ -42,7 +43,7 @@ class Regressor(RegressorMixin, FederatedModel):
 
 
 @estimator
-class FederatedLasso(Regressor):
+class FederatedLasso(BoundedModel, Regressor):
     """Lasso over sites, with the coefficients of the pooled table.
 
     Minimises over w and b::
@@ -57,7 +58,7 @@ class FederatedLasso(Regressor):
     alpha : float, default=1.0
         Weight of the penalty, on scikit-learn's scale.
     positive : bool, default=False
-        Whether coefficients must be >= 0.
+        Whether coefficients must be >= 0: bounds=(0, None).
 
     See Also
     --------
@@ -83,11 +84,11 @@ class FederatedLasso(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return ElasticNetFamily(1.0, self.positive)
+        return ElasticNetFamily(1.0, self.positive, self.penalty_factors, self.bounds)
 
 
 @estimator
-class FederatedElasticNet(Regressor):
+class FederatedElasticNet(BoundedModel, Regressor):
     """Elastic net over sites, with the coefficients of the pooled table.
 
     Minimises over w and b::
@@ -104,7 +105,7 @@ class FederatedElasticNet(Regressor):
     l1_ratio : float, default=0.5
         Share of the l1 norm in the penalty: 1 is the lasso, 0 ridge regression.
     positive : bool, default=False
-        Whether coefficients must be >= 0.
+        Whether coefficients must be >= 0: bounds=(0, None).
 
     See Also
     --------
@@ -125,7 +126,7 @@ class FederatedElasticNet(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return ElasticNetFamily(self.l1_ratio, self.positive)
+        return ElasticNetFamily(self.l1_ratio, self.positive, self.penalty_factors, self.bounds)
 
 
 # --- groups of features ---
@@ -134,15 +135,17 @@ class FederatedElasticNet(Regressor):
 LISTS = (list, tuple, np.ndarray)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grouped(Family):
     """Least squares with a penalty on the norm of each group of coefficients."""
 
     groups: Any  # as the user gave them
     group_weights: npt.ArrayLike | None
+    factors: Any = None
     names: tuple[str, ...] = ()
+    held: np.ndarray | None = None  # groups that are left out
 
-    def with_columns(self, names):
+    def with_columns(self, names, width):
         """Refuses the number of a feature that is the name of another one: columns may be called 0, 1, 2."""
         places: list[tuple[int, Any]] = []  # where a feature is, and what `groups` calls it
         if self._series_index is not None:
@@ -157,7 +160,25 @@ class Grouped(Family):
                     f"column number {entry}. Give X.rename(columns=str) and names as text, '{entry}', to match by name; "
                     "give X.to_numpy() to match by place."
                 )
-        return replace(self, names=names or ())
+        named = replace(self, names=names or ())
+        if self.factors is None:
+            return named
+        labels = named._group_names(width)
+        factors = read_factors(
+            self.factors, labels, int(named.members(width).max()) + 1, "group", by_place=labels is None
+        )
+        assert factors is not None
+        return replace(named, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
+
+    def _group_names(self, width: int) -> list[str] | None:
+        """The labels of the groups; None where they are lists of features, which are known by their number."""
+        if self.groups is None:
+            return list(self.names) or None
+        labels = self._listed()
+        if isinstance(labels[0], LISTS):
+            return None
+        labels = np.unique(as_row_labels("groups: a label for every feature is needed", labels))
+        return [str(label) for label in labels]
 
     @property
     def _series_index(self) -> list[Any] | None:
@@ -225,12 +246,25 @@ class Grouped(Family):
         if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
             given = self.group_weights
             raise InputError(f"group_weights={given!r} must be {sizes.size} finite numbers >= 0, one for each group.")
+        if self.factors is not None:
+            weights = weights * self.factors
         first_of = np.unique(member, return_index=True)[1]
         return GroupL2(lam=alpha, groups=member, weights=weights / scale[first_of])  # pyright: ignore[reportArgumentType]  # an array will do
 
+    def constraint(self, scale, outputs):
+        return held_at_zero(self.held, self.members(scale.size))
+
+
+def held_at_zero(held: np.ndarray | None, group: np.ndarray) -> Box | None:
+    """Bounds of 0 for the coefficients of the groups that are left out; none for the others."""
+    if held is None or not held.any():
+        return None
+    size = np.where(held[group], 0.0, np.inf)
+    return Box(-size, size)
+
 
 @estimator
-class FederatedGroupLasso(Regressor):
+class FederatedGroupLasso(RelaxedModel, Regressor):
     """Group lasso over sites: the coefficients of a group are all zero or all used.
 
     Minimises over w and b::
@@ -249,6 +283,9 @@ class FederatedGroupLasso(Regressor):
         it every feature is a group, which is the lasso.
     group_weights : array of shape (n_groups,), optional
         Weight of each group, in the order of the sorted labels; the square root of its size unless given.
+    penalty_factors : array of shape (n_groups,) or dict, optional
+        Factor of alpha for each group, in the order of `group_weights`, which it multiplies; a dict from the label of a group, or
+        from its number where `groups` are lists, to factor, 1 for all others. 0: not penalised. inf: left out.
 
     See Also
     --------
@@ -271,13 +308,13 @@ class FederatedGroupLasso(Regressor):
     group_weights: npt.ArrayLike | None = None
 
     def family(self) -> Family:
-        return Grouped(self.groups, self.group_weights)
+        return Grouped(self.groups, self.group_weights, self.penalty_factors)
 
 
 # --- robust regression ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Robust(ElasticNetFamily):
     """The Huber loss with an elastic net."""
 
@@ -291,7 +328,7 @@ class Robust(ElasticNetFamily):
 
 
 @estimator
-class FederatedHuber(Regressor):
+class FederatedHuber(BoundedModel, Regressor):
     """Huber regression over sites: least squares that outliers cannot dominate.
 
     Minimises over w and b::
@@ -331,13 +368,13 @@ class FederatedHuber(Regressor):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Robust(self.l1_ratio, delta=self.delta)
+        return Robust(self.l1_ratio, False, self.penalty_factors, self.bounds, delta=self.delta)
 
 
 # --- counts ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counts(ElasticNetFamily):
     """The Poisson loss with an elastic net."""
 
@@ -352,7 +389,7 @@ class Counts(ElasticNetFamily):
 
 
 @estimator
-class FederatedPoissonRegressor(Regressor):
+class FederatedPoissonRegressor(BoundedModel, Regressor):
     """Poisson regression of counts over sites, with the coefficients of the pooled table.
 
     Minimises over w and b, with z = x @ w + b::
@@ -391,7 +428,7 @@ class FederatedPoissonRegressor(Regressor):
     scored_by_squares = False
 
     def family(self) -> Family:
-        return Counts(self.l1_ratio)
+        return Counts(self.l1_ratio, False, self.penalty_factors, self.bounds)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")
@@ -435,13 +472,27 @@ class _ManyOutcomes(Family):
         return coef.T, intercept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedFeatures(_ManyOutcomes):
     """A penalty on the norm of each feature's coefficients."""
 
+    factors: Any = None
+    held: np.ndarray | None = None  # features that are left out
+
+    def with_columns(self, names, width):
+        factors = read_factors(self.factors, names, width)
+        return (
+            self
+            if factors is None
+            else replace(self, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
+        )
+
+    def constraint(self, scale, outputs):
+        return held_at_zero(self.held, np.repeat(np.arange(scale.size), outputs))
+
     def penalty(self, alpha, scale, outputs):
-        groups = np.repeat(np.arange(scale.size), outputs)
-        return GroupL2(lam=alpha, groups=groups, weights=1.0 / scale)  # pyright: ignore[reportArgumentType]  # an array will do
+        groups, factors = np.repeat(np.arange(scale.size), outputs), 1.0 if self.factors is None else self.factors
+        return GroupL2(lam=alpha, groups=groups, weights=factors / scale)  # pyright: ignore[reportArgumentType]  # an array will do
 
 
 @dataclass(frozen=True)
@@ -474,7 +525,7 @@ class MultiRegressor(MultiOutputMixin, Regressor):
 
 
 @estimator
-class FederatedMultiTaskLasso(MultiRegressor):
+class FederatedMultiTaskLasso(RelaxedModel, MultiRegressor):
     """Multi-task lasso over sites: a feature is used for all outcomes or for none.
 
     Minimises over W and b::
@@ -510,7 +561,7 @@ class FederatedMultiTaskLasso(MultiRegressor):
     alpha: float = first(default=1.0)
 
     def family(self) -> Family:
-        return SharedFeatures()
+        return SharedFeatures(self.penalty_factors)
 
 
 @estimator

@@ -396,7 +396,7 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
         if found.undecided:
             together = join_names(found.undecided)
             notes.append(f"{label}: several minimisers; these coefficients can change together: {together}")
-        coef, intercept = found.prepared.coef_and_intercept(found.minimum.x)
+        coef, intercept = found.coef_and_intercept
         classes, status = found.prepared.summary.labels.classes, ""
         if classes is not None and all_classes is not None and len(classes) < len(all_classes):
             status = f"{len(classes)} of {len(all_classes)} classes"

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from compfed._utils.validation import check_distinct_names
 from compfed.errors import InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
+from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request, enrolments_of
+from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.federation.sums import Description, MomentsSum
 from compfed.losses import Loss, Squared
 from compfed.problem_spec import safe_norm
-from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
+from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
 from compfed.splits import Fold, RowSubset, SiteFold
@@ -54,8 +56,8 @@ class Family:
 
     classifies: ClassVar[bool] = False  # labels are names of classes, not numbers
 
-    def with_columns(self, names: tuple[str, ...] | None) -> Family:
-        """The family with the names of the columns, for a penalty that refers to them."""
+    def with_columns(self, names: tuple[str, ...] | None, width: int) -> Family:
+        """The family for these columns, for a penalty that refers to some of them."""
         return self
 
     def loss(self, labels: Labels) -> Loss:
@@ -65,6 +67,10 @@ class Family:
         """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
         raise NotImplementedError
 
+    def constraint(self, scale: np.ndarray, outputs: int) -> Regulariser | None:
+        """The bounds of u = scale * w, if there are any."""
+        return None
+
     def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
         """The scale of each column that the penalty allows (one per group, for a penalty of groups)."""
         return scale
@@ -73,22 +79,52 @@ class Family:
         """The best intercepts without features; None where that takes a search."""
         return labels.mean
 
+    def representative(self, coef: np.ndarray, refit: bool = False) -> np.ndarray:
+        """Coefficients (width, outputs) to publish, of all with the same predictions and the same penalty, or none in a refit."""
+        return coef
+
     def coef_and_intercept(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ from (width, outputs) and (outputs,)."""
         return coef[:, 0], float(intercept[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ElasticNetFamily(Family):
-    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2), and w >= 0 if it must be positive."""
+    """A family with the penalty alpha sum_j factor_j (l1_ratio |w_j| + (1 - l1_ratio) / 2 w_j^2), for w within bounds.
+
+    `factors` and `bounds` are those that the user gave, and arrays after `with_columns`. A column of factor inf is left out: its
+    bounds are 0 and 0, and its factor is 0.
+    """
 
     l1_ratio: float
     positive: bool = False
+    factors: Any = None
+    bounds: Any = None
+
+    def with_columns(self, names: tuple[str, ...] | None, width: int) -> Family:
+        factors, bounds = read_factors(self.factors, names, width), read_bounds(self.bounds, names, width)
+        if factors is None and bounds is None:
+            return self
+        lower, upper = (np.full(width, -np.inf), np.full(width, np.inf)) if bounds is None else bounds
+        if self.positive:
+            lower = np.maximum(lower, 0.0)
+        if factors is not None:
+            out = np.isinf(factors)
+            factors, lower, upper = (np.where(out, 0.0, values) for values in (factors, lower, upper))
+        bounded = (lower > -np.inf).any() or (upper < np.inf).any()
+        return replace(self, factors=factors, bounds=(lower, upper) if bounded else None)
 
     def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
-        s = np.repeat(scale, outputs)
-        penalty = ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
+        s, alphas = np.repeat(scale, outputs), alpha
+        if self.factors is not None:
+            alphas = alpha * np.repeat(self.factors, outputs)
+        return ElasticNet(l1=alphas * self.l1_ratio / s, l2=alphas * (1.0 - self.l1_ratio) / s**2)
+
+    def constraint(self, scale: np.ndarray, outputs: int) -> Regulariser | None:
+        if self.bounds is not None:
+            lower, upper = (np.repeat(side * scale, outputs) for side in self.bounds)
+            return Box(lower, upper)
+        return NonNegative() if self.positive else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +136,7 @@ class FitOptions:
     fit_intercept: bool = True
     standardize: bool = False
     equal_sites: bool = False  # every site counts the same, rather than every row
+    gammas: tuple[float, ...] = (1.0,)  # shares of the penalised fit beside a refit on its support; 1 needs no refit
 
     @property
     def weighting(self) -> Literal["rows", "sites"]:
@@ -109,6 +146,10 @@ class FitOptions:
     def penalty(self, scaling: FeatureScaling, alpha: float) -> Regulariser:
         scale = np.ones_like(scaling.scale) if self.standardize else scaling.scale
         penalty = self.family.penalty(alpha, scale, scaling.outputs)
+        constraint = self.family.constraint(
+            scaling.scale, scaling.outputs
+        )  # bounds are those of w, standardised or not
+        penalty = penalty if constraint is None else SumOf(penalty, constraint)
         return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
 
 
@@ -185,14 +226,58 @@ class PreparedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
 
-    def coef_and_intercept(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    def coef_and_intercept(self, x: np.ndarray, refit: bool = False) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model."""
-        return self.options.family.coef_and_intercept(*self.scaling.coefficients(x))
+        family, (coef, intercept) = self.options.family, self.scaling.coefficients(x)
+        return family.coef_and_intercept(family.representative(coef, refit), intercept)
 
-    def coefs_and_intercepts(self, path: Sequence[FederatedSolution]) -> tuple[np.ndarray, np.ndarray]:
+    def coefs_and_intercepts(self, path: Sequence[Relaxed]) -> tuple[np.ndarray, np.ndarray]:
         """coef_ and intercept_ of every model of a path."""
-        coefs, intercepts = zip(*(self.coef_and_intercept(minimum.x) for minimum in path), strict=True)
+        coefs, intercepts = zip(*(self.mixture(model) for model in path), strict=True)
         return np.array(coefs), np.array(intercepts)
+
+    def mixture(self, model: Relaxed) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of gamma * penalised fit + (1 - gamma) * refit."""
+        penalised = self.coef_and_intercept(model.penalised.x)
+        if model.refit is None or model.gamma == 1:
+            return penalised
+        refitted, share = self.coef_and_intercept(model.refit.x, refit=True), model.gamma
+        coef, intercept = (share * a + (1 - share) * b for a, b in zip(penalised, refitted, strict=True))
+        return coef, intercept  # pyright: ignore[reportReturnType]  # an array and what the family makes of the intercept
+
+    # --- problems without a penalty, on some of the coefficients ---
+
+    def _form(self) -> CoordinateForm:
+        form = coordinate_form(self.at(1.0).regulariser, self.spec.d)
+        assert form is not None, "only penalties of coefficients and groups have a support"
+        return form
+
+    def unpenalised(self) -> np.ndarray:
+        """Which coefficients have no penalty and are not held at 0: factors of 0; not the intercepts."""
+        g = self.at(1.0).regulariser
+        form = coordinate_form(g, self.spec.d)
+        if form is None:
+            return np.zeros(self.spec.d, bool)
+        weight = np.append(form.group_weight, 0.0)[form.group]
+        free = (form.l1 == 0) & (form.l2 == 0) & (weight == 0) & (form.lower < form.upper)
+        free[self.scaling.penalised :] = False
+        return free
+
+    def support(self, x: np.ndarray) -> np.ndarray:
+        """Which coefficients a refit may use: those that are not 0 as published, whole groups, and the unpenalised ones."""
+        coef, _ = self.coef_and_intercept(x)
+        used = self.unpenalised()
+        used[: self.scaling.penalised] |= (np.atleast_2d(coef).T != 0).ravel()
+        used[self.scaling.penalised :] = True
+        form = self._form()
+        groups = np.unique(form.group[used])
+        return used | np.isin(form.group, groups[groups >= 0])
+
+    def restricted(self, kept: np.ndarray) -> FederatedProblem:
+        """The problem without a penalty, the coefficients outside `kept` held at 0. Bounds still apply."""
+        form = self._form()
+        lower, upper = (np.where(kept, side, 0.0) for side in (form.lower, form.upper))
+        return self.spec.with_regulariser(Box(lower, upper))
 
 
 def prepare(
@@ -202,7 +287,7 @@ def prepare(
 
     `classes` are those of all rows, where the summary is of a subset.
     """
-    options = replace(options, family=options.family.with_columns(summary.columns))
+    options = replace(options, family=options.family.with_columns(summary.columns, summary.width))
     family, labels = options.family, replace(summary.labels, classes=classes)
     loss = family.loss(labels)
     outputs = loss.size(1)
@@ -268,13 +353,28 @@ def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndar
 
 
 @dataclass(frozen=True)
+class Relaxed:
+    """A penalised fit, and the refit on its support with which it is mixed, if any."""
+
+    penalised: FederatedSolution
+    refit: FederatedSolution | None = None
+    gamma: float = 1.0
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A minimiser with its certificates."""
 
     prepared: PreparedProblem
-    minimum: FederatedSolution
+    minimum: FederatedSolution  # that of the certificate: the refit, where there is one
     gap: float | None
     others: np.ndarray | None  # positions of coefficients that differ in another minimiser; None if not known
+    model: Relaxed
+
+    @property
+    def coef_and_intercept(self) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_."""
+        return self.prepared.mixture(self.model)
 
     @property
     def certificate(self) -> Certificate:
@@ -311,14 +411,48 @@ def fit(federation: Federation, options: FitOptions, alpha: float, subset: RowSu
     """A fit with a given alpha, to all rows or to a subset."""
     prepared = yield from describe_and_prepare(federation, options, subset)
     minimum = yield from solve(federation, prepared.at(alpha), options.search, prepared.null)
-    return (yield from certify(prepared, alpha, minimum))
+    (refitted,) = yield from refit_on_supports(federation, prepared, [minimum])
+    return (yield from certify(prepared, alpha, Relaxed(minimum, refitted, options.gammas[0])))
 
 
-def certify(prepared: PreparedProblem, alpha: float, minimum: FederatedSolution) -> Program[Fitted]:
-    """The minimiser with its duality gap, where one is known, and whether it is unique."""
+def certify(prepared: PreparedProblem, alpha: float, model: Relaxed) -> Program[Fitted]:
+    """The minimiser with its duality gap, where one is known, and whether it is unique.
+
+    Those of a relaxed fit are the certificates of the refit, unless the penalised fit did not converge.
+    """
+    minimum = model.penalised
+    if model.refit is not None and minimum.converged:
+        minimum = model.refit
+        others = non_unique_coefficients(prepared.restricted(prepared.support(model.penalised.x)), minimum)
+        return Fitted(prepared, minimum, None, others, model)
     spec = prepared.at(alpha)
     gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
-    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum))
+    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum), model)
+
+
+def refit_on_supports(
+    federation: Federation, prepared: PreparedProblem, path: Sequence[FederatedSolution]
+) -> Program[list[FederatedSolution | None]]:
+    """The minimiser without a penalty on the support of each model, once for models with one support; None without relax."""
+    if all(gamma == 1 for gamma in prepared.options.gammas):
+        return [None] * len(path)
+    search, supports = replace(prepared.options.search, progress=None), [prepared.support(m.x) for m in path]
+    first: dict[bytes, int] = {}
+    for k, support in enumerate(supports):
+        first.setdefault(support.tobytes(), k)
+    searches = [
+        solve(federation, prepared.restricted(supports[k]), search, _start(prepared, path[k], supports[k]))
+        for k in first.values()
+    ]
+    found = dict(zip(first, (yield from gather(searches)), strict=True))
+    return [found[support.tobytes()] for support in supports]
+
+
+def _start(prepared: PreparedProblem, model: FederatedSolution, support: np.ndarray) -> Start:
+    """A refit starts from the penalised model, whose evaluation is known."""
+    if model.x[~support].any():  # it is published in another form, with more zeros
+        return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)
+    return replace(prepared.null, x=model.x, at=model.at, kept=model.kept)
 
 
 # --- score ---
