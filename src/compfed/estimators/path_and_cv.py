@@ -18,8 +18,14 @@ from compfed.estimators import regression
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.programs.fit import FitOptions, PreparedProblem, describe_and_prepare
-from compfed.estimators.programs.path_and_cv import AlphaGrid, cross_validate, solve_path, warn_if_not_converged
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.estimators.programs.path_and_cv import (
+    AlphaGrid,
+    cross_validate,
+    path_intercepts,
+    solve_path,
+    warn_if_not_converged,
+)
+from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SiteOfRows, Table, warn_of_one_site
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.solvers.base import FederatedSolution
@@ -63,6 +69,7 @@ def regularisation_path(
     sites: SiteOfRows = UNSPECIFIED,
     *,
     sample_weight: RowWeights = None,
+    offset: Offset = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,
@@ -81,6 +88,8 @@ def regularisation_path(
         The site of every row, or the name of a column of X; None if all rows are at one site.
     sample_weight : array of shape (n_rows,), optional
         How much each row counts.
+    offset : array of shape (n_rows,) or str, optional
+        Added to the linear predictor of each row; or the name of a column of X.
     alphas : array, optional
         Values of alpha.
     n_alphas : int, default=50
@@ -112,7 +121,7 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
         )
     grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
-    federation = model.make_table(X, y, sites, sample_weight).federation()
+    federation = model.make_table(X, y, sites, sample_weight, offset).federation()
     path = path_over(federation, model, grid)
     warn_of_one_site("regularisation_path", sites)
     return path
@@ -122,14 +131,15 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
     """`regularisation_path` over a federation: sites in this process, or sites across a network."""
     options = model.fit_options()
 
-    def program() -> Program[tuple[PreparedProblem, np.ndarray, list[FederatedSolution]]]:
+    def program() -> Program[tuple[PreparedProblem, np.ndarray, list[FederatedSolution], list[float] | None]]:
         prepared = yield from describe_and_prepare(federation, options)
         values = grid.values(prepared)
-        return prepared, values, (yield from solve_path(federation, prepared, values, options.search.progress))
+        path = yield from solve_path(federation, prepared, values, options.search.progress)
+        return prepared, values, path, (yield from path_intercepts(prepared, path))
 
-    (prepared, values, found), cost = run_program(federation, program())
+    (prepared, values, found, common), cost = run_program(federation, program())
     warn_if_not_converged(grid.name, found, options.search)
-    return Path(values, *prepared.coefs_and_intercepts(found), cost.rounds, all(m.converged for m in found), cost)
+    return Path(values, *prepared.coefs_and_intercepts(found, common), cost.rounds, all(m.converged for m in found), cost)
 
 
 # --- cross-validation ---
@@ -229,7 +239,7 @@ class CrossValidated(FederatedModel):
         self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
         within = found.within_error
         self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
-        self.coef_path_, self.intercept_path_ = found.fitted.prepared.coefs_and_intercepts(found.paths[0])
+        self.coef_path_, self.intercept_path_ = found.fitted.prepared.coefs_and_intercepts(found.paths[0], found.common)
         self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
         warn_if_not_converged(grid.name, fits, options.search, stacklevel)
         self._warn_if_not_unique(found.fitted, stacklevel)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
+from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance, r2_score
 from sklearn.utils import Tags
 
 from compfed._utils.text import join_names, shorten
@@ -18,7 +18,7 @@ from compfed.data.columns import as_floats
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
-from compfed.estimators.table import Features, RowWeights
+from compfed.estimators.table import Features, Offset, RowWeights
 from compfed.losses import Huber, MultiSquared, Poisson
 from compfed.regularisers import GroupL2, Nuclear
 
@@ -28,14 +28,16 @@ class Regressor(RegressorMixin, FederatedModel):
 
     scored_by_squares = True
 
-    def predict(self, X: Features) -> np.ndarray:
-        """Predict X w + b."""
-        return self.linear_predictor(X)[:, 0]
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """Predict X w + b, plus the offset of a model that has one."""
+        return self.linear_predictor(X, offset)[:, 0]
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """R^2, the share of the variance explained: 1 is perfect, 0 is the mean. Of several outcomes, the mean over them."""
         self._check_same_rows(X, y, sample_weight)
-        return float(super().score(X, y, sample_weight=sample_weight))
+        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 # --- least squares ---
@@ -402,14 +404,16 @@ class FederatedPoissonRegressor(Regressor):
             )
         return y
 
-    def predict(self, X: Features) -> np.ndarray:
-        """Predict the expected count, exp(X w + b)."""
-        return np.exp(self.linear_predictor(X)[:, 0])
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """Predict the expected count, exp(X w + b + offset)."""
+        return np.exp(self.linear_predictor(X, offset)[:, 0])
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
         self._check_same_rows(X, y, sample_weight)
-        predicted = self.predict(X)
+        predicted = self.predict(X, offset)
         try:
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
         except ZeroDivisionError:  # labels that are all the same have no deviance to explain: 1 or 0, as in r2_score
@@ -467,9 +471,9 @@ class MultiRegressor(MultiOutputMixin, Regressor):
         The intercepts; zeros without them.
     """
 
-    def predict(self, X: Features) -> np.ndarray:
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict X W^T + b, one column per outcome."""
-        z = self.linear_predictor(X)
+        z = self.linear_predictor(X, offset)
         return z[:, 0] if self.one_outcome_ else z
 
 

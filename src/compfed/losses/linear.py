@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import xlogy
 
@@ -123,6 +125,54 @@ class Logistic(OneOutput):
         return float(sigmoid(-abs(z)))
 
     encode = two_classes
+
+
+@record
+class ClassWeightedLogistic(Logistic):
+    """loss(z, y) = w_y log(1 + exp(-y z)): logistic regression in which a row counts by the weight of its class.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+    class_weights : array of shape (2,), default=(1.0, 1.0)
+        Weights > 0 of the labels -1 and +1.
+
+    Examples
+    --------
+    >>> ClassWeightedLogistic(class_weights=[1.0, 3.0]).derivative(np.array([0.0, 0.0]), np.array([1.0, -1.0]))
+    array([-1.5,  0.5])
+    """
+
+    class_weights: Numbers = nonnegative(default=(1.0, 1.0))
+
+    def check(self) -> None:
+        _check_class_weights(self, 2)
+
+    @property
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0.25 * float(np.max(self.class_weights))
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * softplus(-y * z)
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * (-y * sigmoid(-y * z))
+
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * (sigmoid(z) * sigmoid(-z))
+
+    def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """max_z theta z - w loss(z, y) = w loss*(theta / w, y), with rounding at the end of the domain forgiven."""
+        w = self._weight(y)
+        s = -y * theta / w
+        return w * super().conjugate(-y * np.where(np.abs(s - 1) <= 4 * np.finfo(float).eps, 1.0, s), y)
+
+    def conjugate_margin(self, z: float) -> float:
+        return float(np.min(self.class_weights)) * super().conjugate_margin(z)
+
+    def _weight(self, y: Numbers) -> Numbers:
+        return namespace(y, self.class_weights).where(y > 0, self.class_weights[1], self.class_weights[0]).astype(y.dtype)
 
 
 @record
@@ -334,6 +384,56 @@ class Softmax(ManyOutputs):
             need = f"Softmax(outputs={self.outputs}) needs labels in 0..{self.outputs - 1}; there are others"
             raise InputError(f"{need}. Number the classes from 0 (sklearn's LabelEncoder), or give more outputs.")
         return labels
+
+
+@record
+class ClassWeightedSoftmax(Softmax):
+    """loss(z, y) = w_y (log sum_k exp(z_k) - z_y): multinomial regression in which a row counts by the weight of its class.
+
+    Parameters
+    ----------
+    outputs : int
+        Number of classes.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+    class_weights : array of shape (outputs,)
+        Weights > 0 of the classes.
+
+    Examples
+    --------
+    >>> ClassWeightedSoftmax(outputs=2, class_weights=[1.0, 3.0]).derivative(np.zeros((1, 2)), np.array([1]))
+    array([[ 1.5, -1.5]])
+    """
+
+    class_weights: Numbers = nonnegative(default=1.0)
+
+    def check(self) -> None:
+        _check_class_weights(self, self.outputs)
+
+    @property
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0.5 * float(np.max(self.class_weights))
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(z, y) * super().value(z, y)
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(z, y)[..., None] * super().derivative(z, y)
+
+    def second_derivative_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+        """w (diag(p) - p p^T) with p = softmax(z)."""
+        p, w = softmax(z), self._weight(z, y)[..., None]
+        return w * p, namespace(z, w).sqrt(w) * p
+
+    def _weight(self, z: Numbers, y: Numbers) -> Numbers:
+        return (self._one_hot(z, y) * self.class_weights).sum(axis=-1)
+
+
+def _check_class_weights(loss: Logistic | Softmax, classes: int) -> None:
+    weights: Any = loss.class_weights  # pyright: ignore[reportAttributeAccessIssue]  # of the two losses above
+    if isinstance(weights, (np.ndarray, float)) and (np.shape(weights) != (classes,) or not np.min(weights) > 0):
+        name = type(loss).__name__
+        raise InputError(f"{name}(class_weights={weights!r}): class_weights must be {classes} numbers > 0, one per class.")
 
 
 @record

@@ -151,6 +151,7 @@ class Selection:
     paths: Sequence[Sequence[FederatedSolution]]  # of all rows, then of the splits
     splits: Sequence[RowSubset]  # held out
     fitted: Fitted
+    common: Sequence[float] | None = None  # the best common intercept at each alpha, where sites have their own
 
 
 def cross_validate(
@@ -158,6 +159,11 @@ def cross_validate(
 ) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose one."""
     enrolments = enrolments_of(federation)
+    if options.site_effects and isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
+        raise InputError(
+            "cv='leave-one-site-out' with site_effects='profile': a site that is left out has no rows to fit its own intercept "
+            "to, and no intercept of another site is meant for it. Use folds inside the sites (cv=5)."
+        )
     if enrolments is not None:
         check_cv(federation.names, enrolments, cv)
     everything = yield from fit.describe_sites(federation, options)
@@ -180,7 +186,15 @@ def cross_validate(
     best, within = best_and_within_error(losses)
     chosen = best if rule == "best" or within is None else within
     fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), paths[0][chosen])
-    return Selection(alphas, losses, chosen, best, within, paths, splits, fitted)
+    common = yield from path_intercepts(prepared[0], paths[0])
+    return Selection(alphas, losses, chosen, best, within, paths, splits, fitted, common)
+
+
+def path_intercepts(prepared: PreparedProblem, path: Sequence[FederatedSolution]) -> Program[list[float] | None]:
+    """The best common intercept of every model of a path, where sites have their own; None otherwise."""
+    if not prepared.options.site_effects:
+        return None
+    return (yield from fit.common_intercepts(prepared, np.array([m.x for m in path]))).tolist()
 
 
 def check_cv(names: Sequence[str], enrolments: Sequence[Enrolment], cv: object) -> None:
@@ -213,6 +227,11 @@ def _path_and_losses(
     if not held_out.sites:
         raise InputError(fit.NO_ROWS)
     equal = prepared.options.equal_sites
+    if prepared.options.site_effects and not np.isfinite(held_out.loss).all():
+        raise InputError(
+            "cv: a split trains the intercept of a site (site_effects='profile') on rows of one class, and tests it on the other: "
+            "the held-out loss is infinite. Use fewer folds, or leave out sites with a class of a single row."
+        )
     return path, held_out.means / held_out.sites if equal else held_out.loss / held_out.weight
 
 
