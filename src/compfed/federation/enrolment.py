@@ -127,8 +127,12 @@ class Agreement:
         self._check_weights()
 
     def _check_weights(self) -> None:
-        """Refuse sites of which some have row weights, and a site whose rows weigh far more than those of all others."""
-        weighted = [e.weighted for e in self.enrolments]
+        """Refuse sites of which some have offsets or row weights, and a site whose rows weigh far more than those of all others."""
+        offsets, weighted = ([getattr(e, name) for e in self.enrolments] for name in ("offset", "weighted"))
+        if any(offsets) and not all(offsets):
+            one, other = self.names[offsets.index(True)], self.names[offsets.index(False)]
+            way_out = "Name a column of offsets at every site, or at none."
+            raise InputError(f"the rows of site {one!r} have an offset, those of site {other!r} have none. {way_out}")
         if any(weighted) and not all(weighted):
             one, other = self.names[weighted.index(True)], self.names[weighted.index(False)]
             way_out = "Name a column of weights at every site, or at none."

@@ -100,6 +100,8 @@ def longest_step(spec: FederatedProblem) -> float:
     """The largest change of a coefficient in one step of ProximalBFGS, where sites refuse models that rest on few rows."""
     if spec.objective.classes is not None:
         return LONGEST
+    if spec.loss.curvature is None:
+        return OF_EXPONENT
     loss = unwrapped(spec.loss)
     width = getattr(loss, "delta", None) or getattr(loss, "smoothing", None)
     return np.inf if width is None else OF_WIDTH * width
@@ -118,6 +120,7 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
 LONGEST = (
     2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
 )
+OF_EXPONENT = 0.5  # the same for a loss whose curvature has no bound, such as an exponential
 OF_WIDTH = 0.5  # the same for a loss with a curved part, as a share of its width
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full

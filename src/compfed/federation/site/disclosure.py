@@ -6,9 +6,11 @@ A reason names the rule and, where there is one, the column. It never holds a va
 
 from __future__ import annotations
 
+import functools
 import hmac
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -43,6 +45,7 @@ from compfed.losses import (
     Softmax,
     Squared,
     SquaredHinge,
+    WithOffset,
 )
 from compfed.losses.base import ignore_overflow, symmetric_matrix, upper_triangle
 from compfed.losses.offset import best_shift, shifted, unwrapped
@@ -61,6 +64,7 @@ MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved p
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
+CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
@@ -212,7 +216,12 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: S
     if width is not None and site.labels.dtype.kind in "biuf" and width < MIN_SCALE * float(np.std(site.labels)):
         name = "delta" if isinstance(loss, Huber) else "smoothing"
         raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
-    if isinstance(loss, (ClassWeightedLogistic, ClassWeightedSoftmax)):
+    if site.offset is not None and not isinstance(objective.loss, WithOffset):
+        raise _Broken("its rows have an offset and this loss has none: two sums could differ by the rows with one")
+    if isinstance(loss, CLASS_WEIGHTED):
+        rows = np.unique(site.labels[site.row_weights > 0], return_counts=True)[1]
+        if rows.min() < TRAINING * policy.min_rows:
+            raise _Broken("class weights need half of its min_rows rows of every class; leave out class_weight")
         weights = np.asarray(loss.class_weights)
         if not weights.max() <= MAX_CLASS_RATIO * weights.min():
             raise _Broken(
@@ -354,15 +363,24 @@ class EffectiveRows(NamedTuple):
         z = loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x)
         if hasattr(loss, "second_derivative_parts"):
             c, r = loss.second_derivative_parts(z, y)
-            second, same = (c - r * r).sum(axis=-1), False
+            second, same, derivative = (c - r * r).sum(axis=-1), False, loss.derivative(z, y)
         else:
             second, derivative = loss.second_derivative(z, y), loss.derivative(z, y)
             used = self.share > 0
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
+            derivative = derivative[..., None]
         total = (self.share * second).sum()
         enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
-        return (enough & (total >= self.least) & (total > 0)) | same
+        found = (enough & (total >= self.least) & (total > 0)) | same
+        inner = unwrapped(loss)
+        if not isinstance(inner, CLASS_WEIGHTED):
+            return found
+        # Two choices of class weights give the gradient of each class alone: it must rest on enough rows, too.
+        size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
+        codes = (-1, 1) if isinstance(inner, ClassWeightedLogistic) else range(inner.outputs)
+        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in codes]
+        return functools.reduce(and_, each, found)
 
 
 def _effective(h: Numbers, least: Numbers) -> Numbers:
