@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 from places import SHARED
-from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.linear_model import GammaRegressor, Lasso, LogisticRegression
 
 import compfed as cf
 from compfed.data import bundled
 from compfed.errors import InputError
-from compfed.federation import DisclosurePolicy, InProcess, Site
+from compfed.federation import DisclosurePolicy, Evaluate, InProcess, Refusal, Site
+from compfed.federation.codec import from_bytes, pack, to_bytes, unpack
+from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 
 EXACT: dict[str, Any] = {"tol": 1e-15, "max_iter": 1_000_000}
 NEWTON: dict[str, Any] = {"solver": "newton-cholesky", "tol": 1e-13, "max_iter": 10_000}
@@ -33,7 +35,11 @@ def synthetic(kind: str = "poisson", rows: int = 240) -> tuple[np.ndarray, np.nd
     rng = np.random.default_rng(5)
     X, sites = rng.standard_normal((rows, 4)) + 1.0, rng.integers(0, 4, rows)
     z = X @ [0.5, -0.4, 0.0, 0.2] + 0.4 * sites - 0.5
-    y = {"poisson": rng.poisson(np.exp(z)), "logistic": rng.random(rows) < 1 / (1 + np.exp(-z)), "lasso": z + rng.random(rows)}
+    y = {
+        "poisson": rng.poisson(np.exp(z)),
+        "logistic": rng.random(rows) < 1 / (1 + np.exp(-z)),
+        "lasso": z + rng.random(rows),
+    }
     return X, y[kind].astype(float), sites
 
 
@@ -85,10 +91,14 @@ def dummies(sites: np.ndarray) -> np.ndarray:
 
 
 def glm(kind: str, y: np.ndarray, A: np.ndarray, **more: Any) -> np.ndarray:
-    return np.asarray(sm.GLM(y, A, family=FAMILIES[kind], **more).fit(tol=1e-14, maxiter=500, tol_criterion="params").params)
+    return np.asarray(
+        sm.GLM(y, A, family=FAMILIES[kind], **more).fit(tol=1e-14, maxiter=500, tol_criterion="params").params
+    )
 
 
-def optimality(kind: str, z: np.ndarray, y: np.ndarray, A: np.ndarray, coef: np.ndarray, alpha: float, q: Any = None) -> float:
+def optimality(
+    kind: str, z: np.ndarray, y: np.ndarray, A: np.ndarray, coef: np.ndarray, alpha: float, q: Any = None
+) -> float:
     """How far 0 is from the subdifferential of mean loss + alpha ||coef||_1, in plain NumPy."""
     mean = {"poisson": np.exp(z), "logistic": 1 / (1 + np.exp(-z)), "lasso": z}[kind]
     v = A.T @ ((mean - y) * (np.full(len(y), 1 / len(y)) if q is None else q / q.sum()))
@@ -256,15 +266,24 @@ def test_class_weights_of_scikit_learn(name, weights):
 
 def test_class_weights_of_more_classes_and_together_with_row_weights():
     X, y, sites = synthetic()
-    classes, w = np.array(["few", "many", "none"])[np.digitize(y, [1, 3])], np.random.default_rng(2).uniform(0.5, 2, len(y))
+    classes, w = (
+        np.array(["few", "many", "none"])[np.digitize(y, [1, 3])],
+        np.random.default_rng(2).uniform(0.5, 2, len(y)),
+    )
     weights = {"few": 2.0, "none": 0.5}
     row = w * np.array([weights.get(c, 1.0) for c in classes])
     model = cf.FederatedLogisticRegression(alpha=0.02, l1_ratio=0.0, class_weight=weights)
     model.fit(X, classes, sites=sites, sample_weight=w)
-    pooled = LogisticRegression(C=1 / (0.02 * row.sum()), class_weight=weights, **NEWTON).fit(X, classes, sample_weight=w)
-    np.testing.assert_allclose(model.coef_ - model.coef_.mean(0), pooled.coef_ - pooled.coef_.mean(0), rtol=1e-8, atol=1e-8)
+    pooled = LogisticRegression(C=1 / (0.02 * row.sum()), class_weight=weights, **NEWTON).fit(
+        X, classes, sample_weight=w
+    )
+    np.testing.assert_allclose(
+        model.coef_ - model.coef_.mean(0), pooled.coef_ - pooled.coef_.mean(0), rtol=1e-8, atol=1e-8
+    )
     other = cf.FederatedLogisticRegression(alpha=0.02, l1_ratio=0.0, algorithm="FISTA", tol=1e-10, class_weight=weights)
-    np.testing.assert_allclose(other.fit(X, classes, sites=sites, sample_weight=w).coef_, model.coef_, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        other.fit(X, classes, sites=sites, sample_weight=w).coef_, model.coef_, rtol=1e-6, atol=1e-7
+    )
 
 
 def test_class_weights_over_every_federation_and_with_an_offset():
@@ -283,7 +302,9 @@ def test_folds_weigh_classes_by_their_training_rows():
     model = cf.FederatedLogisticRegressionCV(alphas=[0.05], cv=3, class_weight="balanced").fit(X, y, sites=sites)
     for k in range(3):
         train = model.fold_ != k
-        alone = cf.FederatedLogisticRegression(alpha=0.05, class_weight="balanced").fit(X[train], y[train], sites=sites[train])
+        alone = cf.FederatedLogisticRegression(alpha=0.05, class_weight="balanced").fit(
+            X[train], y[train], sites=sites[train]
+        )
         z, t = alone.decision_function(X[~train]), y[~train]
         w = np.where(t == 1, 1 / (2 * y[train].mean()), 1 / (2 * (1 - y[train].mean())))
         assert model.cv_loss_[0, k] == pytest.approx(np.mean(w * np.logaddexp(0, np.where(t == 1, -z, z))), rel=1e-8)
@@ -322,7 +343,10 @@ def test_row_weights_over_every_federation():
 def test_row_weights_at_some_sites_or_in_another_unit_are_refused():
     X, y, _ = synthetic()
     w = np.ones(len(y))
-    for other, message in ((None, "'a' have weights, those of site 'b' have none"), (1e-4 * w, "site 'a' weigh over 1000")):
+    for other, message in (
+        (None, "'a' have weights, those of site 'b' have none"),
+        (1e-4 * w, "site 'a' weigh over 1000"),
+    ):
         sites = [Site(X, y, name="a", index=0, row_weights=w), Site(X, y, name="b", index=1, row_weights=other)]
         with pytest.raises(InputError, match=message):
             cf.FederatedLasso().fit_federation(InProcess(sites, exact=True))
@@ -442,3 +466,190 @@ def test_what_site_effects_refuse():
         cf.FederatedLassoCV(alphas=[0.1], cv=sites, site_effects="profile").fit(X, y, sites=sites)
     with pytest.raises(InputError, match="one prediction per row"):
         cf.FederatedLogisticRegression(site_effects="profile").fit(X, np.minimum(y, 2), sites=sites)
+
+
+# --- what a server may not do with the new fields ---
+
+
+def refused(site: Site, objective: ObjectiveSpec, x: np.ndarray, coords: Any = None) -> str:
+    (reply,) = site.reply([Evaluate(objective, np.atleast_2d(x), coords)])
+    return reply.reason if isinstance(reply, Refusal) else ""
+
+
+def policed(kind: str, rows: Any = slice(None), **more: Any) -> Site:
+    X, y, _ = synthetic(kind)
+    return Site(X[rows], y[rows], name="north", index=0, policy=DisclosurePolicy(), secret=b"s", **more)
+
+
+CLASSES, SCALING = np.array([0.0, 1.0]), FeatureScaling(np.zeros(4), np.ones(4), intercept=True)
+
+
+def weighted(low: float, high: float) -> ObjectiveSpec:
+    return ObjectiveSpec(cf.losses.ClassWeightedLogistic(class_weights=[low, high]), SCALING, CLASSES)
+
+
+def test_class_weights_do_not_single_out_a_class_or_a_row_of_it():
+    site, zero = policed("logistic"), np.zeros(5)
+    assert refused(site, weighted(1.0, 3.0), zero) == ""
+    assert "over 1000 times as much" in refused(site, weighted(1.0, 1001.0), zero)
+    # A class whose rows are all fitted for sure but a few: the sums of that class alone would show them.
+    X, y, _ = synthetic("logistic")
+    a = X[:, 0]
+    far = np.argsort(np.where(y == 1, a, np.inf))[:2]  # the two rows of class 1 with the least values
+    cut = float(np.sort(a[y == 1])[2]) - 1e-3
+    steep = np.array([40.0, 0.0, 0.0, 0.0, -40.0 * cut])
+    h = np.exp(-np.logaddexp(0, a * 40 - 40 * cut))[y == 1]
+    assert h.sum() ** 2 / (h**2).sum() < 5  # the gradient of class 1 rests on few rows
+    assert "fewer rows than its min_rows" in refused(site, weighted(1.0, 1.001), steep)
+    assert len(far) == 2
+    few = policed("logistic", np.flatnonzero((y == 0) | (np.cumsum(y == 1) <= 4)))
+    assert refused(few, ObjectiveSpec(cf.losses.Logistic(), SCALING, CLASSES), zero) == ""
+    assert "half of its min_rows rows of every class" in refused(few, weighted(1.0, 1.001), zero)
+
+
+def test_a_gradient_of_a_class_that_rests_on_one_row_is_refused_where_the_whole_is_not():
+    """Two class weights would give the gradient of class 1 alone, though all rows together have enough curvature."""
+    rng = np.random.default_rng(0)
+    a = np.r_[rng.uniform(-0.5, 0.5, 60), np.full(39, 20.0) + rng.random(39), -1.0]
+    y = np.r_[np.zeros(60), np.ones(40)]
+    site = Site(a[:, None], y, name="north", index=0, policy=DisclosurePolicy(min_level_rows=1), secret=b"s")
+    scaling = FeatureScaling(np.zeros(1), np.ones(1), intercept=True)
+    plain = ObjectiveSpec(cf.losses.Logistic(), scaling, CLASSES)
+    both = ObjectiveSpec(cf.losses.ClassWeightedLogistic(class_weights=[1.0, 1.01]), scaling, CLASSES)
+    model = np.array([2.0, 0.0])
+    assert refused(site, plain, model) == ""
+    assert "fewer rows" in refused(site, both, model)
+
+
+def test_a_profile_rests_on_enough_rows_at_its_own_intercept():
+    """A steep model: the site moves its intercept to where its rows are, and few of them have curvature there."""
+    site = policed("logistic")
+    objective = ObjectiveSpec(
+        cf.losses.Logistic(), FeatureScaling(np.zeros(4), np.ones(4), False), CLASSES, profile=True
+    )
+    assert refused(site, objective, np.zeros(4)) == ""
+    assert refused(site, objective, np.array([0.5, 0.0, 0.0, 0.0]), np.arange(4)) == ""
+    assert "fewer rows than its min_rows" in refused(site, objective, np.array([1e4, 0.0, 0.0, 0.0]))
+
+
+def test_rows_with_an_offset_are_not_evaluated_without():
+    """Two sums, with and without an offset, would differ by the rows that have one."""
+    site = policed("lasso", offset=np.r_[1.0, np.zeros(239)])
+    assert "have an offset" in refused(site, ObjectiveSpec(cf.losses.Squared(), SCALING), np.zeros(5))
+    assert refused(site, ObjectiveSpec(cf.losses.WithOffset(cf.losses.Squared()), SCALING), np.zeros(5)) == ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: cf.losses.WithOffset(cf.losses.WithOffset(cf.losses.Squared())),
+        lambda: cf.losses.WithOffset(cf.losses.Softmax(outputs=3)),
+        lambda: cf.losses.WithOffset("Squared"),
+        lambda: cf.losses.ClassWeightedLogistic(class_weights=[1.0, 0.0]),
+        lambda: cf.losses.ClassWeightedLogistic(class_weights=[1.0, np.inf]),
+        lambda: cf.losses.ClassWeightedLogistic(class_weights=np.ones(3)),
+        lambda: cf.losses.ClassWeightedLogistic(class_weights=2.0),
+        lambda: cf.losses.ClassWeightedSoftmax(outputs=3, class_weights=[1.0, 2.0]),
+    ],
+)
+def test_losses_that_cannot_be_made(make):
+    with pytest.raises(InputError):
+        make()
+
+
+def test_the_new_losses_travel():
+    loss = cf.losses.WithOffset(cf.losses.ClassWeightedLogistic(class_weights=[0.5, 2.0]))
+    query = Evaluate(ObjectiveSpec(loss, SCALING, CLASSES, profile=True), np.zeros((1, 5)))
+    again = unpack(from_bytes(to_bytes(pack(query))))
+    assert repr(again.objective.loss) == repr(loss)
+    assert again.objective.profile is True
+
+
+# --- amounts and overdispersed counts ---
+
+
+def amounts() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    X, y, sites = synthetic("lasso")
+    return X, np.exp(y), sites
+
+
+LOG_LINK: dict[str, tuple[Any, Any, Any]] = {
+    "gamma, diabetes": (cf.FederatedGammaRegressor, sm.families.Gamma(sm.families.links.Log()), diabetes),
+    "gamma, synthetic": (cf.FederatedGammaRegressor, sm.families.Gamma(sm.families.links.Log()), amounts),
+    "gamma, cancer": (
+        cf.FederatedGammaRegressor, sm.families.Gamma(sm.families.links.Log()),
+        lambda: (cancer()[0][:, :4], np.exp(0.3 * cancer()[0][:, 4].clip(-2, 2)), cancer()[2]),
+    ),
+    "negative binomial, synthetic": (
+        lambda **k: cf.FederatedNegativeBinomialRegressor(theta=0.7, **k), sm.families.NegativeBinomial(alpha=1 / 0.7), synthetic,
+    ),
+    "negative binomial, diabetes": (
+        lambda **k: cf.FederatedNegativeBinomialRegressor(theta=3.0, **k), sm.families.NegativeBinomial(alpha=1 / 3.0), counts,
+    ),
+    "negative binomial, cancer": (
+        lambda **k: cf.FederatedNegativeBinomialRegressor(theta=2.0, **k), sm.families.NegativeBinomial(alpha=0.5),
+        lambda: (cancer()[0][:, :4], np.rint(np.exp(1 + 0.5 * cancer()[0][:, 4].clip(-2, 2))), cancer()[2]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOG_LINK)
+def test_families_of_statsmodels_with_and_without_offset_and_site_effects(name):
+    make, family, table = LOG_LINK[name]
+    X, y, sites = table()
+    o = offset_of(X)
+    more = {"tol": 1e-15, "maxiter": 1000, "tol_criterion": "params"}
+    expected = sm.GLM(y, sm.add_constant(X), family=family, offset=o).fit(**more).params
+    model = make(alpha=0.0).fit(X, y, sites=sites, offset=o)
+    np.testing.assert_allclose(np.r_[model.intercept_, model.coef_], expected, rtol=1e-8, atol=1e-8)
+    expected = sm.GLM(y, np.column_stack([X, dummies(sites)]), family=family).fit(**more).params
+    model = make(alpha=0.0, site_effects="profile").fit(X, y, sites=sites)
+    np.testing.assert_allclose(model.coef_, expected[: X.shape[1]], rtol=1e-8, atol=1e-8)
+    fitted = sm.GLM(y, sm.add_constant(X), family=family).fit(**more)
+    model = make(alpha=0.0).fit(X, y, sites=sites)
+    np.testing.assert_allclose(np.r_[model.intercept_, model.coef_], fitted.params, rtol=1e-8, atol=1e-8)
+    assert model.score(X, y) == pytest.approx(1 - fitted.deviance / fitted.null_deviance, rel=1e-8)
+    for federation in federations(X, y, sites)[1::2]:  # exact sums, without and with a policy
+        other = make(alpha=0.0).fit_federation(federation)
+        np.testing.assert_allclose(other.coef_, model.coef_, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("table", [diabetes, amounts])
+def test_gamma_regression_of_scikit_learn(table):
+    X, y, sites = table()
+    model = cf.FederatedGammaRegressor(alpha=0.1).fit(X, y, sites=sites)
+    pooled = GammaRegressor(alpha=0.1, solver="newton-cholesky", tol=1e-13, max_iter=1000).fit(X, y)
+    np.testing.assert_allclose(model.coef_, pooled.coef_, rtol=1e-8, atol=1e-9)
+    assert model.score(X, y) == pytest.approx(pooled.score(X, y), rel=1e-9)
+    np.testing.assert_allclose(model.predict(X), pooled.predict(X), rtol=1e-8)
+
+
+def test_penalised_families_are_optimal_and_choose_alpha():
+    X, y, sites = synthetic()
+    model = cf.FederatedNegativeBinomialRegressorCV(theta=1.5, n_alphas=6, cv=3, l1_ratio=1.0).fit(X, y, sites=sites)
+    mu = model.predict(X)
+    v = X.T @ ((mu - y) / (1 + mu / 1.5)) / len(y)
+    apart = np.where(
+        model.coef_ != 0, np.abs(v + model.alpha_ * np.sign(model.coef_)), np.maximum(np.abs(v) - model.alpha_, 0)
+    )
+    assert apart.max() < 1e-9
+    X, y, sites = amounts()
+    model = cf.FederatedGammaRegressorCV(n_alphas=6, cv=3, l1_ratio=1.0).fit(X, y, sites=sites)
+    v = X.T @ (1 - y / model.predict(X)) / len(y)
+    apart = np.where(
+        model.coef_ != 0, np.abs(v + model.alpha_ * np.sign(model.coef_)), np.maximum(np.abs(v) - model.alpha_, 0)
+    )
+    assert apart.max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"), [(cf.FederatedGammaRegressor(), 0.0), (cf.FederatedNegativeBinomialRegressor(), -1.0)]
+)
+def test_labels_outside_of_the_family(model, wrong):
+    X, y, sites = amounts()
+    y = np.rint(y) + 1
+    y[3] = wrong
+    with pytest.raises(InputError, match="out of the valid range"):
+        model.fit(X, y, sites=sites)
+    with pytest.raises(InputError, match="needs labels"):
+        model.fit_sites(cf.data.from_table(X, y, sites))

@@ -312,7 +312,9 @@ class FederatedModel(BaseEstimator):
         me = type(self).__name__
         check_choice(self.site_effects, f"{me}: site_effects", ("profile",), " None is for a common intercept.")
         if not self.fit_intercept:
-            raise InputError(f"{me}: site_effects='profile' fits an intercept for every site; leave out fit_intercept=False.")
+            raise InputError(
+                f"{me}: site_effects='profile' fits an intercept for every site; leave out fit_intercept=False."
+            )
         if search.algorithm != "auto":
             check_profile_method(search.algorithm)
         return True
@@ -381,9 +383,7 @@ class FederatedModel(BaseEstimator):
         """Predict the outcome of every row."""
         raise NotImplementedError
 
-    def score(
-        self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None
-    ) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
         """How well the predictions of rows fit their outcomes: 1 is perfect."""
         raise NotImplementedError
 
@@ -400,7 +400,9 @@ class FederatedModel(BaseEstimator):
                 "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
             )
         if self.has_offset_:
-            raise InputError(f"score_federation of {type(self).__name__}: the model has an offset, which it does not know.")
+            raise InputError(
+                f"score_federation of {type(self).__name__}: the model has an offset, which it does not know."
+            )
         names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
         return run_program(federation, programs.r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome

@@ -54,7 +54,9 @@ class Classes(ElasticNetFamily):
         found = np.array([float(given.pop(c, 1.0)) for c in classes.tolist()])
         if given:
             unknown, known = next(iter(given)), ", ".join(map(repr, classes.tolist()))
-            raise InputError(f"class_weight has a weight for {unknown!r}, which is not a class. The classes are {known}.")
+            raise InputError(
+                f"class_weight has a weight for {unknown!r}, which is not a class. The classes are {known}."
+            )
         return found / (shares @ found)
 
     def null_intercept(self, labels: Labels) -> np.ndarray:
@@ -135,7 +137,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
             raise InputError(f"{need} must be None, 'balanced', or a dict from classes to weights.")
         for weight in given.values():
             if not is_number(weight) or not 0 < float(weight) < np.inf:
-                raise InputError(f"{need}: {weight!r} must be a finite number > 0; leave out the rows of a class of weight 0.")
+                raise InputError(
+                    f"{need}: {weight!r} must be a finite number > 0; leave out the rows of a class of weight 0."
+                )
         return given
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
@@ -164,9 +168,7 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
 
-    def score(
-        self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None
-    ) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
         """Accuracy: the share of rows whose most likely class is theirs."""
         self._check_same_rows(X, y, sample_weight)
         return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))

@@ -139,7 +139,9 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
 
     (prepared, values, found, common), cost = run_program(federation, program())
     warn_if_not_converged(grid.name, found, options.search)
-    return Path(values, *prepared.coefs_and_intercepts(found, common), cost.rounds, all(m.converged for m in found), cost)
+    return Path(
+        values, *prepared.coefs_and_intercepts(found, common), cost.rounds, all(m.converged for m in found), cost
+    )
 
 
 # --- cross-validation ---
@@ -328,6 +330,60 @@ class FederatedPoissonRegressorCV(CrossValidated, regression.FederatedPoissonReg
     >>> model = cf.FederatedPoissonRegressorCV(n_alphas=10, cv=3).fit(X, counts, sites=np.arange(60) % 3)
     >>> bool(model.coef_[0] > 2)
     True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedNegativeBinomialRegressorCV(CrossValidated, regression.FederatedNegativeBinomialRegressor):
+    """Negative binomial regression of counts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0 as in FederatedNegativeBinomialRegressor: with a ridge alone no alpha makes all
+        coefficients zero, so that there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedNegativeBinomialRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> X = np.arange(60.0)[:, None] / 60
+    >>> counts = np.floor(np.exp(3 * X[:, 0]))
+    >>> model = cf.FederatedNegativeBinomialRegressorCV(n_alphas=5, cv=3).fit(X, counts, sites=np.arange(60) % 3)
+    >>> bool(model.coef_[0] > 2)
+    True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedGammaRegressorCV(CrossValidated, regression.FederatedGammaRegressor):
+    """Gamma regression of amounts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0 as in FederatedGammaRegressor: with a ridge alone no alpha makes all
+        coefficients zero, so that there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedGammaRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedGammaRegressorCV(n_alphas=5, cv=3).fit(table.X, table.y, sites=table.sites)
+    >>> model.n_fits_not_converged_
+    0
     """
 
     l1_ratio: float = 0.5

@@ -34,7 +34,9 @@ UNSPECIFIED = Unspecified()
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
 SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
-Offset = npt.ArrayLike | str | None  # one number per row, the name of a column, or a number for all rows of a prediction
+Offset = (
+    npt.ArrayLike | str | None
+)  # one number per row, the name of a column, or a number for all rows of a prediction
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,7 +150,9 @@ def as_offset(name: str, offset: Any, rows: int) -> np.ndarray:
     check_unmasked(offset, f"{name}: offset")
     values = as_floats(np.asarray(offset), f"{name}: offset")
     if values.shape != (rows,) or not np.isfinite(values).all():
-        raise InputError(f"{name}: offset has shape {values.shape}; it must be one finite number for each of {rows} rows.")
+        raise InputError(
+            f"{name}: offset has shape {values.shape}; it must be one finite number for each of {rows} rows."
+        )
     return values
 
 

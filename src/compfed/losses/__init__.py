@@ -9,7 +9,8 @@ Each formula is written once: NumPy arrays give NumPy arrays, without compiling;
 belongs to f_i, because the theory asks every f_i to be strongly convex.
 
 base.py           the protocol, base classes of linear models, checks of labels
-linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Softmax, MultiSquared, class weights
+linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Gamma, NegativeBinomial,
+                  Softmax, MultiSquared, class weights
 offset.py         WithOffset: a prediction with an offset of its row
 from_function.py  losses made of JAX functions
 lipschitz.py      Lipschitz constants of gradients
@@ -20,9 +21,11 @@ from compfed.losses.from_function import FromFunction, Model, from_function
 from compfed.losses.linear import (
     ClassWeightedLogistic,
     ClassWeightedSoftmax,
+    Gamma,
     Huber,
     Logistic,
     MultiSquared,
+    NegativeBinomial,
     Poisson,
     SmoothedQuantile,
     Softmax,
@@ -32,6 +35,6 @@ from compfed.losses.linear import (
 from compfed.losses.offset import WithOffset
 
 __all__ = [
-    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Huber", "Logistic", "Loss", "ManyOutputs", "Model", "MultiSquared", "OneOutput", "Poisson",
+    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs", "Model", "MultiSquared", "NegativeBinomial", "OneOutput", "Poisson",
     "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip

@@ -29,6 +29,7 @@ from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
+from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.moments import pooled_mean, spread
@@ -235,6 +236,8 @@ def compare_local_federated(
     if len(federation.names) < 2:
         raise InputError("a comparison needs at least two sites; all rows are at one.")
     here = federation if pooled and isinstance(federation, InProcess) else None
+    if pooled and isinstance(estimator, (FederatedGammaRegressor, FederatedNegativeBinomialRegressor)):
+        raise InputError(f"pooled=True is not for {type(estimator).__name__}; leave it out, and compare mean losses.")
     if pooled and here is None:
         raise InputError("pooled=True needs the rows in this process. Leave it out over a network.")
     by_class = estimator.fit_options().family.classifies
@@ -243,7 +246,9 @@ def compare_local_federated(
     model = with_alpha(estimator, alphas[-1])
     (fitted, local), cost = run_program(federation, _fit_all(federation, model.fit_options(), alphas, kept))
     if fitted.prepared.summary.offset:
-        raise InputError("compare_local_federated scores models without an offset; the sites have offsets. Leave them out.")
+        raise InputError(
+            "compare_local_federated scores models without an offset; the sites have offsets. Leave them out."
+        )
     models, notes = _models(federation.names, fitted, local)
     pooled_by = ""
     if here is not None:

@@ -200,9 +200,7 @@ class PreparedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
 
-    def coef_and_intercept(
-        self, x: np.ndarray, common: float | None = None
-    ) -> tuple[np.ndarray, np.ndarray | float]:
+    def coef_and_intercept(self, x: np.ndarray, common: float | None = None) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of a flat model; where sites have their own intercepts, with the best `common` one."""
         if common is None:
             return self.options.family.coef_and_intercept(*self.scaling.coefficients(x))
@@ -302,9 +300,7 @@ def _near(best: np.ndarray | None, labels: Labels) -> float:
     return 0.0 if near is None else float(near[0])
 
 
-def _intercepts(
-    spec: FederatedProblem, models: np.ndarray, points: np.ndarray, moves: bool
-) -> Program[np.ndarray]:
+def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, moves: bool) -> Program[np.ndarray]:
     """For each model the intercept that minimises f: the zero of its derivative, which grows with the intercept.
 
     A message asks for the derivative at many points: at the given ones first, then between the two where it changes sign, with

@@ -110,7 +110,9 @@ def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
     at: list[tuple[Any, np.ndarray]] = [(loss, data.y)] * len(x)  # the loss and the labels for each model
     if objective.profile:
         at = [profiled(objective, data, v) for v in x]
-        found = [inner.evaluate(v[None], data.A, y, data.q, data.row_norms) for v, (inner, y) in zip(x, at, strict=True)]
+        found = [
+            inner.evaluate(v[None], data.A, y, data.q, data.row_norms) for v, (inner, y) in zip(x, at, strict=True)
+        ]
         value, gradient, terms = (np.concatenate(parts) for parts in zip(*found, strict=True))
     else:
         value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)

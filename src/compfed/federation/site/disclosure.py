@@ -298,7 +298,9 @@ def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndar
     rule = EffectiveRows.of(policy.min_rows, loss, data.y, data.q, site.shares_of(None))
     if objective.columns is not None and objective.columns.size == 0:
         return  # an intercept alone says nothing about features
-    for model in x[:1] if isinstance(unwrapped(loss), (Squared, MultiSquared)) else x:  # their h is the same at every model
+    for model in (
+        x[:1] if isinstance(unwrapped(loss), (Squared, MultiSquared)) else x
+    ):  # their h is the same at every model
         inner, y = profiled(objective, data, model) if objective.profile else (loss, data.y)
         if not rule.holds(inner, model.astype(data.A.dtype), data.A, y):
             raise _Broken(TOO_FEW)
