@@ -49,7 +49,8 @@ _NAMES = {
     "_utils.text": "progress_bar",
     "algorithms": "register",
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
+    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
+    "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "
     "FederatedNegativeBinomialRegressorCV FederatedNuclearRegressor FederatedNuclearRegressorCV "

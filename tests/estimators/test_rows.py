@@ -216,7 +216,7 @@ def test_predictions_need_the_offset_of_the_fit():
     np.testing.assert_allclose(same.predict(X, offset=o), expected, rtol=1e-12)
     np.testing.assert_allclose(same.predict(X, offset=0), np.exp(X @ same.coef_ + same.intercept_))
     assert model.score(frame, y) == pytest.approx(same.score(X, y, offset=o), rel=1e-9)
-    with pytest.raises(InputError, match="fitted with an offset.*offset=0"):
+    with pytest.raises(InputError, match=r"fitted with an offset.*offset=0"):
         same.predict(X)
     with pytest.raises(InputError, match="fitted without an offset"):
         cf.FederatedLasso().fit(X, y, sites=sites).predict(X, offset=o)

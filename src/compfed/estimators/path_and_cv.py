@@ -342,8 +342,8 @@ class FederatedNegativeBinomialRegressorCV(CrossValidated, regression.FederatedN
     Parameters
     ----------
     l1_ratio : float, default=0.5
-        Share of the l1 norm in the penalty. Not 0 as in FederatedNegativeBinomialRegressor: with a ridge alone no alpha makes all
-        coefficients zero, so that there is no largest alpha to start from.
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
 
     See Also
     --------
@@ -370,8 +370,8 @@ class FederatedGammaRegressorCV(CrossValidated, regression.FederatedGammaRegress
     Parameters
     ----------
     l1_ratio : float, default=0.5
-        Share of the l1 norm in the penalty. Not 0 as in FederatedGammaRegressor: with a ridge alone no alpha makes all
-        coefficients zero, so that there is no largest alpha to start from.
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
 
     See Also
     --------

@@ -35,6 +35,7 @@ from compfed.losses.linear import (
 from compfed.losses.offset import WithOffset
 
 __all__ = [
-    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs", "Model", "MultiSquared", "NegativeBinomial", "OneOutput", "Poisson",
-    "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "WithOffset", "from_function",
+    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
+    "Model", "MultiSquared", "NegativeBinomial", "OneOutput", "Poisson", "SmoothedQuantile", "Softmax", "Squared",
+    "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip
