@@ -50,9 +50,11 @@ _NAMES = {
     "_utils.text": "progress_bar",
     "algorithms": "register",
     "errors": "Divergence EdgeOfGridWarning InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
+    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
+    "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
-    "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
+    "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "
+    "FederatedNegativeBinomialRegressorCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
     "problem": "LazyProblem Problem",
     "report.coefficient_figures": "plot_path",

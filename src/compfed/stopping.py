@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from compfed.losses import Logistic, Softmax
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import ProblemSpec
 from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.trace import Trace
@@ -283,7 +284,6 @@ class StoppingRule:
         """
         assert self.best is not None
         of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
-        free = (
-            self.objective == self.best.value and isinstance(self.spec.loss, (Logistic, Softmax)) and not self.bounded
-        )
+        separable = isinstance(unwrapped(self.spec.loss), (Logistic, Softmax)) and not self.bounded
+        free = self.objective == self.best.value and separable
         return self.loss_vanished and free and self.best.value < np.log(2) * of_a_row

@@ -537,6 +537,8 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedGroupLasso": ("numbers", {"alpha": 1.0, "groups": [0, 0, 1, 1]}),
     "FederatedLogisticRegression": ("words", {"alpha": 0.1}),
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
+    "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
+    "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 1.0}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }

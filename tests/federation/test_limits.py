@@ -71,6 +71,11 @@ HONEST: dict[str, tuple[Any, str]] = {
         Evaluate(ObjectiveSpec(cf.losses.Softmax(outputs=3), SCALING, np.arange(3)), np.zeros((1, 3 * D))), "three"
     ),
     "Hessian": (Evaluate(OBJECTIVE, np.zeros((1, D)), np.array([4, 0], np.int8)), "numbers"),
+    "profile": (Evaluate(replace(OBJECTIVE, profile=True), X, np.array([4, 0], np.int8)), "numbers"),
+    "class weights": (
+        Evaluate(ObjectiveSpec(cf.losses.ClassWeightedLogistic(class_weights=[1.0, 2.0]), SCALING, np.array(["ill", "well"])), X),
+        "words",
+    ),
     "held out": (HeldOut(OBJECTIVE, SiteFold(-1, held_out=False), X), "numbers"),
     "round": (ROUND, "numbers"),
     "round of mini-batches": (replace(ROUND, run_spec=replace(RUN, batch_size=5)), "numbers"),
@@ -121,6 +126,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a billion outputs": (objective(loss=cf.losses.Softmax(outputs=10**9)), "1000000000 outputs would take more numbers"),
     "many outputs": (objective(loss=cf.losses.MultiSquared(outputs=10**8)), "would take more numbers"),
     "models": (Evaluate(OBJECTIVE, np.zeros((10_001, D))), "at most 10000"),
+    "an offset that is not there": (objective(loss=cf.losses.WithOffset(cf.losses.Squared())), "its rows have no offset"),
+    "a profile of many outputs": (objective(loss=cf.losses.MultiSquared(outputs=2), profile=True), "one prediction per row"),
+    "a profile that is a word": (objective(profile="yes"), "profile must be True or False"),
+    "local steps with a profile": (run(objective=replace(OBJECTIVE, profile=True)), "local steps know no profile"),
     "no model": (Evaluate(OBJECTIVE, np.zeros((0, D))), "x must be"),
     "keep": (run(algorithm=cf.algorithms.CompressedDecoupledProx(eta=1.0, keep=10**9)), "keep=1000000000"),
     "capacity": (run(batch_size=5, capacity=2**40), "a capacity of 1099511627776 rows"),

@@ -59,6 +59,8 @@ class Sites:
         How much each row counts within its site.
     columns : tuple of str or None
         The names of the features.
+    offsets : tuple of ndarray, each of shape (m_i,), or None
+        Numbers that are added to the prediction of each row.
 
     Examples
     --------
@@ -74,10 +76,11 @@ class Sites:
     source: dict[str, object] = field(default_factory=dict)
     row_weights: tuple[np.ndarray, ...] | None = None
     columns: tuple[str, ...] | None = None
+    offsets: tuple[np.ndarray, ...] | None = None
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
-        for name in ("features", "labels", "row_weights"):
+        for name in ("features", "labels", "row_weights", "offsets"):
             arrays = getattr(self, name)
             if arrays is not None:
                 object.__setattr__(self, name, tuple(readonly(integers_as_floats(a)) for a in arrays))
@@ -129,7 +132,7 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        fields = ("features", "labels", "names", "ids", "row_weights")
+        fields = ("features", "labels", "names", "ids", "row_weights", "offsets")
         given = {name: values for name in fields if (values := getattr(self, name)) is not None}
         moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
         return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})

@@ -3,11 +3,13 @@
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
+    FederatedGammaRegressorCV,
     FederatedGroupLassoCV,
     FederatedHuberCV,
     FederatedLassoCV,
     FederatedLogisticRegressionCV,
     FederatedMultiTaskLassoCV,
+    FederatedNegativeBinomialRegressorCV,
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
     Path,
@@ -15,18 +17,22 @@ from compfed.estimators.path_and_cv import (
 )
 from compfed.estimators.regression import (
     FederatedElasticNet,
+    FederatedGammaRegressor,
     FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedMultiTaskLasso,
+    FederatedNegativeBinomialRegressor,
     FederatedNuclearRegressor,
     FederatedPoissonRegressor,
 )
 
 __all__ = [
-    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
+    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
-    "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
+    "FederatedNegativeBinomialRegressor", "FederatedNegativeBinomialRegressorCV", "FederatedNuclearRegressor",
+    "FederatedNuclearRegressorCV",
     "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
 ]  # fmt: skip

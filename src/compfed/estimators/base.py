@@ -35,11 +35,14 @@ from compfed.data import Sites
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
 from compfed.estimators.programs import fit as programs
-from compfed.estimators.programs.fit import Family, FitOptions, Fitted
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table
+from compfed.estimators.programs.fit import Family, FitOptions, Fitted, PreparedProblem
+from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SiteOfRows, Table
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
+from compfed.federation.site.disclosure import site_intercept
+from compfed.federation.site.in_process import InProcess
 from compfed.simulation.local_federation import Simulated
+from compfed.solvers.auto import check_profile_method
 from compfed.solvers.base import SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
 
@@ -132,6 +135,10 @@ class FederatedModel(BaseEstimator):
         Cost of a message beside its bytes, for the choice that "auto" makes.
     verbose : bool, default=False
         Whether to report progress on the error stream: a bar on a terminal, lines elsewhere.
+    site_effects : {None, "profile"}, default=None
+        "profile": every site has an intercept of its own, as with an unpenalised dummy variable for each site. It is minimised out
+        at the site and stays there. `intercept_` is then the best common intercept beside `coef_`, for rows of a new site;
+        it takes a few messages more. For one prediction per row, with ProximalNewton or ProximalBFGS.
 
     Attributes
     ----------
@@ -151,6 +158,10 @@ class FederatedModel(BaseEstimator):
         The method that was used, with its steps.
     site_names_ : ndarray of str
         The sites.
+    site_intercepts_ : dict of str to float
+        The intercept of each site, with `site_effects="profile"`; only where all sites are in this process, without a policy.
+    has_offset_ : bool
+        Whether rows had offsets at fit.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of str
@@ -166,6 +177,7 @@ class FederatedModel(BaseEstimator):
     max_rounds: int = 20_000
     seconds_per_round: float = 1.0
     verbose: bool = False
+    site_effects: str | None = None
 
     scored_by_squares = False  # is `score` R^2 of a linear prediction?
 
@@ -187,6 +199,7 @@ class FederatedModel(BaseEstimator):
         *more: object,
         sites: SiteOfRows = UNSPECIFIED,
         sample_weight: RowWeights = None,
+        offset: Offset = None,
     ) -> Self:
         """Fit over all sites. The coefficients are those of the pooled rows.
 
@@ -199,6 +212,9 @@ class FederatedModel(BaseEstimator):
             out, so does a `OneSiteWarning`.
         sample_weight : array of shape (n_rows,), optional
             How much each row counts.
+        offset : array of shape (n_rows,) or str, optional
+            Added to the linear predictor of each row, such as the log of a time at risk; or the name of a column of X. For one
+            prediction per row. A prediction then needs an offset, too.
 
         Returns
         -------
@@ -210,10 +226,12 @@ class FederatedModel(BaseEstimator):
                 "the site of every row, sample_weight=... how much every row counts (what scikit-learn takes third)."
             )
         with self._restored_on_failure():
-            self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
+            self._fit_table(self.make_table(X, y, sites, sample_weight, offset), (X, y, sites, sample_weight))
             if isinstance(sites, str):
                 self.site_column_ = sites
-            labels = tables.column_labels(self._without_sites(X))
+            if isinstance(offset, str):
+                self.offset_column_ = offset
+            labels = tables.column_labels(self._only_features(X))
             if labels is not None:
                 self.column_labels_ = labels
             tables.warn_of_one_site(type(self).__name__, sites)
@@ -294,22 +312,39 @@ class FederatedModel(BaseEstimator):
             self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
             progress=progress_bar(me, quiet=0.0) if self.verbose else None,
         )  # fmt: skip
-        equal = self.site_weights == "equal"
+        equal, profile = self.site_weights == "equal", self._has_site_effects(search)
         return FitOptions(
-            self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal, self._gammas()
+            self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal, self._gammas(), profile
         )  # fmt: skip
 
     def _gammas(self) -> tuple[float, ...]:
         """The shares of the penalised fit to try, the largest first; 1 alone without a refit."""
         return (1.0,)
 
-    def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
+    def _has_site_effects(self, search: SearchOptions) -> bool:
+        if self.site_effects is None:
+            return False
+        me = type(self).__name__
+        check_choice(self.site_effects, f"{me}: site_effects", ("profile",), " None is for a common intercept.")
+        if not self.fit_intercept:
+            raise InputError(
+                f"{me}: site_effects='profile' fits an intercept for every site; leave out fit_intercept=False."
+            )
+        if search.algorithm != "auto":
+            check_profile_method(search.algorithm)
+        return True
+
+    def make_table(
+        self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights, offset: Offset = None
+    ) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
         me = type(self).__name__
         if isinstance(sites, str):
             X, sites = tables.take_site_column(X, sites)
-        tables.check_table(me, X, y, sites, sample_weight)
+        if isinstance(offset, str):
+            X, offset = tables.take_offset_column(X, offset)
+        tables.check_table(me, X, y, sites, sample_weight, offset)
         labels = tables.column_labels(X)
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
@@ -320,8 +355,8 @@ class FederatedModel(BaseEstimator):
         )  # fmt: skip
         columns = getattr(checked, "feature_names_in_", None)
         names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
-        self.family().with_columns(None if names is None else tuple(map(str, names)), cast(Any, X).shape[1])
-        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
+        self.family().with_columns(None if names is None else tuple(map(str, names)), checked.n_features_in_)
+        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns, offset)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
@@ -333,6 +368,9 @@ class FederatedModel(BaseEstimator):
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
         self.coef_, self.intercept_ = fitted.coef_and_intercept
+        self.has_offset_ = summary.offset
+        if prepared.options.site_effects and (own := site_intercepts(federation, prepared, fitted.model.x)) is not None:
+            self.site_intercepts_ = own
         if summary.labels.classes is not None:
             self.classes_ = summary.labels.classes
         self.n_features_in_ = summary.width
@@ -356,11 +394,11 @@ class FederatedModel(BaseEstimator):
 
     # --- prediction ---
 
-    def predict(self, X: Features) -> np.ndarray:
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict the outcome of every row."""
         raise NotImplementedError
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
         """How well the predictions of rows fit their outcomes: 1 is perfect."""
         raise NotImplementedError
 
@@ -376,18 +414,45 @@ class FederatedModel(BaseEstimator):
                 f"the score of {type(self).__name__} needs a prediction for every row, and no site tells those. "
                 "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
             )
+        if self.has_offset_:
+            raise InputError(
+                f"score_federation of {type(self).__name__}: the model has an offset, which it does not know."
+            )
         names = self._names_at_fit()
         columns = None if names is None else tuple(map(str, names))
         return run_program(federation, programs.r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
 
-    def linear_predictor(self, X: Features) -> np.ndarray:
-        """The linear predictor z = X w + b, of shape (rows, outputs)."""
+    def linear_predictor(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """The linear predictor z = X w + b + offset, of shape (rows, outputs)."""
         check_is_fitted(self)
-        rows = self._without_sites(X)
+        added = self._offset_of(X, offset)
+        rows = self._only_features(X, offset)
         tables.check_features(type(self).__name__, rows)
         tables.check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
         rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
-        return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+        z = np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+        return z if added is None else z + np.reshape(added, (-1, 1))
+
+    def _offset_of(self, X: Features, offset: Offset) -> np.ndarray | None:
+        """The offset of every row of a prediction: as given, or from the column of X that the fit took it from."""
+        me, frame = type(self).__name__, cast(Any, X)
+        if not getattr(self, "has_offset_", False):
+            if offset is not None:
+                raise InputError(f"{me} was fitted without an offset; leave out offset here, or fit with one.")
+            return None
+        of_schema = getattr(getattr(self, "schema_", None), "offset", None)
+        known = (offset,) if isinstance(offset, str) else (getattr(self, "offset_column_", None), of_schema)
+        column = next((name for name in known if name is not None and name in getattr(X, "columns", ())), None)
+        if isinstance(offset, str) or (offset is None and column is not None):
+            offset = tables.take_offset_column(frame, column or str(offset))[1]
+        if offset is None:
+            raise InputError(
+                f"{me} was fitted with an offset, and a prediction needs one: give offset=..., one number per row, or offset=0 to "
+                "predict without."
+            )
+        check_same_index(X, offset, "offset")
+        length = frame.shape[0] if hasattr(frame, "shape") else len(frame)
+        return tables.as_offset(me, np.full(length, offset) if np.ndim(cast(Any, offset)) == 0 else offset, length)
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""
@@ -398,9 +463,12 @@ class FederatedModel(BaseEstimator):
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
 
-    def _without_sites(self, X: Features) -> Any:
-        column, frame = getattr(self, "site_column_", None), cast(Any, X)
-        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+    def _only_features(self, X: Features, offset: Offset = None) -> Any:
+        """X without its columns of sites and offsets."""
+        named = [getattr(self, "site_column_", None), getattr(self, "offset_column_", None)]
+        named.append(offset if isinstance(offset, str) else None)
+        extra = [name for name in dict.fromkeys(named) if name is not None and name in getattr(X, "columns", ())]
+        return cast(Any, X).drop(columns=extra) if extra else X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -475,6 +543,19 @@ class BoundedModel(RelaxedModel):
     bounds: Any = None
 
 
+def site_intercepts(federation: Any, prepared: PreparedProblem, x: np.ndarray) -> dict[str, float] | None:
+    """The intercept of each site at a model of a profile, where there is no wall around the sites; None elsewhere."""
+    if not isinstance(federation, InProcess) or federation.enrolments is not None:
+        return None
+    objective, centre = prepared.spec.objective, prepared.scaling.centre
+    moved = float(centre @ prepared.scaling.coefficients(x)[0][:, 0])
+    found = {}
+    for site in federation.sites:
+        shift, finite = site_intercept(objective, site.dataset(objective), x)
+        found[site.name] = shift - moved if finite else float(np.copysign(np.inf, shift))
+    return found
+
+
 # --- names of parameters ---
 
 ALWAYS = "there is nothing to set"
@@ -514,6 +595,7 @@ INSTEAD_OF_EACH = {
     "intercept_scaling": "fit_intercept alone: the intercept is never penalised",
     "multi_class": "nothing: more than two classes are fitted together (multinomial)",
     "class_weight sample_weight": "fit(..., sample_weight=...), the weight of every row",
+    "offset": "fit(..., offset=...), a number for every row or the name of a column",
     "sites": "fit(..., sites=...), the site of every row",
 }  # fmt: skip
 INSTEAD = {name: text for names, text in INSTEAD_OF_EACH.items() for name in names.split()}

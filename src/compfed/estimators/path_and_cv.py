@@ -18,7 +18,13 @@ from compfed.errors import EdgeOfGridWarning, InputError
 from compfed.estimators import regression
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
-from compfed.estimators.programs.fit import FitOptions, describe_and_prepare, refit_on_supports
+from compfed.estimators.programs.fit import (
+    FitOptions,
+    Relaxed,
+    describe_and_prepare,
+    refit_on_supports,
+    with_common_intercepts,
+)
 from compfed.estimators.programs.path_and_cv import (
     AlphaGrid,
     ModelPath,
@@ -27,7 +33,7 @@ from compfed.estimators.programs.path_and_cv import (
     solve_path,
     warn_if_not_converged,
 )
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SiteOfRows, Table, warn_of_one_site
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.splits import RowSubset, given_splits
@@ -70,6 +76,7 @@ def regularisation_path(
     sites: SiteOfRows = UNSPECIFIED,
     *,
     sample_weight: RowWeights = None,
+    offset: Offset = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,
@@ -88,6 +95,8 @@ def regularisation_path(
         The site of every row, or the name of a column of X; None if all rows are at one site.
     sample_weight : array of shape (n_rows,), optional
         How much each row counts.
+    offset : array of shape (n_rows,) or str, optional
+        Added to the linear predictor of each row; or the name of a column of X.
     alphas : array, optional
         Values of alpha.
     n_alphas : int, default=50
@@ -119,7 +128,7 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
         )
     grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
-    federation = model.make_table(X, y, sites, sample_weight).federation()
+    federation = model.make_table(X, y, sites, sample_weight, offset).federation()
     path = path_over(federation, model, grid)
     warn_of_one_site("regularisation_path", sites)
     return path
@@ -129,16 +138,17 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
     """`regularisation_path` over a federation: sites in this process, or sites across a network."""
     options = model.fit_options()
 
-    def program() -> Program[tuple[np.ndarray, ModelPath]]:
+    def program() -> Program[tuple[np.ndarray, ModelPath, list[Relaxed]]]:
         prepared = yield from describe_and_prepare(federation, options)
         values = yield from grid.values(federation, prepared)
         found = yield from solve_path(federation, prepared, values, options.search.progress)
         refits = yield from refit_on_supports(federation, prepared, found)
-        return values, ModelPath(prepared, None, found, refits, np.empty((0, 1)))
+        path = ModelPath(prepared, None, found, refits, np.empty((0, 1)))
+        return values, path, (yield from with_common_intercepts(prepared, path.mixed(options.gammas[0])))
 
-    (values, found), cost = run_program(federation, program())
+    (values, found, models), cost = run_program(federation, program())
     warn_if_not_converged(grid.name, found.fits, options.search)
-    coefs, intercepts = found.prepared.coefs_and_intercepts(found.mixed(options.gammas[0]))
+    coefs, intercepts = found.prepared.coefs_and_intercepts(models)
     return Path(values, coefs, intercepts, cost.rounds, all(m.converged for m in found.fits), cost)
 
 
@@ -248,8 +258,8 @@ class CrossValidated(FederatedModel):
         self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
         within = found.within_error
         self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
-        prepared, everything = found.fitted.prepared, found.paths[0]
-        paths = [prepared.coefs_and_intercepts(everything.mixed(gamma)) for gamma in found.gammas]
+        prepared = found.fitted.prepared
+        paths = [prepared.coefs_and_intercepts(models) for models in found.models]
         self.coef_path_, self.intercept_path_ = paths[found.gamma]
         self.cv_results_ = _results(found, [coefs for coefs, _ in paths], bool(getattr(self, "relax", False)))
         self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
@@ -360,6 +370,60 @@ class FederatedPoissonRegressorCV(CrossValidated, regression.FederatedPoissonReg
     >>> model = cf.FederatedPoissonRegressorCV(n_alphas=10, cv=3).fit(X, counts, sites=np.arange(60) % 3)
     >>> bool(model.coef_[0] > 2)
     True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedNegativeBinomialRegressorCV(CrossValidated, regression.FederatedNegativeBinomialRegressor):
+    """Negative binomial regression of counts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedNegativeBinomialRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> X = np.arange(60.0)[:, None] / 60
+    >>> counts = np.floor(np.exp(3 * X[:, 0]))
+    >>> model = cf.FederatedNegativeBinomialRegressorCV(n_alphas=5, cv=3).fit(X, counts, sites=np.arange(60) % 3)
+    >>> bool(model.coef_[0] > 2)
+    True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedGammaRegressorCV(CrossValidated, regression.FederatedGammaRegressor):
+    """Gamma regression of amounts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedGammaRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedGammaRegressorCV(n_alphas=5, cv=3).fit(table.X, table.y, sites=table.sites)
+    >>> model.n_fits_not_converged_
+    0
     """
 
     l1_ratio: float = 0.5

@@ -34,6 +34,9 @@ UNSPECIFIED = Unspecified()
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
 SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
+Offset = (
+    npt.ArrayLike | str | None
+)  # one number per row, the name of a column, or a number for all rows of a prediction
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +50,7 @@ class Table:
     rows: tuple[np.ndarray, ...]  # positions of each site's rows in X
     length: int  # rows of X, those of weight 0 included
     columns: tuple[str, ...] | None
+    offset: np.ndarray | None = None
     __repr__ = shapes_shown
 
     @property
@@ -63,10 +67,11 @@ class Table:
         for i, (name, rows) in enumerate(zip(self.names, self.rows, strict=True)):
             X = self.X[as_slice(rows)]  # contiguous rows are not copied: the sites live no longer than a fit
             weights = None if self.weights is None else self.weights[rows]
+            offset = None if self.offset is None else self.offset[rows]
             masks = [(train[rows], test[rows]) for train, test in splits]
             sites.append(Site(
                 X, self.y[rows], name=name, index=i, row_weights=weights, columns=self.columns, splits=masks, limits=None,
-                room=room_for(len(rows) / self.length),
+                room=room_for(len(rows) / self.length), offset=offset,
             ))  # fmt: skip
         return Simulated(sites)
 
@@ -131,7 +136,29 @@ def take_site_column(X: Any, column: str) -> tuple[Any, Any]:
     return X.drop(columns=column), X[column]
 
 
-def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
+def take_offset_column(X: Any, column: str) -> tuple[Any, Any]:
+    """A DataFrame without its column of offsets, and that column."""
+    if column not in getattr(X, "columns", ()):
+        raise InputError(
+            f"offset={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one number per row."
+        )
+    return X.drop(columns=column), X[column]
+
+
+def as_offset(name: str, offset: Any, rows: int) -> np.ndarray:
+    """An offset as one finite number per row."""
+    check_unmasked(offset, f"{name}: offset")
+    values = as_floats(np.asarray(offset), f"{name}: offset")
+    if values.shape != (rows,) or not np.isfinite(values).all():
+        raise InputError(
+            f"{name}: offset has shape {values.shape}; it must be one finite number for each of {rows} rows."
+        )
+    return values
+
+
+def check_table(
+    name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights, offset: Offset = None
+) -> None:
     """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
     check_features(name, X)
     check_unmasked(y, f"{name}: y")
@@ -142,7 +169,7 @@ def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_
         raise InputError(f"{name}: y holds dates or times. Give numbers, such as days since the first.")
     if sample_weight is not None:
         _check_weights(sample_weight, f"{name}: sample_weight")
-    given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight}
+    given = {"X": X, "y": y, "sites": sites, "sample_weight": sample_weight, "offset": offset}
     first = next((what for what, table in given.items() if row_index(table) is not None), "X")
     for what, table in given.items():
         check_same_index(given[first], table, what, first)
@@ -166,8 +193,9 @@ def _check_weights(values: npt.ArrayLike, what: str) -> None:
 
 
 def make_table(
-    name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None
-) -> Table:
+    name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None,
+    offset: Offset = None,
+) -> Table:  # fmt: skip
     """The table of checked X and y; `name` is the estimator's, for messages."""
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
@@ -186,4 +214,5 @@ def make_table(
             raise InputError(f"{name}: all sample weights are zero; at least one row must count.")
     found, rows = group_rows(where[keep])
     names = None if columns is None else tuple(map(str, columns))
-    return Table(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names)
+    added = None if offset is None else as_offset(name, offset, length)
+    return Table(X, y, weights, tuple(map(str, found)), tuple(keep[r] for r in rows), length, names, added)

@@ -15,6 +15,7 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed.errors import InputError
 
+MAX_WEIGHT_RATIO = 1000.0  # of the mean weight of a row at one site and at all others
 DWARFED_BITS = 64  # by which the numbers of one site may exceed those of all others
 MAGNITUDE_BITS = 16  # a site tells the size of its numbers to a factor of 2**16: their unit, and no value
 
@@ -58,6 +59,10 @@ class Enrolment:
         A keyed hash of the table, which names it and says nothing about it; "" in one process.
     version : str
         Of compfed at the site.
+    offset : bool
+        Whether its rows have offsets.
+    weighted : bool
+        Whether its rows have weights; `weight` is the number of rows otherwise.
     """
 
     rows: int
@@ -77,6 +82,8 @@ class Enrolment:
     secure_sum: bool = False
     table: str = ""
     version: str = ""
+    offset: bool = False
+    weighted: bool = False
 
 
 def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0, jumps: bool = False) -> float:
@@ -117,6 +124,26 @@ class Agreement:
             shapes = sorted({e.label_shape for e in self.enrolments})
             raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
         self._check_magnitudes()
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Refuse sites of which some have offsets or row weights, and a site whose rows weigh far more than those of all others."""
+        offsets, weighted = ([getattr(e, name) for e in self.enrolments] for name in ("offset", "weighted"))
+        if any(offsets) and not all(offsets):
+            one, other = self.names[offsets.index(True)], self.names[offsets.index(False)]
+            way_out = "Name a column of offsets at every site, or at none."
+            raise InputError(f"the rows of site {one!r} have an offset, those of site {other!r} have none. {way_out}")
+        if any(weighted) and not all(weighted):
+            one, other = self.names[weighted.index(True)], self.names[weighted.index(False)]
+            way_out = "Name a column of weights at every site, or at none."
+            raise InputError(f"the rows of site {one!r} have weights, those of site {other!r} have none. {way_out}")
+        for k, name in enumerate(self.names if self.n > 1 and all(weighted) else ()):
+            mine, others = self.enrolments[k], [e for i, e in enumerate(self.enrolments) if i != k]
+            if mine.weight / mine.rows > MAX_WEIGHT_RATIO * sum(e.weight for e in others) / sum(e.rows for e in others):
+                way_out = "Compare the units of the weights there with those of the other sites."
+                raise InputError(
+                    f"the rows of site {name!r} weigh over {MAX_WEIGHT_RATIO:g} times those of all other sites. {way_out}"
+                )
 
     def _check_magnitudes(self) -> None:
         """Refuse a site whose numbers dwarf those of all others: their digits would be lost, and sums would round to zero."""

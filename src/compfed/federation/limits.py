@@ -29,6 +29,7 @@ from compfed.federation.queries import (
     Query,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.losses import OneOutput, WithOffset
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ class _Checks:
         width = self.columns(objective.columns)
         if objective.scaling is not None:
             width = self.scaling(objective.scaling, width)
+        _boolean("profile", objective.profile)
+        if objective.profile and not isinstance(objective.loss, OneOutput):
+            raise InputError("the profile of an intercept is for losses with one prediction per row")
         return self.loss(objective.loss, width)
 
     def loss(self, loss: Any, width: int) -> int:
@@ -172,6 +176,8 @@ class _Checks:
             raise InputError(f"loss must be a loss; got a {type(loss).__name__}")
         if np.ndim(loss.ridge) or not np.isfinite(loss.ridge):
             raise InputError("the ridge of a loss must be one finite number")
+        if isinstance(loss, WithOffset) and self.site.offset is None:
+            raise InputError("its rows have no offset")
         outputs, d = getattr(loss, "outputs", 1), loss.size(width)
         if type(outputs) is not int or type(d) is not int:
             raise InputError("the size of a model must be a whole number")
@@ -262,6 +268,8 @@ class _Checks:
         if type(run_spec) is not RunSpec:
             raise InputError(f"run_spec must be a RunSpec; got a {type(run_spec).__name__}")
         d = self.objective(run_spec.objective)
+        if run_spec.objective.profile:
+            raise InputError("local steps know no profile of an intercept")
         _finite("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
             raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")

@@ -63,6 +63,7 @@ class Describe:
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
         facts: SiteFacts | None = None
+        offset: bool = False  # whether rows have offsets
 
 
 @dataclass(frozen=True, eq=False)

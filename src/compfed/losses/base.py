@@ -116,6 +116,13 @@ class _LinearModel(Loss):
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
+    def usual_curvature(self, y: Numbers, share: Numbers) -> float:
+        """The second derivative in z that counts as usual: its bound, or without one that of a model of an intercept alone.
+
+        That is the mean count for the exponential; no more than 1, the curvature at the model zero.
+        """
+        return min(float(share @ y), 1.0) if self.curvature is None else float(self.curvature)
+
     @ignore_overflow
     def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""

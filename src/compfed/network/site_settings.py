@@ -42,7 +42,8 @@ LEAVES = {  # every query, and what it makes leave
 }
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
-    "two (in steps of 16) that bounds each column, which columns vary, its policy, the version of compfed, and the rule by "
+    "two (in steps of 16) that bounds each column, which columns vary, whether rows have weights or offsets and their total weight, "
+    "its policy, the version of compfed, and the rule by "
     "which it refuses. The other sites of a run receive this too"
 )
 WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1}

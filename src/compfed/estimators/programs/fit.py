@@ -22,7 +22,8 @@ from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.federation.sums import Description, MomentsSum
-from compfed.losses import Loss, Squared
+from compfed.losses import Loss, OneOutput, Squared, WithOffset
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
@@ -137,6 +138,7 @@ class FitOptions:
     standardize: bool = False
     equal_sites: bool = False  # every site counts the same, rather than every row
     gammas: tuple[float, ...] = (1.0,)  # shares of the penalised fit beside a refit on its support; 1 needs no refit
+    site_effects: bool = False  # an intercept of its own for every site, which stays there
 
     @property
     def weighting(self) -> Literal["rows", "sites"]:
@@ -168,6 +170,7 @@ class PooledSummary:
     columns: tuple[str, ...] | None
     width: int
     moments: MomentsSum
+    offset: bool = False  # do rows have offsets?
 
 
 def describe_sites(
@@ -186,7 +189,19 @@ def describe_sites(
     each = (totals > 0).astype(float) if options.equal_sites else totals
     labels = _labels(federation.names, sites, options, sites.sites if options.equal_sites else sites.weight)
     columns, width = sites.columns[0], sites.widths[0]
-    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments)
+    offset = _all_or_none(federation.names, sites.offsets)
+    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments, offset)
+
+
+def _all_or_none(names: Sequence[str], offsets: Sequence[bool]) -> bool:
+    """Whether all sites have offsets; refuses some."""
+    if any(offsets) and not all(offsets):
+        one, other = names[offsets.index(True)], names[offsets.index(False)]
+        raise InputError(
+            f"the rows of site {one!r} have an offset, those of site {other!r} have none. Give one at every site (0 where there "
+            "is nothing to add), or at none."
+        )
+    return any(offsets)
 
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
@@ -226,9 +241,14 @@ class PreparedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
 
-    def coef_and_intercept(self, x: np.ndarray, refit: bool = False) -> tuple[np.ndarray, np.ndarray | float]:
-        """coef_ and intercept_ of a flat model."""
-        family, (coef, intercept) = self.options.family, self.scaling.coefficients(x)
+    def coef_and_intercept(
+        self, x: np.ndarray, refit: bool = False, common: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of a flat model; where sites have their own intercepts, with the best `common` one."""
+        x, scaling = (
+            (x, self.scaling) if common is None else (np.append(x, common), replace(self.scaling, intercept=True))
+        )
+        family, (coef, intercept) = self.options.family, scaling.coefficients(x)
         return family.coef_and_intercept(family.representative(coef, refit), intercept)
 
     def coefs_and_intercepts(self, path: Sequence[Relaxed]) -> tuple[np.ndarray, np.ndarray]:
@@ -238,6 +258,8 @@ class PreparedProblem:
 
     def mixture(self, model: Relaxed) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ of gamma * penalised fit + (1 - gamma) * refit."""
+        if model.common is not None:  # one prediction per row: there is one representative
+            return self.coef_and_intercept(model.x, common=model.common)
         penalised = self.coef_and_intercept(model.penalised.x)
         if model.refit is None or model.gamma == 1:
             return penalised
@@ -280,6 +302,17 @@ class PreparedProblem:
         return self.spec.with_regulariser(Box(lower, upper))
 
 
+def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
+    """The loss with an offset of each row; refuses offsets and site effects for several predictions per row."""
+    for given, what in ((offset, "an offset"), (site_effects, "site_effects='profile'")):
+        if given and not isinstance(loss, OneOutput):
+            raise InputError(
+                f"{what} is for one prediction per row; {type(loss).__name__} has several (three classes or more, or several "
+                "outcomes). Leave it out, or fit one outcome at a time."
+            )
+    return WithOffset(loss) if offset else loss
+
+
 def prepare(
     federation: Federation, options: FitOptions, summary: PooledSummary, classes: np.ndarray | None
 ) -> Program[PreparedProblem]:
@@ -289,22 +322,23 @@ def prepare(
     """
     options = replace(options, family=options.family.with_columns(summary.columns, summary.width))
     family, labels = options.family, replace(summary.labels, classes=classes)
-    loss = family.loss(labels)
-    outputs = loss.size(1)
+    loss = _with_rows(family.loss(labels), summary.offset, options.site_effects)
+    outputs, profile = loss.size(1), options.site_effects
+    intercept = options.fit_intercept and not profile
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
     centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
     scale = family.column_scale(spread(summary.moments, centre), options.standardize)
-    scaling = FeatureScaling(centre, scale, options.fit_intercept, outputs)
+    scaling = FeatureScaling(centre, scale, intercept, outputs)
     spec = FederatedProblem(
-        objective=ObjectiveSpec(loss, scaling, classes, summary.subset),
+        objective=ObjectiveSpec(loss, scaling, classes, summary.subset, profile=profile),
         weighting=options.weighting,
         regulariser=Zero(),
         weights=summary.weights,
         names=federation.names,
         numbers=tuple(range(len(federation.names))),
         sizes=np.maximum(summary.rows, 1),
-        width=summary.width + int(options.fit_intercept),
+        width=summary.width + int(intercept),
         max_hessian_columns=max_hessian_columns(
             enrolments_of(federation),
             summary.subset.folds if isinstance(summary.subset, Fold) else 0,
@@ -312,41 +346,101 @@ def prepare(
         ),
     )
     null = np.zeros(spec.d)
-    if options.fit_intercept:
+    if intercept:
         best = family.null_intercept(labels)
-        null[scaling.penalised :] = (yield from _search_intercept(spec, labels)) if best is None else best
+        if best is None or summary.offset:
+            best = yield from _search_intercept(spec, _near(best, labels))
+        null[scaling.penalised :] = best
     start = yield from evaluate_start(spec.with_regulariser(options.penalty(scaling, 1.0)), options.search, null)
     return PreparedProblem(options, spec, scaling, start, summary)
 
 
-def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
-    """The intercept that minimises f without features: the zero of its derivative, which grows with the intercept.
-
-    A message asks for the derivative at many points: around the mean label at first, then between the two where it changes
-    sign, with the zero of the line between them. A piecewise linear derivative is done once both are on one piece.
-    """
-    assert labels.mean is not None
+def _search_intercept(spec: FederatedProblem, centre: float) -> Program[np.ndarray]:
+    """The intercept that minimises f without features. The first message asks around `centre`, ever further away."""
     nothing = np.empty(0)
-    objective = replace(spec.objective, scaling=FeatureScaling(nothing, nothing, True), columns=nothing.astype(int))
-    mean = float(labels.mean[0])
-    far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
-    points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
+    scaling, columns = FeatureScaling(nothing, nothing, True), nothing.astype(int)
+    objective = replace(spec.objective, scaling=scaling, columns=columns, profile=False)
+    reach = 12 if spec.loss.curvature is not None else 6  # an exponential overflows further out
+    far = np.ldexp(max(abs(centre), 1.0), np.arange(-12, reach))
+    points = np.concatenate([centre - far[::-1], [centre], centre + far])[None]
+    return (yield from _intercepts(replace(spec, objective=objective), np.empty((1, 0)), points, moves=False))
+
+
+def common_intercepts(prepared: PreparedProblem, models: np.ndarray) -> Program[np.ndarray]:
+    """The best common intercept for each model of a profile, in the coordinates of the scaling. A few messages."""
+    spec, loss = prepared.spec, unwrapped(prepared.spec.loss)
+    scaling = replace(prepared.scaling, intercept=True)
+    objective = replace(spec.objective, scaling=scaling, profile=False)
+    wide = getattr(loss, "delta", None) or 1.0
+    start = prepared.options.family.null_intercept(prepared.summary.labels)
+    if start is None or prepared.summary.offset:
+        start = yield from _search_intercept(spec, _near(start, prepared.summary.labels))
+    points = float(start[0]) + wide * np.linspace(-1.0, 1.0, 9)
+    every = np.broadcast_to(points, (len(models), points.size))
+    return (yield from _intercepts(replace(spec, objective=objective, width=spec.width + 1), models, every, moves=True))
+
+
+def _near(best: np.ndarray | None, labels: Labels) -> float:
+    """A point near the best intercept, to search around."""
+    near = labels.mean if best is None else best
+    return 0.0 if near is None else float(near[0])
+
+
+def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, moves: bool) -> Program[np.ndarray]:
+    """For each model the intercept that minimises f: the zero of its derivative, which grows with the intercept.
+
+    A message asks for the derivative at many points: at the given ones first, then between the two where it changes sign, with
+    the zero of the line between them, and of a polynomial where the derivative is smooth. A piecewise linear derivative is done
+    once both are on one piece. Where it does not change sign, the points move on, or the nearest one is taken.
+    """
+    smooth = not getattr(spec.loss, "jumps", False)
+    enough, best = 1e-13 if smooth else 1e-15, points[:, points.shape[1] // 2].copy()
+    places = {k: points[k] for k in range(len(models))}  # of the models that are under way
     for _ in range(INTERCEPT_MESSAGES):
-        ((summed,),) = yield [
-            Request((Evaluate(objective, points[:, None]),), weights=spec.weights, weighting=spec.weighting)
-        ]
-        derivatives, terms = summed.gradient[:, -1], summed.terms
-        nearest = int(np.abs(derivatives).argmin())
-        best = points[[nearest]]
-        if np.abs(derivatives[nearest]) <= 1e-15 * terms[nearest] or derivatives[0] > 0 or derivatives[-1] < 0:
-            break
-        i = int(np.flatnonzero(derivatives > 0)[0])
-        low, high = points[i - 1], points[i]
-        zero = low - derivatives[i - 1] * (high - low) / (derivatives[i] - derivatives[i - 1])
-        points = np.unique([*np.linspace(low, high, 18), zero])
-        if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+        x = np.concatenate([np.column_stack([np.tile(models[k], (len(at), 1)), at]) for k, at in places.items()])
+        request = Request((Evaluate(spec.objective, x),), weights=spec.weights, weighting=spec.weighting, models=len(x))
+        ((summed,),) = yield [request]
+        cuts = np.cumsum([len(at) for at in places.values()])[:-1]
+        parts = zip(np.split(summed.gradient[:, -1], cuts), np.split(summed.terms, cuts), strict=True)
+        for (k, at), (slopes, terms) in zip(list(places.items()), parts, strict=True):
+            best[k], places[k] = _next_points(at, slopes, enough * terms, smooth, moves)
+        places = {k: at for k, at in places.items() if at.size}
+        if not places:
             break
     return best
+
+
+def _next_points(
+    at: np.ndarray, slopes: np.ndarray, enough: np.ndarray, smooth: bool, moves: bool
+) -> tuple[float, np.ndarray]:
+    """The best point so far, and those to ask for next; none at the end."""
+    there = np.isfinite(slopes)  # an exponential overflows far out
+    at, slopes, enough = at[there], slopes[there], enough[there]
+    nearest, nothing = int(np.abs(slopes).argmin()), np.empty(0)
+    best, span = float(at[nearest]), at[-1] - at[0]
+    if np.abs(slopes[nearest]) <= enough[nearest]:
+        return best, nothing
+    if slopes[0] > 0 or slopes[-1] < 0:
+        away = np.linspace(-2.0, 0.0, len(at)) if slopes[0] > 0 else np.linspace(0.0, 2.0, len(at))
+        return best, best + span * away if moves else nothing
+    i = int(np.flatnonzero(slopes > 0)[0])
+    low, high = at[i - 1], at[i]
+    if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+        return best, nothing
+    zeros = [low - slopes[i - 1] * (high - low) / (slopes[i] - slopes[i - 1])]
+    if smooth:
+        near = slice(max(i - 4, 0), i + 4)
+        zeros.append(np.clip(_inverse(slopes[near], at[near]), low, high))
+    return best, np.unique([*np.linspace(low, high, 18), *zeros])
+
+
+def _inverse(slopes: np.ndarray, at: np.ndarray) -> float:
+    """The point of slope 0 on the polynomial through these points, as a function of the slope (Neville's scheme)."""
+    s, first = np.unique(slopes, return_index=True)
+    p = at[first].astype(float)
+    for k in range(1, len(s)):
+        p = (s[k:] * p[:-1] - s[:-k] * p[1:]) / (s[k:] - s[:-k])
+    return float(p[0])
 
 
 # --- fit ---
@@ -359,6 +453,14 @@ class Relaxed:
     penalised: FederatedSolution
     refit: FederatedSolution | None = None
     gamma: float = 1.0
+    common: float | None = None  # the best common intercept, where every site has one of its own
+
+    @property
+    def x(self) -> np.ndarray:
+        """The flat mixture gamma * penalised fit + (1 - gamma) * refit."""
+        if self.refit is None or self.gamma == 1:
+            return self.penalised.x
+        return self.gamma * self.penalised.x + (1 - self.gamma) * self.refit.x
 
 
 @dataclass(frozen=True)
@@ -423,11 +525,21 @@ def certify(prepared: PreparedProblem, alpha: float, model: Relaxed) -> Program[
     minimum = model.penalised
     if model.refit is not None and minimum.converged:
         minimum = model.refit
+        model = (yield from with_common_intercepts(prepared, [model]))[0]
         others = non_unique_coefficients(prepared.restricted(prepared.support(model.penalised.x)), minimum)
         return Fitted(prepared, minimum, None, others, model)
     spec = prepared.at(alpha)
     gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
+    model = (yield from with_common_intercepts(prepared, [model]))[0]
     return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum), model)
+
+
+def with_common_intercepts(prepared: PreparedProblem, models: Sequence[Relaxed]) -> Program[list[Relaxed]]:
+    """The models, with the best common intercept of each where sites have their own."""
+    if not prepared.options.site_effects or all(model.common is not None for model in models):
+        return list(models)
+    found = yield from common_intercepts(prepared, np.array([model.x for model in models]))
+    return [replace(model, common=float(b)) for model, b in zip(models, found, strict=True)]
 
 
 def refit_on_supports(

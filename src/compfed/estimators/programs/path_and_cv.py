@@ -179,6 +179,7 @@ class Selection:
     best: int
     within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
     paths: Sequence[ModelPath]  # of all rows, then of the splits
+    models: Sequence[Sequence[Relaxed]]  # of all rows: for each gamma, one for each alpha
     splits: Sequence[RowSubset]  # held out
     fitted: Fitted
     edge: str  # a sentence, where the best alpha is the smallest or the largest and the loss still falls there
@@ -215,6 +216,11 @@ def cross_validate(
 ) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose one."""
     enrolments = enrolments_of(federation)
+    if options.site_effects and isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
+        raise InputError(
+            "cv='leave-one-site-out' with site_effects='profile': a site that is left out has no rows to fit its own intercept "
+            "to, and no intercept of another site is meant for it. Use folds inside the sites (cv=5)."
+        )
     if enrolments is not None:
         check_cv(federation.names, enrolments, cv)
     everything = yield from fit.describe_sites(federation, options)
@@ -236,10 +242,12 @@ def cross_validate(
     best, within, gamma_of = choose_model(losses)
     chosen = best if rule == "best" or within is None else within
     gamma = int(gamma_of[chosen])
-    model = paths[0].mixed(options.gammas[gamma])[chosen]
-    fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), model)
+    every = [model for share in options.gammas for model in paths[0].mixed(share)]
+    every = yield from fit.with_common_intercepts(prepared[0], every)
+    models = [every[k : k + len(alphas)] for k in range(0, len(every), len(alphas))]
+    fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), models[gamma][chosen])
     edge = _edge(grid, alphas, _mean_losses(paths), best, paths[0].models[0], refused)
-    return Selection(alphas, options.gammas, losses, chosen, gamma, best, within, paths, splits, fitted, edge)
+    return Selection(alphas, options.gammas, losses, chosen, gamma, best, within, paths, models, splits, fitted, edge)
 
 
 def _losses(paths: Sequence[ModelPath]) -> np.ndarray:
@@ -371,6 +379,11 @@ def _continue(federation: Federation, path: ModelPath, alphas: np.ndarray, progr
     ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, split, mixed),), models=len(mixed))]
     if not held_out.sites:
         raise InputError(fit.NO_ROWS)
+    if prepared.options.site_effects and not np.isfinite(held_out.loss).all():
+        raise InputError(
+            "cv: a split trains the intercept of a site (site_effects='profile') on rows of one class, and tests it on the other: "
+            "the held-out loss is infinite. Use fewer folds, or leave out sites with a class of a single row."
+        )
     losses = held_out.means / held_out.sites if prepared.options.equal_sites else held_out.loss / held_out.weight
     return replace(path, models=models, refits=refits, losses=losses.reshape(len(gammas), len(alphas)).T)
 

@@ -72,8 +72,12 @@ def _enrolment(e: object) -> None:
     if type(e) is not Enrolment:
         raise InputError("it is not an enrolment")
     _integer("rows", e.rows, 1, MAX_ROWS)
-    _weight("weight", e.weight, weighted=False)
-    if e.weight != float(e.rows):
+    for name in ("offset", "weighted"):
+        _boolean(name, getattr(e, name))
+    _weight("weight", e.weight, weighted=e.weighted)
+    if e.weighted and not e.weight > 0:
+        raise InputError(f"weight is {e.weight:g}; expected a number > 0")
+    if not e.weighted and e.weight != float(e.rows):
         raise InputError(f"weight is {e.weight:g} for {e.rows} rows; over a network it is their number")
     _width(e.width, None)
     _columns(e)
@@ -175,6 +179,7 @@ def _described(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         _array("classes", reply.classes, (0,), DOUBLE)
         _array("class_weights", reply.class_weights, (0,), DOUBLE)
         _vector("label_mean", reply.label_mean, (0, 1))
+    _boolean("offset", reply.offset)
     if (reply.facts is not None) != query.detail:
         raise InputError("facts are there without being asked for, or missing")
     if query.detail:

@@ -96,11 +96,12 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
         )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
     weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
+    offsets = [None] * len(sites) if sites.offsets is None else sites.offsets
     total = int(sites.sizes.sum())
     return [
         Site(
             A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, policy=policy,
-            limits=None, room=room_for(len(y) / total),
+            offset=offsets[i], limits=None, room=room_for(len(y) / total),
         )
         for i, (A, y, name, number) in enumerate(rows)
     ]  # fmt: skip

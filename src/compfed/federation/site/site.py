@@ -41,6 +41,7 @@ from compfed.federation.site.disclosure import (
 )
 from compfed.federation.site.disclosure import reason as disclosure_reason
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.losses import WithOffset
 from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
@@ -80,6 +81,8 @@ class Site:
     row_weights : array of shape (rows,), optional
     columns : sequence of str, optional
         Names of the columns.
+    offset : array of shape (rows,), optional
+        Added to the prediction of each row.
     splits : sequence of (train, test) masks
         For cross-validation with folds that were given row by row.
     policy : DisclosurePolicy, optional
@@ -104,6 +107,7 @@ class Site:
         number: int | None = None,
         row_weights: np.ndarray | None = None,
         columns: Sequence[str] | None = None,
+        offset: np.ndarray | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         policy: DisclosurePolicy | None = None,
         secret: bytes = b"",
@@ -119,6 +123,8 @@ class Site:
         self.features, self.labels, self.name, self.index = features, labels, name, index
         self.number = index if number is None else number
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
+        self.weighted = row_weights is not None
+        self.offset = None if offset is None else _checked_offset(name, offset, labels)
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits
         self.policy = policy
@@ -185,12 +191,14 @@ class Site:
         largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
         classes, reason = self._listed_classes()
         numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else float(policy.max_hessian_share)
+        offset_bits = 0 if self.offset is None else int(magnitude_bits(np.abs(self.offset).max()))
         return Enrolment(
             rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
-            label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0,
+            label_bits=max(int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0, offset_bits),
             min_rows=1 if policy is None else policy.min_rows, buckets=self.buckets, max_hessian_share=share,
             varies=np.array([column.many for column in self.varying], bool), secure_sum=self.secure_sum,
+            offset=self.offset is not None, weighted=self.weighted,
         )  # fmt: skip
 
     def _listed_classes(self) -> tuple[np.ndarray | None, str]:
@@ -280,6 +288,10 @@ class Site:
         A = A if objective.columns is None else A[:, objective.columns]
         A = A if objective.scaling is None else scaled_rows(objective.scaling, A)
         labels = self.labels if objective.classes is None else self._codes(objective.classes)
+        if isinstance(objective.loss, WithOffset):
+            if self.offset is None:
+                raise InputError(f"site {self.name!r}: its rows have no offset.")
+            labels = np.column_stack([np.asarray(labels, float), self.offset])
         try:
             y = objective.loss.encode(labels)
         except InputError as error:
@@ -440,6 +452,17 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     if np.shape(weights) != (len(y),) or not usable.all() or not np.any(weights):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
     check_row_weights(weights, name)
+
+
+def _checked_offset(name: str, offset: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    check_unmasked(offset, f"site {name!r}: offset")
+    offset = np.asarray(offset)
+    if offset.shape != (len(labels),) or offset.dtype.kind not in "biuf" or not np.isfinite(offset).all():
+        raise InputError(f"site {name!r}: offset must be one finite number per row.")
+    if labels.ndim != 1:
+        raise InputError(f"site {name!r}: an offset is for one label per row; there are several outcomes.")
+    check_magnitudes(offset, f"offset of site {name!r}")
+    return offset.astype(float)
 
 
 def _whole(labels: np.ndarray) -> bool:
