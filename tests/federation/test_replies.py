@@ -42,7 +42,7 @@ FITS: list[tuple[str, Any]] = [
     ("numbers", cf.FederatedHuber(alpha=0.1)),
     ("numbers", cf.FederatedLassoCV(cv=3, n_alphas=3)),
     ("numbers", cf.FederatedLassoCV(cv="leave-one-site-out", n_alphas=3)),
-    ("words", cf.FederatedLogisticRegressionCV(n_alphas=3, eps=0.3, cv=3, tol=1e-6)),
+    ("words", cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3, tol=1e-6)),
     ("three", cf.FederatedLogisticRegression(alpha=0.02)),
     ("counts", cf.FederatedPoissonRegressor(alpha=0.1)),
     ("two", cf.FederatedMultiTaskLasso(0.1)),

@@ -163,7 +163,7 @@ def table(kind: str) -> cf.data.Sites:
     return cf.data.from_arrays(A, labels, ["north", "south", "west"], columns=["age", "dose", "rate", "bmi"])
 
 
-CV = {"n_alphas": 3, "eps": 0.3, "cv": 3, "tol": 1e-6}
+CV = {"n_alphas": 2, "eps": 0.3, "cv": 3, "tol": 1e-6}
 FITS: dict[str, tuple[str, Any]] = {
     "FederatedLasso": ("numbers", cf.FederatedLasso(alpha=0.1)),
     "FederatedElasticNet": ("numbers", cf.FederatedElasticNet(alpha=0.1)),

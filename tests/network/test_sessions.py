@@ -187,6 +187,7 @@ def test_bundled_tables_with_the_default_policy(weights, tmp_path):
     np.testing.assert_allclose(coef, pooled, rtol=1e-10, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # columns in raw units
 @pytest.mark.thorough
 def test_breast_cancer_with_cross_validation(tmp_path):
     table = cf.data.bundled.breast_cancer()
