@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -10,6 +11,7 @@ import pytest
 import statsmodels.api as sm
 from federation.wired import Wired
 from places import SHARED
+from scipy.optimize import minimize_scalar
 from sklearn.base import clone
 from sklearn.linear_model import GammaRegressor, Lasso, LogisticRegression
 
@@ -312,6 +314,16 @@ def test_folds_weigh_classes_by_their_training_rows():
         assert model.cv_loss_[0, k] == pytest.approx(np.mean(w * np.logaddexp(0, np.where(t == 1, -z, z))), rel=1e-8)
 
 
+@pytest.mark.parametrize("weights", ["balanced", {0: 1.0, 1: 4.0}])
+def test_the_largest_alpha_knows_the_class_weights(weights):
+    X, y, sites = synthetic("logistic")
+    w = np.where(y == 1, 1 / y.mean(), 1 / (1 - y.mean())) if weights == "balanced" else np.where(y == 1, 4.0, 1.0)
+    v = X.T @ (w * (np.average(y, weights=w) - y)) / w.sum()
+    model = cf.FederatedLogisticRegression(class_weight=weights)
+    path = cf.regularisation_path(model, X, y, sites, n_alphas=2)
+    assert path.alphas[0] == pytest.approx(np.abs(v).max(), rel=1e-10)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -532,6 +544,38 @@ def test_a_profile_rests_on_enough_rows_at_its_own_intercept():
     assert refused(site, objective, np.zeros(4)) == ""
     assert refused(site, objective, np.array([0.5, 0.0, 0.0, 0.0]), np.arange(4)) == ""
     assert "fewer rows than its min_rows" in refused(site, objective, np.array([1e4, 0.0, 0.0, 0.0]))
+
+
+def test_a_profile_is_judged_at_its_own_intercept():
+    """Far from zero all rows are classified with certainty; with the intercept of the site they are not."""
+    X, y, _ = synthetic("logistic")
+    site = Site(X + 100.0, y, name="north", index=0, policy=DisclosurePolicy(), secret=b"s")
+    scaling, x = FeatureScaling(np.zeros(4), np.ones(4), False), np.array([0.5, 0.3, 0.1, 0.2])
+    plain = ObjectiveSpec(cf.losses.Logistic(), scaling, CLASSES)
+    assert "fewer rows than its min_rows" in refused(site, plain, x)
+    assert refused(site, replace(plain, profile=True), x) == ""
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "huber"])
+def test_a_profile_and_its_derivatives(kind):
+    """The value by SciPy's scalar minimisation, the gradient and the Hessian by finite differences."""
+    X, y, _ = synthetic("lasso" if kind == "huber" else kind)
+    loss: Any = {
+        "logistic": cf.losses.Logistic(),
+        "poisson": cf.losses.Poisson(),
+        "huber": cf.losses.Huber(delta=50.0),
+    }[kind]
+    site = Site(X, y, name="north", index=0)
+    objective = ObjectiveSpec(loss, profile=True)
+    x, h, W = np.array([0.2, -0.1, 0.3, 0.1]), 1e-5, np.arange(4, dtype=np.int32)
+    (at,) = site.reply([Evaluate(objective, x[None], W)])
+    labels = 2 * y - 1 if kind == "logistic" else y
+    best = minimize_scalar(lambda b: np.mean(loss.value(X @ x + b, labels)), options={"xtol": 1e-12})
+    assert at.value[0] == pytest.approx(best.fun, rel=1e-10)
+    (near,) = site.reply([Evaluate(objective, np.concatenate([x + h * np.eye(4), x - h * np.eye(4)]))])
+    np.testing.assert_allclose((near.value[:4] - near.value[4:]) / (2 * h), at.gradient[0], rtol=1e-6, atol=1e-8)
+    H = (near.gradient[:4] - near.gradient[4:]) / (2 * h)
+    np.testing.assert_allclose(at.hessian[0], H[np.triu_indices(4)], rtol=1e-5, atol=1e-7)
 
 
 def test_rows_with_an_offset_are_not_evaluated_without():
