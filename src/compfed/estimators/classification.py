@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ from compfed.losses import ClassWeightedLogistic, ClassWeightedSoftmax, Logistic
 class Classes(ElasticNetFamily):
     """The logistic or softmax loss with an elastic net."""
 
-    class_weight: Mapping[object, float] | str | None = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     classifies = True
 
@@ -138,12 +139,12 @@ class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
 
     alpha: float = first(default=0.01)
     l1_ratio: float = 1.0
-    class_weight: Mapping[object, float] | str | None = None
+    class_weight: Mapping[Any, float] | str | None = None
 
     def family(self) -> Family:
         return Classes(self.l1_ratio, False, self.penalty_factors, self.bounds, self._checked_class_weight())
 
-    def _checked_class_weight(self) -> Mapping[object, float] | str | None:
+    def _checked_class_weight(self) -> Mapping[Any, float] | str | None:
         given, need = self.class_weight, f"{type(self).__name__}: class_weight={self.class_weight!r}"
         if given is None or (isinstance(given, str) and given == "balanced"):
             return given
