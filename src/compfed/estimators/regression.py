@@ -26,7 +26,6 @@ from compfed.regularisers import GroupL2, Nuclear
 class Regressor(RegressorMixin, FederatedModel):
     """Predictions are X w + b."""
 
-    scored_by_squares = True
 
     def predict(self, X: Features) -> np.ndarray:
         """Predict X w + b."""
@@ -387,8 +386,6 @@ class FederatedPoissonRegressor(Regressor):
 
     alpha: float = first(default=1.0)
     l1_ratio: float = 0.0
-
-    scored_by_squares = False
 
     def family(self) -> Family:
         return Counts(self.l1_ratio)

@@ -116,6 +116,14 @@ class _LinearModel(Loss):
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The predicted mean of a label, or the probability of its classes, from the linear predictor z."""
+        return z
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """The least loss of a label y over all predictions: the deviance of a row is 2 (loss - saturated)."""
+        return namespace(y).zeros(len(y))
+
     @ignore_overflow
     def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""

@@ -107,6 +107,10 @@ class Logistic(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """P(y = +1)."""
+        return sigmoid(z)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
 
@@ -278,6 +282,14 @@ class Poisson(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean count, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """y - y log y, the loss at z = log y."""
+        return y - xlogy(y, y)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y
 
@@ -316,6 +328,10 @@ class Softmax(ManyOutputs):
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The probability of every class."""
+        return softmax(z)
 
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return softmax(z) - self._one_hot(z, y)

@@ -19,9 +19,11 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
     lipschitz_bin,
 )
 from compfed.federation.site.disclosure import rounded_hessian
+from compfed.federation.site.scoring import score
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
@@ -42,6 +44,8 @@ def answer(query: Query, site: Site) -> object:
             return _evaluated(query, site)
         case HeldOut():
             return _held_out(query, site)
+        case Score():
+            return score(query, site)
         case LocalUpdate():
             return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
         case FinishRound():

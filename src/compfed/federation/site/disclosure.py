@@ -29,6 +29,7 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
 )
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import Huber, Logistic, Loss, MultiSquared, SmoothedQuantile, Softmax, Squared, SquaredHinge
@@ -47,6 +48,7 @@ MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved p
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
+POLICY_EDGES = 100  # thresholds of a score under a policy
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -78,6 +80,8 @@ class DisclosurePolicy:
         Names of queries that are always refused, such as "HeldOut".
     max_models : int, default=100_000
         Models evaluated over the life of the table.
+    max_scored_models : int, default=50
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
 
@@ -97,10 +101,11 @@ class DisclosurePolicy:
     allow_minibatches: bool = False
     queries: Collection[str] = ()
     max_models: int = 100_000
+    max_scored_models: int = 50
     accepts: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "min_level_rows", "max_models"):
+        for name in ("min_rows", "min_level_rows", "max_models", "max_scored_models"):
             check_int(getattr(self, name), f"DisclosurePolicy: {name}", 1)
         if self.max_hessian_share != np.inf:
             check_nonnegative(self.max_hessian_share, "DisclosurePolicy: max_hessian_share")
@@ -165,6 +170,11 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
                 _check_objective(policy, query.objective, site)
                 _check_subset(query.subset, site)
                 _check_models(policy, query.objective, query.x, site)
+            case Score():
+                _check_objective(policy, query.objective, site)
+                _check_subset(query.subset, site)
+                _check_scored(policy, query, site)
+                _check_models(policy, query.objective, query.x[None], site)
             case LocalUpdate() | FinishRound():
                 _check_run(policy, query.run_spec, site)
                 start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
@@ -247,6 +257,15 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
             raise _Broken("a mini-batch needs min_rows rows or more, of all rows and not of a fold")
     if not np.isfinite(float(run.regulariser(np.zeros_like(run.x0)))):
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
+
+
+def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
+    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
+    site.scored_models += 1
+    if site.scored_models > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models")
+    if query.edges.shape[1] > POLICY_EDGES:
+        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here")
 
 
 TOO_FEW = (

@@ -91,6 +91,11 @@ class Ledger:
         """Models evaluated over the life of the table."""
         return sum(entry.models for entry in self.runs.values())
 
+    @property
+    def scored_models(self) -> int:
+        """Scores over the life of the table."""
+        return sum(entry.queries["Score"] for entry in self.runs.values())
+
     def budget_left(self, policy: DisclosurePolicy) -> int:
         """Models that may still be evaluated on this table."""
         return max(policy.max_models - self.models, 0)
