@@ -22,7 +22,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.text import join_names, progress_bar
-from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, check_same_index, is_number
+from compfed._utils.validation import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_nonnegative,
+    check_same_index,
+    is_number,
+)
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument

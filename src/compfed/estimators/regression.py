@@ -26,7 +26,6 @@ from compfed.regularisers import GroupL2, Nuclear
 class Regressor(RegressorMixin, FederatedModel):
     """Predictions are X w + b."""
 
-
     def predict(self, X: Features) -> np.ndarray:
         """Predict X w + b."""
         return self.linear_predictor(X)[:, 0]

@@ -54,7 +54,7 @@ UNIT, DIGITS = 2**512, 16  # of these powers: from 2^-512 to 2^512
 SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
-ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "power")
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "no_line", "not_finite", "power")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
@@ -164,6 +164,10 @@ def _scored_fields(query: Score, agreement: Agreement) -> dict[str, Field]:
     found = {"weight": Field((), R, bounded=True), "infinite": counts, "outside": counts}
     found |= {name: Field((), bits) for name in ("loss", "saturated")}
     found |= {"brier": Field((), R + 1, bounded=True), "moments": Field(shapes["moments"], bits)}
+    found |= {
+        "lines": Field(shapes["lines"], bits),
+        "no_line": Field(shapes["lines"][:1], agreement.site_bits, bounded=True),
+    }
     every = ("class_weights", "low", "high", "confusion_low", "confusion_high")
     return {**found, **{name: Field(shapes[name], R, bounded=True) for name in every}}
 
@@ -332,7 +336,8 @@ def _scored(r: Score.Reply) -> FieldValues:
     unbounded = ("loss", "saturated", "moments")
     far_out = np.array(not all(np.isfinite(found[name]).all() for name in unbounded))
     found |= {name: _hidden(found[name], far_out) for name in unbounded}
-    return {**found, "infinite": _flag(far_out), "outside": np.array(0.0)}
+    refused = _flag(np.isnan(found["lines"]).any(axis=1))
+    return {**found, "infinite": _flag(far_out), "outside": np.array(0.0), "no_line": refused}
 
 
 def _power_digits(L: float) -> np.ndarray:
@@ -507,6 +512,7 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
         case Score():
             far_out = ("loss", "saturated", "moments") if t["infinite"].any() else ()
             t |= {name: np.full_like(t[name], np.nan) for name in far_out}
+            t["lines"] = np.where(t["no_line"][:, None] != 0, np.nan, t["lines"])
             numbers = [float(t[name]) for name in ("weight", "loss", "saturated", "brier")]
             return Score.Reply(*numbers, *(t[name] for name in query.shapes()))
         case LocalUpdate():
@@ -520,7 +526,18 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in ("factor", "weight", "rows", "sites", "class_weights", "low", "high", "confusion_low", "confusion_high", "brier"):
+    for name in (
+        "factor",
+        "weight",
+        "rows",
+        "sites",
+        "class_weights",
+        "low",
+        "high",
+        "confusion_low",
+        "confusion_high",
+        "brier",
+    ):
         value = t.get(name, np.zeros(()))
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")

@@ -44,6 +44,7 @@ MAX_NAME = 200  # characters of a class or a column
 MAX_REASON = 1_000  # characters of a refusal
 MAX_SITES = 100_000
 MAX_EDGES = 4096  # thresholds of one score
+MAX_LINES = 16  # recalibrations of one score
 MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
@@ -280,6 +281,13 @@ class _Checks:
         if (np.diff(edges, axis=1) <= 0).any():
             raise InputError("edges must increase")
         _finite("centre", query.centre, (0,) if by_class else (outputs,))
+        lines = query.lines
+        if not isinstance(lines, np.ndarray) or lines.ndim != 2 or len(lines) > MAX_LINES:
+            raise InputError(f"lines must be an array with a pair in each row, at most {MAX_LINES} of them")
+        _finite("lines", lines, (len(lines), 2))
+        scaling = query.objective.scaling
+        if len(lines) and not (isinstance(loss, Logistic) and scaling is not None and scaling.intercept):
+            raise InputError("lines need the loss Logistic and a model with an intercept")
         self.numbers(8 * edges.size + classes**2, f"{edges.size} thresholds")
 
     # --- a run ---

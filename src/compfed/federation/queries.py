@@ -152,6 +152,10 @@ class Score:
     `confusion_low` and `confusion_high` are such bounds for rows of class i (row) whose most likely class is j (column), where
     there are three classes or more.
 
+    With two classes, `lines` has pairs (a, b): the same model with the log-odds a + b z in place of z. For each the reply has the
+    sums of the loss, of r and r z, and of h, h z and h z^2, with r and h the first and second derivatives of the loss in its
+    log-odds; NaN where a disclosure policy would refuse the model.
+
     With labels that are numbers, `moments` has the sums of u, v, u^2, v^2, u v, (u - v)^2 and |u - v| for every outcome,
     u the prediction and v the label, both less `centre`.
     """
@@ -160,6 +164,7 @@ class Score:
     x: np.ndarray  # (d,)
     edges: np.ndarray  # (scores, E), each row increasing; (0, 0) without classes
     centre: np.ndarray  # (outcomes,); (0,) with classes
+    lines: np.ndarray  # (lines, 2)
     subset: RowSubset | None = None
 
     class Reply(NamedTuple):
@@ -169,6 +174,7 @@ class Score:
         brier: float  # sum of squared differences of probabilities and classes; 0 without classes
         class_weights: np.ndarray  # (classes,)
         moments: np.ndarray  # (7, outcomes)
+        lines: np.ndarray  # (lines, 6)
         low: np.ndarray  # (scores, 2, 2, E)
         high: np.ndarray
         confusion_low: np.ndarray  # (classes, classes), or (0, 0)
@@ -180,12 +186,12 @@ class Score:
         table = (classes, classes) if classes > 2 else (0, 0)
         counts = (len(self.edges), 2, 2, self.edges.shape[1])
         return {
-            "class_weights": (classes,), "moments": (SCORE_MOMENTS, len(self.centre)), "low": counts, "high": counts,
-            "confusion_low": table, "confusion_high": table,
+            "class_weights": (classes,), "moments": (SCORE_MOMENTS, len(self.centre)), "lines": (len(self.lines), SCORE_LINE),
+            "low": counts, "high": counts, "confusion_low": table, "confusion_high": table,
         }  # fmt: skip
 
 
-SCORE_MOMENTS = 7  # rows of `Score.Reply.moments`
+SCORE_MOMENTS, SCORE_LINE = 7, 6  # numbers of an outcome in `Score.Reply.moments`, of a line in `Score.Reply.lines`
 
 
 @dataclass(frozen=True, eq=False)

@@ -307,6 +307,7 @@ class SiteService:
             site.models - ledger.models,
             size,
             [columns[j] for j in site.hessian_columns],
+            site.scored_models - ledger.scored_models,
         )
 
     def _run_files(self, run: str) -> RunFiles:

@@ -47,7 +47,14 @@ ENROLMENT = (
     "two (in steps of 16) that bounds each column, which columns vary, its policy, the version of compfed, and the rule by "
     "which it refuses. The other sites of a run receive this too"
 )
-WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1, "max_scored_models": 1}
+WEAKER = {
+    "min_rows": -1,
+    "min_level_rows": -1,
+    "max_hessian_share": 1,
+    "allow_minibatches": 1,
+    "max_models": 1,
+    "max_scored_models": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,22 +29,22 @@ from compfed.estimators.evaluation import CalibrationCurve, Evaluation, RocCurve
 from compfed.estimators.programs import fit
 from compfed.estimators.programs.fit import FitOptions
 from compfed.estimators.programs.path_and_cv import check_classes_of_splits, check_cv
-from compfed.federation.queries import Describe, Evaluate, Score, SiteRefusal
+from compfed.federation.queries import Describe, Score
 from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
-from compfed.losses import Logistic, Loss, MultiSquared, Poisson, Softmax, Squared
+from compfed.losses import Logistic, Loss, MultiSquared, Poisson, Squared
 from compfed.solvers.auto import solve
-from compfed.splits import LEAVE_ONE_SITE_OUT, Fold, RowSubset, SiteFold, cv_splits, training_rows
+from compfed.splits import LEAVE_ONE_SITE_OUT, RowSubset, SiteFold, cv_splits, training_rows
 
 EDGES, RANGE = 1000, 1e8  # thresholds of the first message, and the largest of them
 POLICY_EDGES, POLICY_RANGE = 100, 1e3  # the same, where a site has a disclosure policy
 WIDTH = 5e-4  # of an AUC interval that needs no further message
 REFINEMENTS = 3  # messages after the first
+NO_LINES = np.empty((0, 2))
 GROUPS = 10  # of predicted risk, in a calibration curve
-NEWTON_MESSAGES = 25
-STEEPEST = 1e3  # a calibration slope beyond this is that of classes that are separated
-STEEPEST_WALLED = 20.0  # likewise, where a site refuses models that rest on few rows
-DIFFERENCE = 1e-5  # step of a difference of gradients
+NEWTON_MESSAGES, NEWTON_MESSAGES_WALLED = 25, 10
+LENGTHS = (1.0, 0.5, 0.25, 0.125)  # of a Newton step
+STEEPEST = 1e4  # a calibration slope beyond this is that of classes that are separated
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,13 +83,6 @@ class Part:
         return None if self.site is None else (self.site,)
 
 
-class Weights(NamedTuple):
-    """How much the rows of a part weigh: at each site that is asked, and together."""
-
-    sites: np.ndarray
-    total: float
-
-
 # --- the whole evaluation ---
 
 
@@ -120,7 +113,11 @@ def cross_evaluate(
     splits = cv_splits(cv, seed, everything.rows.tolist(), options.family.classifies)
     models = yield from _models_without(federation, options, alpha, model, splits, everything)
     if by_site:
-        parts = [Part(one, site=split.number) for one, split in zip(models, splits, strict=True) if isinstance(split, SiteFold)]
+        parts = [
+            Part(one, site=split.number)
+            for one, split in zip(models, splits, strict=True)
+            if isinstance(split, SiteFold)
+        ]
     elif per_site:
         pairs = zip(models, splits, strict=True)
         parts = [Part(one, split, i) for one, split in pairs for i in range(len(federation.names))]
@@ -128,7 +125,11 @@ def cross_evaluate(
         parts = [Part(one, split) for one, split in zip(models, splits, strict=True)]
     sites = range(len(federation.names)) if by_site or per_site else ()
     groups = [list(range(len(parts))), *([k for k, part in enumerate(parts) if part.site == i] for i in sites)]
-    how = "each site by a model of the other sites" if by_site else f"each row by a model without its fold, {len(splits)} folds"
+    how = (
+        "each site by a model of the other sites"
+        if by_site
+        else f"each row by a model without its fold, {len(splits)} folds"
+    )
     whole, *each = yield from _evaluate_parts(federation, parts, groups, threshold, how)
     return whole, each if sites else None
 
@@ -144,7 +145,12 @@ def check_sites_alone(federation: Federation, what: str) -> None:
 
 
 def _models_without(
-    federation: Federation, options: FitOptions, alpha: float, model: LinearModel, splits: Sequence[RowSubset], everything: Any
+    federation: Federation,
+    options: FitOptions,
+    alpha: float,
+    model: LinearModel,
+    splits: Sequence[RowSubset],
+    everything: Any,
 ) -> Program[list[LinearModel]]:
     """The model of the training rows of every split; all share their messages."""
     classes = everything.labels.classes
@@ -155,7 +161,9 @@ def _models_without(
 
     def search(summary: fit.PooledSummary) -> Program[LinearModel]:
         prepared = yield from fit.prepare(federation, options, summary, classes)
-        minimum = yield from solve(federation, prepared.at(alpha), replace(options.search, progress=None), prepared.null)
+        minimum = yield from solve(
+            federation, prepared.at(alpha), replace(options.search, progress=None), prepared.null
+        )
         coef, intercept = prepared.scaling.coefficients(minimum.x)
         return LinearModel(prepared.spec.loss, coef, np.asarray(intercept), classes, model.columns)
 
@@ -168,12 +176,12 @@ def _evaluate_parts(
     """The evaluation of every group of parts: describe, then score and recalibrate in the same messages."""
     enrolments = enrolments_of(federation)
     walled = enrolments is not None and any(e.min_rows > 1 for e in enrolments)
-    weights, centre = yield from _describe(federation, parts)
+    centre = yield from _describe(federation, parts)
     loss = parts[0].model.loss
     programs: list[Program[Any]] = [_scores(parts, groups, centre, threshold, walled)]
-    recalibrated = isinstance(loss, Logistic) and not (walled and isinstance(parts[0].subset, Fold))
+    recalibrated = isinstance(loss, Logistic)
     for group in groups if recalibrated else ():
-        programs += [_calibrate([parts[k] for k in group], [weights[k] for k in group], slope, walled) for slope in (True, False)]
+        programs += [_calibrate([parts[k] for k in group], slope, walled) for slope in (True, False)]
     scored, *found = yield from gather(programs)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
@@ -182,8 +190,8 @@ def _evaluate_parts(
     ]
 
 
-def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[list[Weights], np.ndarray]]:
-    """One message: check columns and labels; the weights of the rows of every part, and the mean label."""
+def _describe(federation: Federation, parts: Sequence[Part]) -> Program[np.ndarray]:
+    """One message: check columns and labels of the sites; the mean of labels that are numbers."""
     model = parts[0].model
     described = yield [
         Request((Describe(model.classes is not None, part.subset),), sites=part.sites, counts=False) for part in parts
@@ -201,11 +209,10 @@ def _describe(federation: Federation, parts: Sequence[Part]) -> Program[tuple[li
                 )
         if model.classes is None:
             summed = summed + np.ravel(found.label_sum)
-    weights = [Weights(np.asarray(found.weights, float), float(found.weight)) for (found,) in described]
-    total = sum(w.total for w in weights)
+    total = sum(float(found.weight) for (found,) in described)
     if not total:
         raise InputError(fit.NO_ROWS)
-    return weights, np.empty(0) if model.classes is not None else summed / total
+    return np.empty(0) if model.classes is not None else summed / total
 
 
 # --- scores: counts below thresholds, refined where pairs share a bin ---
@@ -318,79 +325,75 @@ def _score(
 ) -> Program[list[Score.Reply]]:
     """One message: the sum of the scores of the parts of every group."""
     found = yield [
-        Request((Score(part.model.objective, part.model.x, edges, centre, part.subset),), sites=part.sites, counts=k == 0)
+        Request(
+            (Score(part.model.objective, part.model.x, edges, centre, NO_LINES, part.subset),),
+            sites=part.sites,
+            counts=k == 0,
+        )
         for k, part in enumerate(parts)
     ]
-    return [Score.Reply(*(sum(fields) for fields in zip(*(found[k][0] for k in group), strict=True))) for group in groups]
+    return [
+        Score.Reply(*(sum(fields) for fields in zip(*(found[k][0] for k in group), strict=True))) for group in groups
+    ]
 
 
 # --- recalibration: logistic regression of the labels on the linear predictor ---
 
 
-def _calibrate(parts: Sequence[Part], weights: Sequence[Weights], slope: bool, walled: bool) -> Program[tuple[float, ...]]:
+def _calibrate(parts: Sequence[Part], slope: bool, walled: bool) -> Program[tuple[float, ...]]:
     """(slope, intercept) of P(y = 1) = sigmoid(intercept + slope z), or, without `slope`, the intercept for slope 1.
 
-    Newton's method in two numbers. The parts' models x + (slope - 1) x + intercept e are evaluated like any others; second
-    derivatives are differences of gradients. NaN where there is no minimiser (separated classes), or a site refuses.
+    Newton's method in two numbers, with four lengths of each step in one message. NaN where there is no minimiser (separated
+    classes), or a site does not give the sums there.
     """
-    size, nothing = 1 + slope, (np.nan,) * (1 + slope)
-    theta, best, step = np.zeros(size), np.inf, np.zeros(size)
-    most = STEEPEST_WALLED if walled else STEEPEST
-    for _ in range(NEWTON_MESSAGES):
-        tried = [theta + t * step for t in ((1.0, 0.5, 0.25, 0.125) if step.any() else (0.0,))]
-        if any(not np.isfinite(at).all() for at in tried) or (slope and abs(1 + tried[0][0]) > most):
+    free = np.array([True, slope])  # intercept, slope
+    nothing = (np.nan,) * (1 + slope)
+    theta, best, step = np.array([0.0, 1.0]), np.inf, np.zeros(2)
+    for _ in range(NEWTON_MESSAGES_WALLED if walled else NEWTON_MESSAGES):
+        lengths = LENGTHS if step.any() else (0.0,)
+        tried = np.array([theta + t * step for t in lengths])
+        if not np.isfinite(tried).all() or np.abs(tried).max() > STEEPEST:
             return nothing
-        widths = [DIFFERENCE * np.maximum(1.0, np.abs(at)) for at in tried]
-        points = np.array([at + row for at, h in zip(tried, widths, strict=True) for row in np.vstack([0 * h, np.diag(h)])])
-        try:
-            values, gradients = yield from _evaluate_lines(parts, weights, points, slope)
-        except SiteRefusal:
+        summed = yield from _lines(parts, tried)
+        good = summed[:, 0] <= best + 1e-12 * abs(best) if np.isfinite(best) else np.isfinite(summed[:, 0])
+        if not good.any():
             return nothing
-        values, gradients = values.reshape(len(tried), -1), gradients.reshape(len(tried), -1, size)
-        enough = np.flatnonzero(values[:, 0] <= best + 1e-12 * abs(best)) if np.isfinite(best) else np.array([0])
-        if not len(enough):
-            break
-        k = int(enough[0])
-        moved, theta, best = tried[k] - theta, tried[k], float(values[k, 0])
-        gradient, hessian = gradients[k, 0], (gradients[k, 1:] - gradients[k, 0]) / widths[k][:, None]
-        if step.any() and (np.abs(moved) <= 1e-10 * np.maximum(1.0, np.abs(theta))).all():
-            break
-        try:
-            step = -np.linalg.solve((hessian + hessian.T) / 2, gradient)
-        except np.linalg.LinAlgError:
+        k = int(good.argmax())
+        moved, theta, best = tried[k] - theta, tried[k], float(summed[k, 0])
+        if step.any() and k == 0 and (np.abs(moved) <= 1e-9 * np.maximum(1.0, np.abs(theta))).all():
+            return (float(theta[1]), float(theta[0])) if slope else (float(theta[0]),)
+        _, r, rz, h, hz, hzz = summed[k]
+        gradient, hessian = np.array([r, rz])[free], np.array([[h, hz], [hz, hzz]])[np.ix_(free, free)]
+        if not np.linalg.cond(hessian) < 1e14:
             return nothing
+        step = np.zeros(2)
+        step[free] = -np.linalg.solve(hessian, gradient)
         if not step.any():
-            break
-    return (1.0 + float(theta[0]), float(theta[1])) if slope else (float(theta[0]),)
+            return (float(theta[1]), float(theta[0])) if slope else (float(theta[0]),)
+    return nothing
 
 
-def _evaluate_lines(
-    parts: Sequence[Part], weights: Sequence[Weights], points: np.ndarray, slope: bool
-) -> Program[tuple[np.ndarray, np.ndarray]]:
-    """The mean loss over the rows of all parts at every point, and its derivatives in the numbers of the point."""
-    total, requests, spans = sum(w.total for w in weights), [], []
-    used = [(part, w) for part, w in zip(parts, weights, strict=True) if w.total > 0]
-    for part, w in used:
-        x = part.model.x
-        intercept = np.eye(1, len(x), len(x) - 1)
-        spans.append(np.vstack([x, intercept]) if slope else intercept)
-        objective = replace(part.model.objective, subset=part.subset)
-        query = Evaluate(objective, x + points @ spans[-1])
-        requests.append(
-            Request((query,), sites=part.sites, weights=w.sites / w.total, weighting="rows", models=len(points))
-        )
-    found = yield requests
-    shares = [w.total / total for _, w in used]
-    values = sum(share * one.value for share, (one,) in zip(shares, found, strict=True))
-    gradients = sum(share * one.gradient @ span.T for share, span, (one,) in zip(shares, spans, found, strict=True))
-    return np.asarray(values), np.asarray(gradients)
+def _lines(parts: Sequence[Part], lines: np.ndarray) -> Program[np.ndarray]:
+    """One message: the sums of the recalibrated models over the rows of all parts."""
+    found = yield [
+        Request((Score(part.model.objective, part.model.x, np.empty((1, 0)), np.empty(0), lines, part.subset),),
+                sites=part.sites, models=len(lines))
+        for part in parts
+    ]  # fmt: skip
+    return np.asarray(sum(summed.lines for (summed,) in found))
 
 
 # --- metrics ---
 
 
 def _evaluation(
-    loss: Loss, classes: np.ndarray | None, scored: Scored, line: Sequence[float], centre: np.ndarray, threshold: float, how: str
+    loss: Loss,
+    classes: np.ndarray | None,
+    scored: Scored,
+    line: Sequence[float],
+    centre: np.ndarray,
+    threshold: float,
+    how: str,
 ) -> Evaluation:
     sums = scored.sums
     weight = float(sums.weight)
@@ -483,7 +486,9 @@ def _calibration_curve(scored: Scored) -> CalibrationCurve:
     with np.errstate(divide="ignore", invalid="ignore"):
         observed = [least[1] / (least[1] + most[0]), most[1] / (most[1] + least[0])]
         predicted = [np.append(0.0, risk), np.append(risk, 1.0)]
-    if exact:  # the sum of the predicted risks is known below each threshold, but not above all of them: ask at the last one
+    if (
+        exact
+    ):  # the sum of the predicted risks is known below each threshold, but not above all of them: ask at the last one
         below = low[:, 1].sum(axis=0)
         inner = np.diff(np.concatenate([[0.0], below[cuts], [below[-1]]]))
         mean = inner / (least[0] + least[1])

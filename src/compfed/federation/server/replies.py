@@ -308,6 +308,8 @@ def _scored(query: Score, reply: Score.Reply, weighted: bool) -> None:
         _array(name, getattr(reply, name), shape, DOUBLE)
     if not np.isnan(reply.moments).any():
         _at_most_infinite("moments", np.abs(reply.moments))
+    refused = np.isnan(reply.lines).any(axis=1)
+    _finite("lines", reply.lines[~refused])
     most = reply.weight * (1 + 1e-9)
     for name in ("class_weights", "low", "high", "confusion_low", "confusion_high"):
         _finite(name, getattr(reply, name), nonnegative=True)

@@ -261,7 +261,8 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
 
 def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
     """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
-    site.scored_models += 1
+    site.models += len(query.lines)
+    site.scored_models += query.edges.shape[1] > 0 or not len(query.lines)
     if site.scored_models > policy.max_scored_models:
         raise _Broken("the models scored on this table have reached its max_scored_models")
     if query.edges.shape[1] > POLICY_EDGES:

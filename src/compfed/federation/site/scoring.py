@@ -13,6 +13,7 @@ import numpy as np
 
 from compfed._utils.array_namespace import logsumexp, product
 from compfed.federation.queries import Score
+from compfed.federation.site.disclosure import EffectiveRows
 from compfed.losses import Softmax
 from compfed.problem.padded_dataset import LocalDataset
 
@@ -99,10 +100,34 @@ def _counted(query: Score, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarr
             rows = is_class[:, k] == bool(group)
             values = np.stack([q[rows], q[rows] * p[rows, k]])
             low[k, group], high[k, group] = rounding.bounds(log_odds[rows], values, query.edges[k])
-    found = {"low": low, "high": high, "brier": q @ ((p - is_class) ** 2).sum(axis=1)}
+    found = {
+        "low": low,
+        "high": high,
+        "lines": _lines(query, site, z, y, q),
+        "brier": q @ ((p - is_class) ** 2).sum(axis=1),
+    }
     found["class_weights"] = np.bincount(codes, q, minlength=classes).astype(float)
     if many:
-        found["confusion_low"], found["confusion_high"] = _confusion(codes, z.argmax(axis=1), q, classes, _rounding(site))
+        found["confusion_low"], found["confusion_high"] = _confusion(
+            codes, z.argmax(axis=1), q, classes, _rounding(site)
+        )
+    return found
+
+
+def _lines(query: Score, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The sums of every recalibrated model; NaN where the policy would refuse it."""
+    loss, data, found = query.objective.loss, site.dataset(query.objective), np.zeros(query.shapes()["lines"])
+    for row, (a, b) in zip(found, query.lines, strict=True):
+        x = np.asarray(b * query.x, data.A.dtype)
+        x[-1] += a
+        if site.policy is not None:
+            rule = EffectiveRows.of(site.policy.min_rows, loss, data.y, data.q, site.shares_of(None))
+            if not rule.holds(loss, x, data.A, data.y):
+                row[:] = np.nan
+                continue
+        line = a + b * z
+        value, r, h = (f(line, y) for f in (loss.value, loss.derivative, loss.second_derivative))  # pyright: ignore[reportAttributeAccessIssue]
+        row[:] = [q @ value, q @ r, q @ (r * z), q @ h, q @ (h * z), q @ (h * z * z)]
     return found
 
 
