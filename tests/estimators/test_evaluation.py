@@ -72,6 +72,7 @@ def test_the_auc_interval_contains_that_of_the_pooled_scores_in_200_random_cases
 
 
 def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
+    widths = []
     for seed in range(40):
         rng = np.random.default_rng(seed)
         sizes = rng.integers(25, 200, int(rng.integers(1, 5)))
@@ -81,13 +82,14 @@ def test_the_auc_interval_under_the_default_policy_contains_the_pooled_value():
         found = scorer().evaluate(federation)
         labels, scores = np.concatenate(y), np.concatenate(z)
         assert found.auc_low <= roc_auc_score(labels, scores) <= found.auc_high
-        assert found.auc_high - found.auc_low < 0.6
+        widths.append(found.auc_high - found.auc_low)
         table = confusion_matrix(labels, scores > 0)
         assert (found.confusion_low <= table).all()
         assert (table <= found.confusion_high).all()
         for name, value in confusion_measures(table).items():
             low, high = found.bounds(name)
             assert low - 1e-12 <= value <= high + 1e-12, (seed, name)
+    assert np.median(widths) < 0.4
 
 
 def test_the_bounds_are_attained():
@@ -208,7 +210,7 @@ def test_several_classes(policy):
 
 def numbers(seed=0, outcomes=1, columns=("a", "b", "c")) -> cf.data.Sites:
     rng = np.random.default_rng(seed)
-    A = [rng.standard_normal((m, len(columns))) + i for i, m in enumerate((17, 30, 13))]
+    A = [rng.standard_normal((m, len(columns))) + i for i, m in enumerate((37, 50, 43))]
     y = [a @ np.arange(1.0, 1 + len(columns)) + rng.standard_normal(len(a)) + 1e3 for a in A]
     return cf.data.from_arrays(A, [np.c_[v, -v] if outcomes == 2 else v for v in y], columns=list(columns))
 
@@ -222,7 +224,7 @@ def test_every_measure_of_numbers_is_that_of_the_pooled_rows(model, policy):
     model.fit_federation(InProcess(numbers()))
     others = numbers(seed=1)
     A, y = np.concatenate(others.features), np.concatenate(others.labels)
-    found, z = model.evaluate(InProcess(others, policy=policy)), model.predict(A)
+    found, z = model.evaluate(InProcess(others, policy=policy)), A @ model.coef_ + model.intercept_
     assert found.r2 == pytest.approx(r2_score(y, z), **EXACT)
     assert found.rmse == pytest.approx(root_mean_squared_error(y, z), **EXACT)
     assert found.mae == pytest.approx(mean_absolute_error(y, z), **EXACT)
@@ -241,7 +243,9 @@ def test_counts_have_their_deviance():
     w = rng.uniform(0.5, 2, 90)
     model = cf.FederatedPoissonRegressor(alpha=0.1).fit(X, y, sites=np.arange(90) % 3)
     found = model.evaluate(X, y, sites=np.arange(90) % 3, sample_weight=w)
-    assert found.deviance_explained == pytest.approx(d2_tweedie_score(y, model.predict(X), sample_weight=w, power=1), **EXACT)
+    assert found.deviance_explained == pytest.approx(
+        d2_tweedie_score(y, model.predict(X), sample_weight=w, power=1), **EXACT
+    )
     assert found.r2 == pytest.approx(r2_score(y, model.predict(X), sample_weight=w), **EXACT)
 
 
@@ -249,10 +253,10 @@ def test_several_outcomes():
     rows = numbers(outcomes=2)
     model = cf.FederatedMultiTaskLasso(alpha=0.1).fit_federation(InProcess(rows))
     A, y = np.concatenate(rows.features), np.concatenate(rows.labels)
-    found = model.evaluate(rows)
-    np.testing.assert_allclose(found.r2_by_outcome, r2_score(y, model.predict(A), multioutput="raw_values"), rtol=1e-10)
-    assert found.r2 == pytest.approx(r2_score(y, model.predict(A)), **EXACT)
-    assert found.rmse == pytest.approx(root_mean_squared_error(y, model.predict(A)), **EXACT)
+    found, z = model.evaluate(rows), A @ model.coef_.T + model.intercept_
+    np.testing.assert_allclose(found.r2_by_outcome, r2_score(y, z, multioutput="raw_values"), rtol=1e-10)
+    assert found.r2 == pytest.approx(r2_score(y, z), **EXACT)
+    assert found.rmse == pytest.approx(root_mean_squared_error(y, z), **EXACT)
 
 
 def test_labels_that_are_all_the_same():
@@ -270,7 +274,11 @@ def test_the_evaluation_of_a_site_is_that_of_its_rows(fitted):
     for i, one in enumerate(found.per_site.values()):
         here = TABLE.sites == i
         alone = fitted.evaluate(TABLE.X[here], TABLE.y[here])
-        assert one.auc_low - 1e-12 <= roc_auc_score(TABLE.y[here], fitted.decision_function(TABLE.X[here])) <= one.auc_high + 1e-12
+        assert (
+            one.auc_low - 1e-12
+            <= roc_auc_score(TABLE.y[here], fitted.decision_function(TABLE.X[here]))
+            <= one.auc_high + 1e-12
+        )
         assert one.auc_high - one.auc_low <= 0.002
         for name in ("brier", "log_loss", "accuracy", "calibration_slope"):
             assert getattr(one, name) == pytest.approx(getattr(alone, name), rel=1e-8)
@@ -280,11 +288,11 @@ def test_the_evaluation_of_a_site_is_that_of_its_rows(fitted):
 def test_leave_one_site_out_is_the_held_out_sites_view(policy):
     """Diabetes: the policy allows it, as labels are numbers."""
     table, model = cf.data.bundled.diabetes(), cf.FederatedLasso(alpha=0.5)
-    federation = InProcess(table.federation().sites, policy) if policy is None else InProcess(as_sites(table), policy=policy)
+    federation = InProcess(as_sites(table), policy=policy)
     found = model.fit_federation(federation).evaluate(federation, cv="leave-one-site-out")
     predicted = np.empty(len(table.y))
-    for i, one in enumerate(found.per_site.values()):
-        out = table.sites == i
+    for name, one in zip(np.unique(table.sites), found.per_site.values(), strict=True):
+        out = table.sites == name
         without = cf.FederatedLasso(alpha=0.5).fit(table.X[~out], table.y[~out], sites=table.sites[~out])
         predicted[out] = without.predict(table.X[out])
         assert one.r2 == pytest.approx(r2_score(table.y[out], predicted[out]), rel=1e-8)
@@ -366,7 +374,7 @@ def test_mistakes_are_named(fitted):
         model.evaluate(InProcess(numbers(outcomes=2)))
     with pytest.raises(cf.InputError, match=r"threshold=1.5.*between 0 and 1"):
         fitted.evaluate(TABLE.federation(), threshold=1.5)
-    with pytest.raises(cf.InputError, match="needs a federation, sites from compfed.data, or rows with their labels"):
+    with pytest.raises(cf.InputError, match=r"needs a federation, sites from compfed\.data, or rows with their labels"):
         fitted.evaluate(TABLE.X)
     with pytest.raises(cf.InputError, match="not among the classes"):
         fitted.evaluate(TABLE.X, TABLE.y + 1, sites=TABLE.sites)

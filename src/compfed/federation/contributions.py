@@ -54,6 +54,7 @@ UNIT, DIGITS = 2**512, 16  # of these powers: from 2^-512 to 2^512
 SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
+LOG_BITS = 12  # of the logarithm of a double, and one more
 ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "no_line", "not_finite", "power")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
@@ -162,7 +163,8 @@ def _scored_fields(query: Score, agreement: Agreement) -> dict[str, Field]:
     bits = R + int(_Sizes(query.objective, query.x, agreement, 0).value.max())
     counts = Field((), agreement.site_bits, bounded=True)
     found = {"weight": Field((), R, bounded=True), "infinite": counts, "outside": counts}
-    found |= {name: Field((), bits) for name in ("loss", "saturated")}
+    labels = R + max(agreement.label_bits, 0) + LOG_BITS  # of y log y
+    found |= {"loss": Field((), bits), "saturated": Field((), labels, bounded=True)}
     found |= {"brier": Field((), R + 1, bounded=True), "moments": Field(shapes["moments"], bits)}
     found |= {
         "lines": Field(shapes["lines"], bits),
@@ -487,6 +489,8 @@ def decode(
 def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrolment], agreement: Agreement) -> object:
     """The sum as a server program receives it; a mean over the sites where they were weighted. None to ask again."""
     query, t = weighted.query, totals
+    if isinstance(query, Score) and t["outside"].any():  # its counts are noise
+        return None
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
         query, (Describe, Moments, HeldOut, Score, FinishRound)
@@ -499,7 +503,7 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
             return MomentsSum(
                 *((np.atleast_1d(t[name]), np.atleast_1d(t[f"{name}_low"])) for name in ("factor", "mean", "square"))
             )
-        case Lipschitz() | LocalUpdate() | Score() if t["outside"].any():
+        case Lipschitz() | LocalUpdate() if t["outside"].any():
             return None
         case Lipschitz():
             return Lipschitz.Reply(float(t["L"]) / divisor, _lipschitz_counts(t["power"]) if "power" in t else None)
