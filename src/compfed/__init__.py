@@ -49,7 +49,7 @@ _NAMES = {
     "_utils.text": "progress_bar",
     "algorithms": "register",
     "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
+    "estimators": "Evaluation FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",

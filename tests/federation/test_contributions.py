@@ -139,7 +139,7 @@ QUERIES: dict[str, tuple[str, Any]] = {
     "infinite held out": ("counts", HeldOut(POISSON, FOLD, FAR)),
     "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
     "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
-    "score of counts": ("counts", Score(POISSON, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),
+    "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),
     "score of three classes": ("three", Score(
         ObjectiveSpec(cf.losses.Softmax(3), SCALING, np.arange(3.0)), np.arange(15.0) / 10, np.arange(6.0).reshape(3, 2),
         np.empty(0), np.empty((0, 2)),

@@ -1,6 +1,7 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
 from compfed.estimators.classification import FederatedLogisticRegression
+from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
     FederatedGroupLassoCV,
@@ -24,7 +25,7 @@ from compfed.estimators.regression import (
 )
 
 __all__ = [
-    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
+    "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
     "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",

@@ -445,7 +445,10 @@ def _at_threshold(scored: Scored, threshold: float) -> dict[str, Any]:
     found: dict[str, Any] = {name: measure(*middle) for name, measure in measures.items()}
     bounds = {name: (measure(*worst), measure(*best)) for name, measure in measures.items()}
     if worst != best:  # a ratio of no rows may be anything
-        bounds = {name: (float(np.nan_to_num(a, nan=0.0)), float(np.nan_to_num(b, nan=1.0))) for name, (a, b) in bounds.items()}
+        bounds = {
+            name: (float(np.nan_to_num(a, nan=0.0)), float(np.nan_to_num(b, nan=1.0)))
+            for name, (a, b) in bounds.items()
+        }
     found["intervals"] = bounds
     matrices = [np.reshape(table, (2, 2)) for table in (middle, worst, best)]
     found["confusion"] = matrices[0]

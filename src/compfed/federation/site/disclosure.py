@@ -80,10 +80,10 @@ class DisclosurePolicy:
         Names of queries that are always refused, such as "HeldOut".
     max_models : int, default=100_000
         Models evaluated over the life of the table.
-    max_scored_models : int, default=50
-        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
+    max_scored_models : int, default=50
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
 
     Examples
     --------
@@ -101,8 +101,8 @@ class DisclosurePolicy:
     allow_minibatches: bool = False
     queries: Collection[str] = ()
     max_models: int = 100_000
-    max_scored_models: int = 50
     accepts: Collection[str] = ()
+    max_scored_models: int = 50
 
     def __post_init__(self) -> None:
         for name in ("min_rows", "min_level_rows", "max_models", "max_scored_models"):
