@@ -145,9 +145,9 @@ def _counts(target: Target, objective: ObjectiveSpec, w: np.ndarray, t: np.ndarr
     nothing = np.empty(0), np.empty((0, 2))
     if target.free:
         (reply,) = target.ask(Score(objective, np.append(w, 0.0), t[None], *nothing))
-        target.free = not isinstance(reply, Refusal)
-    if target.free:
-        return reply.low[0, :, 0]
+        if not isinstance(reply, Refusal):
+            return reply.low[0, :, 0]
+        target.free = False
     queries = [Score(objective, np.append(w, -at), np.zeros((1, 1)), *nothing) for at in t]
     counts = [np.full(2, np.nan) if isinstance(r, Refusal) else r.low[0, :, 0, 0] for r in target.ask(*queries)]
     return np.array(counts).T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from compfed.federation import DisclosurePolicy, InProcess, Site
 
 TABLE = cf.data.bundled.breast_cancer()
 POLICY = DisclosurePolicy()
-EXACT = {"rel": 1e-10, "abs": 1e-12}
+EXACT: Any = {"rel": 1e-10, "abs": 1e-12}
 
 
 def scorer(coef: float = 1.0, intercept: float = 0.0) -> cf.FederatedLogisticRegression:

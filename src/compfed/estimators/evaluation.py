@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from compfed.report.evaluation_figure import draw_evaluation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Number: TypeAlias = Any  # a float, or None where it does not apply
+Array: TypeAlias = Any  # an array, or None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,37 +96,37 @@ class Evaluation:
     how: str
     weight: float
     classes: tuple[Any, ...] | None = None
-    class_weights: np.ndarray | None = None
-    events: float | None = None
-    auc: float | None = None
-    auc_low: float | None = None
-    auc_high: float | None = None
-    auc_by_class: np.ndarray | None = None
-    brier: float | None = None
-    log_loss: float | None = None
-    deviance_explained: float | None = None
-    calibration_slope: float | None = None
-    calibration_intercept: float | None = None
-    calibration_in_the_large: float | None = None
-    threshold: float | None = None
-    confusion: np.ndarray | None = None
-    confusion_low: np.ndarray | None = None
-    confusion_high: np.ndarray | None = None
-    sensitivity: float | None = None
-    specificity: float | None = None
-    ppv: float | None = None
-    npv: float | None = None
-    accuracy: float | None = None
+    class_weights: Array = None
+    events: Number = None
+    auc: Number = None
+    auc_low: Number = None
+    auc_high: Number = None
+    auc_by_class: Array = None
+    brier: Number = None
+    log_loss: Number = None
+    deviance_explained: Number = None
+    calibration_slope: Number = None
+    calibration_intercept: Number = None
+    calibration_in_the_large: Number = None
+    threshold: Number = None
+    confusion: Array = None
+    confusion_low: Array = None
+    confusion_high: Array = None
+    sensitivity: Number = None
+    specificity: Number = None
+    ppv: Number = None
+    npv: Number = None
+    accuracy: Number = None
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    roc: RocCurve | None = None
-    calibration: CalibrationCurve | None = None
-    r2: float | None = None
-    rmse: float | None = None
-    mae: float | None = None
-    mean_loss: float | None = None
-    r2_by_outcome: np.ndarray | None = None
-    per_site: Mapping[str, Evaluation] | None = None
-    communication: Communication | None = None
+    roc: Any = None
+    calibration: Any = None
+    r2: Number = None
+    rmse: Number = None
+    mae: Number = None
+    mean_loss: Number = None
+    r2_by_outcome: Array = None
+    per_site: Any = None
+    communication: Any = None
 
     def with_sites(self, per_site: Mapping[str, Evaluation] | None, cost: Communication) -> Evaluation:
         """This evaluation with those of its sites, and what they took."""
@@ -136,7 +139,7 @@ class Evaluation:
     def bounds(self, name: str) -> tuple[float, float]:
         """The interval of a measure; of an exact one, its value twice."""
         if name == "auc":
-            return self.auc_low, self.auc_high  # pyright: ignore[reportReturnType]  # both are there where auc is
+            return self.auc_low, self.auc_high
         value = self.metrics()[name]
         return self.intervals.get(name, (value, value))
 

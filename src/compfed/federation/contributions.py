@@ -338,7 +338,7 @@ def _scored(r: Score.Reply) -> FieldValues:
     unbounded = ("loss", "saturated", "moments")
     far_out = np.array(not all(np.isfinite(found[name]).all() for name in unbounded))
     found |= {name: _hidden(found[name], far_out) for name in unbounded}
-    refused = _flag(np.isnan(found["lines"]).any(axis=1))
+    refused = _flag(np.asarray(np.isnan(found["lines"]).any(axis=1)))
     return {**found, "infinite": _flag(far_out), "outside": np.array(0.0), "no_line": refused}
 
 
@@ -517,7 +517,7 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
             far_out = ("loss", "saturated", "moments") if t["infinite"].any() else ()
             t |= {name: np.full_like(t[name], np.nan) for name in far_out}
             t["lines"] = np.where(t["no_line"][:, None] != 0, np.nan, t["lines"])
-            numbers = [float(t[name]) for name in ("weight", "loss", "saturated", "brier")]
+            numbers: list[Any] = [float(t[name]) for name in ("weight", "loss", "saturated", "brier")]
             return Score.Reply(*numbers, *(t[name] for name in query.shapes()))
         case LocalUpdate():
             return _update_sum(query, t, divisor)

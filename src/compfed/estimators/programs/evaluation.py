@@ -332,9 +332,13 @@ def _score(
         )
         for k, part in enumerate(parts)
     ]
-    return [
-        Score.Reply(*(sum(fields) for fields in zip(*(found[k][0] for k in group), strict=True))) for group in groups
-    ]
+
+    def together(group: Sequence[int]) -> Score.Reply:
+        fields = zip(*(found[k][0] for k in group), strict=True)
+        added: list[Any] = [sum(values) for values in fields]
+        return Score.Reply(*added)
+
+    return [together(group) for group in groups]
 
 
 # --- recalibration: logistic regression of the labels on the linear predictor ---

@@ -76,7 +76,8 @@ def score(query: Score, site: Site) -> Score.Reply:
     else:
         found |= _counted(query, site, z, y, q)
     sums = [q.sum(), q @ loss.value(z, y), q @ loss.saturated(y), found.pop("brier", 0.0)]  # pyright: ignore[reportAttributeAccessIssue]
-    return Score.Reply(*map(float, sums), **found)
+    numbers: list[Any] = [float(value) for value in sums]
+    return Score.Reply(*numbers, **found)
 
 
 def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray) -> np.ndarray:
