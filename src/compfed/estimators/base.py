@@ -413,7 +413,7 @@ class FederatedModel(BaseEstimator):
         if cv is None:
             program = evaluation.evaluate(federation, model, float(threshold), per_site)
         else:
-            alpha = float(getattr(self, "alpha_", None) or self.get_params(deep=False)["alpha"])
+            alpha = float(self.alpha_ if hasattr(self, "alpha_") else self.get_params(deep=False)["alpha"])  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
             seed = check_int(seed, f"{me}.evaluate: seed", 0)
             program = evaluation.cross_evaluate(
                 federation, self.fit_options(), alpha, model, cv, seed, float(threshold), per_site
