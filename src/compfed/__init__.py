@@ -50,7 +50,7 @@ _NAMES = {
     "_utils.text": "progress_bar",
     "algorithms": "register",
     "errors": "Divergence EdgeOfGridWarning InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
-    "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
+    "estimators": "Evaluation FederatedElasticNet FederatedElasticNetCV FederatedGammaRegressor FederatedGammaRegressorCV "
     "FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNegativeBinomialRegressor "

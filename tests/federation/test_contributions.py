@@ -25,6 +25,7 @@ from compfed.federation import (
     Lipschitz,
     LocalUpdate,
     Moments,
+    Score,
     Site,
     exact_sum,
     secure_sum,
@@ -136,6 +137,13 @@ QUERIES: dict[str, tuple[str, Any]] = {
     "few held out": ("numbers", HeldOut(SQUARED, SMALL, X)),
     "share held out": ("numbers", HeldOut(SQUARED, Holdout(0.3, 1, by_class=False, held_out=True), X)),
     "infinite held out": ("counts", HeldOut(POISSON, FOLD, FAR)),
+    "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
+    "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
+    "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),
+    "score of three classes": ("three", Score(
+        ObjectiveSpec(cf.losses.Softmax(3), SCALING, np.arange(3.0)), np.arange(15.0) / 10, np.arange(6.0).reshape(3, 2),
+        np.empty(0), np.empty((0, 2)),
+    )),
 }  # fmt: skip
 
 
@@ -163,7 +171,7 @@ def weights_of(sites: list[Site], query: Any, weighting: Weighting) -> np.ndarra
 def test_every_query_has_the_float_sum(name, weighting, row_weights):
     """To rounding that of `server.sums`; to the bit the same in another order of the sites, and with masks."""
     kind, query = QUERIES[name]
-    own = isinstance(query, (Describe, HeldOut)) or (isinstance(query, Moments) and weighting != "sites")
+    own = isinstance(query, (Describe, HeldOut, Score)) or (isinstance(query, Moments) and weighting != "sites")
     sites = listed(kind, row_weights)
     weights = None if own else weights_of(sites, query, weighting)
     if isinstance(query, Moments):

@@ -27,6 +27,7 @@ from compfed.federation import (
     Moments,
     QueryLimits,
     Refusal,
+    Score,
     Site,
 )
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
@@ -49,6 +50,7 @@ NUMBERS: tuple[Any, ...] = (
     Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
     Evaluate(OBJECTIVE, X[:1], np.arange(3)),
     HeldOut(OBJECTIVE, Holdout(0.3, 1, by_class=False, held_out=True), X),
+    Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), FOLD),
     LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
 )
 WORDS: tuple[Any, ...] = (
@@ -56,6 +58,13 @@ WORDS: tuple[Any, ...] = (
     Evaluate(replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), X),
     HeldOut(
         replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), SiteFold(0, held_out=True), X
+    ),
+    Score(
+        replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
+        X[0],
+        np.array([[0.0, 1.0]]),
+        np.empty(0),
+        np.ones((1, 2)),
     ),
     Moments(subset=replace(FOLD, by_class=True)),
 )

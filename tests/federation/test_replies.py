@@ -27,6 +27,7 @@ from compfed.federation import (
     Moments,
     QueryLimits,
     Refusal,
+    Score,
     Site,
     describe,
 )
@@ -119,6 +120,14 @@ QUERIES: dict[str, Any] = {
     "plain": Evaluate(OBJECTIVE, X),
     "Hessian": Evaluate(OBJECTIVE, X[:1], np.arange(3)),
     "held out": HeldOut(OBJECTIVE, FOLD, X),
+    "score": Score(
+        replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
+        X[0],
+        np.array([[-1.0, 1.0]]),
+        np.empty(0),
+        np.array([[0.0, 1.0]]),
+    ),
+    "numbers": Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), FOLD),
     "round": LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
     "result": FinishRound(replace(RUN, algorithm=cf.algorithms.DecoupledProx(eta=0.1)), 0, {"x": np.zeros(D)}),
 }
@@ -127,7 +136,7 @@ QUERIES: dict[str, Any] = {
 def honest(name: str) -> Any:
     """The reply of a site to a query."""
     query = QUERIES[name]
-    rows = table("words" if name == "classes" else "numbers")[0]
+    rows = table("words" if name in ("classes", "score") else "numbers")[0]
     if name == "facts":
         rows = (rows[0], np.arange(len(rows[0])) % 3)
     columns = ["age", "bmi", "bp", "sex"] if name == "describe" else None
@@ -157,6 +166,18 @@ NAN, INF = float("nan"), float("inf")
 PAIRS = ("mean", "mean_low", "square", "square_low")
 R = REPLIES
 WRONG: list[tuple[str, dict[str, Any], str]] = [
+    # scores
+    ("score", {"low": np.zeros((1, 2, 2, 3))}, "low has shape"),
+    ("score", {"low": np.full((1, 2, 2, 2), 9e9)}, "a lower bound is above"),
+    ("score", {"low": np.full((1, 2, 2, 2), NAN)}, "low has 8 number"),
+    ("score", {"low": np.zeros((1, 2, 2, 2)), "high": np.array([[[[1.0, 0.0]] * 2] * 2])}, "must not fall"),
+    ("score", {"high": np.full((1, 2, 2, 2), 99.0)}, "above the weight of the rows"),
+    ("score", {"class_weights": np.array([1.0, 1.0])}, "class_weights do not add up"),
+    ("score", {"lines": np.full((1, 6), INF)}, "lines has 6 number"),
+    ("score", {"brier": -1.0}, "brier is -1"),
+    ("numbers", {"loss": NAN}, "loss is nan"),
+    ("numbers", {"moments": np.zeros((7, 2))}, "moments has shape"),
+    ("numbers", {"weight": 0.5}, "weight is 0.5"),
     # counts and weights
     *[("describe", {"rows": v}, "rows is") for v in (0, -1, 2**48, 12.0, True, None, "12", np.zeros(3))],
     ("subset", {"rows": -1}, "rows is -1"),

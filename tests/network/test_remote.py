@@ -221,7 +221,7 @@ def test_score_and_comparison_over_the_network(tmp_path):
     federation, _ = remote(furnish(tmp_path, sites))
     model = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(sites))
     pooled = r2_score(np.concatenate(sites.labels), np.concatenate(sites.features) @ model.coef_ + model.intercept_)
-    assert model.score_federation(federation) == pytest.approx(pooled, rel=1e-12)
+    assert model.evaluate(federation).r2 == pytest.approx(pooled, rel=1e-12)
     there, here, in_doubles = (
         cf.compare_local_federated(cf.FederatedLasso(alpha=0.1), f)
         for f in (federation, InProcess(sites, exact=True), InProcess(sites))

@@ -129,6 +129,7 @@ def python_blocks(path: Path) -> list[str]:
         "README.md",
         "docs/new-method.md",
         "docs/estimators.md",
+        "docs/evaluation.md",
         "docs/problems.md",
         "docs/architecture.md",
         "docs/few-rounds.md",

@@ -1,6 +1,7 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
 from compfed.estimators.classification import FederatedLogisticRegression
+from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
     FederatedGammaRegressorCV,
@@ -28,7 +29,7 @@ from compfed.estimators.regression import (
 )
 
 __all__ = [
-    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
     "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",

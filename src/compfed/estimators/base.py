@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -29,18 +29,22 @@ from compfed._utils.validation import (
     check_nonnegative,
     check_numbers,
     check_same_index,
+    is_number,
 )
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
+from compfed.estimators.evaluation import Evaluation
+from compfed.estimators.programs import evaluation
 from compfed.estimators.programs import fit as programs
-from compfed.estimators.programs.fit import Family, FitOptions, Fitted, PreparedProblem
+from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SiteOfRows, Table
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
+from compfed.losses import Loss
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.auto import check_profile_method
 from compfed.solvers.base import SearchOptions, SecondOrder
@@ -178,8 +182,6 @@ class FederatedModel(BaseEstimator):
     seconds_per_round: float = 1.0
     verbose: bool = False
     site_effects: str | None = None
-
-    scored_by_squares = False  # is `score` R^2 of a linear prediction?
 
     def family(self) -> Family:
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
@@ -402,25 +404,107 @@ class FederatedModel(BaseEstimator):
         """How well the predictions of rows fit their outcomes: 1 is perfect."""
         raise NotImplementedError
 
-    def score_federation(self, federation: Federation) -> float:
-        """R^2 of the model on the rows of all sites together, which stay where they are. Two messages.
+    def evaluate(
+        self,
+        X: Features | Sites | Federation,
+        y: npt.ArrayLike | None = None,
+        *,
+        sites: SiteOfRows = None,
+        sample_weight: RowWeights = None,
+        cv: int | str | None = None,
+        per_site: bool = False,
+        threshold: float = 0.5,
+        seed: int = 0,
+    ) -> Evaluation:
+        """Measure how well the model predicts rows that stay at their sites.
 
-        Only where sums over rows are enough: one outcome with a linear prediction. Other scores need the prediction of every
-        row; `cf.compare_local_federated` gives the mean loss on rows that the sites hold out.
+        The sites add sums and counts; no prediction of a row leaves. Two classes: AUC with an interval that contains it, ROC and
+        calibration curves, calibration slope and intercept, Brier score, log-loss, confusion matrix. Several classes: the
+        same without calibration. Numbers: R^2, errors, deviance explained, calibration.
+
+        Parameters
+        ----------
+        X : Federation, Sites, or array, DataFrame or sparse matrix of shape (n_rows, n_features)
+            Where the rows are.
+        y, sites, sample_weight
+            As in `fit`, where X is a table.
+        cv : int or "leave-one-site-out", optional
+            Fit again without each fold of the sites' rows, or without each site, with the same parameters and alpha, and score
+            every row by the model that has not seen it. Without it the fitted model is scored: on the rows of its fit that is
+            optimistic.
+        per_site : bool, default=False
+            Whether to give the evaluation of every site too; not where sums are masked. With "leave-one-site-out" it always is.
+        threshold : float, default=0.5
+            The second of two classes is predicted where its risk is above this.
+        seed : int, default=0
+            Seed of the folds.
+
+        Returns
+        -------
+        Evaluation
+
+        Examples
+        --------
+        >>> import compfed as cf
+        >>> table = cf.data.bundled.breast_cancer()
+        >>> model = cf.FederatedLogisticRegression(alpha=0.01).fit(table.X, table.y, sites=table.sites)
+        >>> found = model.evaluate(table.federation())
+        >>> round(found.auc, 3), round(found.brier, 3)
+        (0.992, 0.033)
         """
         check_is_fitted(self)
-        if np.ndim(self.coef_) != 1 or not self.scored_by_squares:
-            raise InputError(
-                f"the score of {type(self).__name__} needs a prediction for every row, and no site tells those. "
-                "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
+        me = type(self).__name__
+        check_bool(per_site, f"{me}.evaluate: per_site")
+        if not is_number(threshold) or not 0 < threshold < 1:
+            raise InputError(f"{me}.evaluate(threshold={threshold!r}): threshold must be a risk between 0 and 1.")
+        federation, model = self._federation_to_score(X, y, sites, sample_weight), self._linear_model()
+        if cv is None:
+            program = evaluation.evaluate(federation, model, float(threshold), per_site)
+        else:
+            alpha = float(self.alpha_ if hasattr(self, "alpha_") else self.get_params(deep=False)["alpha"])  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
+            seed = check_int(seed, f"{me}.evaluate: seed", 0)
+            program = evaluation.cross_evaluate(
+                federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
-        if self.has_offset_:
+        (whole, each), cost = run_program(federation, program)
+        named = None if each is None else dict(zip(federation.names, each, strict=True))
+        return whole.with_sites(named, cost)
+
+    def _options_to_repeat(self) -> FitOptions:
+        """The parameters, with the gamma that a cross-validation chose."""
+        options = self.fit_options()
+        return replace(options, gammas=(float(self.gamma_),)) if hasattr(self, "gamma_") else options  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
+
+    def _federation_to_score(
+        self, X: Any, y: npt.ArrayLike | None, sites: SiteOfRows, sample_weight: RowWeights
+    ) -> Federation:
+        """The sites of rows to score: given, or made of a table."""
+        if hasattr(X, "send") or hasattr(X, "exchange"):
+            return X
+        if isinstance(X, Sites):
+            return Simulated(X)
+        if y is None:
             raise InputError(
-                f"score_federation of {type(self).__name__}: the model has an offset, which it does not know."
+                f"{type(self).__name__}.evaluate needs a federation, sites from compfed.data, or rows with their labels: "
+                "evaluate(X, y, sites=...)."
             )
-        names = self._names_at_fit()
+        if sites is None:
+            column = getattr(self, "site_column_", None)
+            sites = column if column is not None and column in getattr(X, "columns", ()) else None
+        return self.make_table(X, y, sites, sample_weight).federation()
+
+    def _linear_model(self) -> evaluation.LinearModel:
+        """The fitted model as the server programs take it."""
+        coef, intercept = np.atleast_2d(self.coef_).T, np.atleast_1d(np.asarray(self.intercept_, float))
+        classes, names = getattr(self, "classes_", None), self._names_at_fit()
+        labels = Labels(classes, None, None if classes is not None else np.ones(len(intercept)))
         columns = None if names is None else tuple(map(str, names))
-        return run_program(federation, programs.r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
+        offset = bool(getattr(self, "has_offset_", False))
+        return evaluation.LinearModel(self._unweighted_loss(labels), coef, intercept, classes, columns, offset)
+
+    def _unweighted_loss(self, labels: Labels) -> Loss:
+        """The loss of one row, without weights of classes."""
+        return self.family().loss(labels)
 
     def linear_predictor(self, X: Features, offset: Offset = None) -> np.ndarray:
         """The linear predictor z = X w + b + offset, of shape (rows, outputs)."""

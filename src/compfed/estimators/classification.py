@@ -157,6 +157,9 @@ class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
                 )
         return given
 
+    def _unweighted_loss(self, labels: Labels) -> Loss:
+        return Classes(self.l1_ratio).loss(labels)
+
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         as_row_labels(f"{type(self).__name__}: y must be the class of every row", y)
         check_classification_targets(y)

@@ -28,8 +28,6 @@ from compfed.regularisers import Box, GroupL2, Nuclear
 class Regressor(RegressorMixin, FederatedModel):
     """Predictions are X w + b."""
 
-    scored_by_squares = True
-
     def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict X w + b, plus the offset of a model that has one."""
         return self.linear_predictor(X, offset)[:, 0]
@@ -391,8 +389,6 @@ class Counts(ElasticNetFamily):
 
 class LogLink(BoundedModel, Regressor):
     """Predictions are exp(X w + b)."""
-
-    scored_by_squares = False
 
     def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict the expected outcome, exp(X w + b), or exp(X w + b + offset) of a model that has one."""

@@ -18,6 +18,7 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Refusal,
+    Score,
     SiteRefusal,
 )
 from compfed.federation.server.moments import describe
@@ -28,6 +29,6 @@ from compfed.federation.site.site import Site
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "ask",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Score", "Site", "SiteRefusal", "ask",
     "describe", "for_site", "gather", "run_program",
 ]  # fmt: skip

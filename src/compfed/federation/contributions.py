@@ -39,6 +39,7 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
     Weighted,
     lipschitz_bin,
 )
@@ -53,7 +54,8 @@ UNIT, DIGITS = 2**512, 16  # of these powers: from 2^-512 to 2^512
 SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
-ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "power")
+LOG_BITS = 12  # of the logarithm of a double, and one more
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "no_line", "not_finite", "power")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
@@ -105,6 +107,8 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             sums = {"loss": Field(models, agreement.weight_bits + bits), "means": Field(models, n + bits)}
             counts = Field(models, n, bounded=True)
             return {**whole, "infinite": counts, "outside": counts, **sums}
+        case Score():
+            return _scored_fields(query, agreement)
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
             size = _Sizes(query.run_spec.objective, query.run_spec.x0, agreement, R)
@@ -151,6 +155,23 @@ def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str
     if query.dual is not None:
         found["conjugate"], found["no_conjugate"] = Field((models,), size.value), counts
     return found
+
+
+def _scored_fields(query: Score, agreement: Agreement) -> dict[str, Field]:
+    """Counts are below the weight of all rows; sums of losses and of squares are as large as those of `HeldOut`."""
+    R, shapes = agreement.weight_bits, query.shapes()
+    bits = R + int(_Sizes(query.objective, query.x, agreement, 0).value.max())
+    counts = Field((), agreement.site_bits, bounded=True)
+    found = {"weight": Field((), R, bounded=True), "infinite": counts, "outside": counts}
+    labels = R + max(agreement.label_bits, 0) + LOG_BITS  # of y log y
+    found |= {"loss": Field((), bits), "saturated": Field((), labels, bounded=True)}
+    found |= {"brier": Field((), R + 1, bounded=True), "moments": Field(shapes["moments"], bits)}
+    found |= {
+        "lines": Field(shapes["lines"], bits),
+        "no_line": Field(shapes["lines"][:1], agreement.site_bits, bounded=True),
+    }
+    every = ("class_weights", "low", "high", "confusion_low", "confusion_high")
+    return {**found, **{name: Field(shapes[name], R, bounded=True) for name in every}}
 
 
 def hessian_size(loss: Loss, coords: np.ndarray) -> int:
@@ -223,7 +244,7 @@ def _bits(values: np.ndarray) -> int:
 def row_subset(query: Query) -> RowSubset | None:
     """The rows that a query is about."""
     match query:
-        case Describe() | Moments() | HeldOut():
+        case Describe() | Moments() | HeldOut() | Score():
             return query.subset
         case Lipschitz() | Evaluate():
             return query.objective.subset
@@ -283,6 +304,9 @@ def contribution(weighted: Weighted, reply: object, weight: float, agreement: Ag
             loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
             whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": _flag(np.isnan(loss))}
             return {**whole, "outside": np.zeros(loss.shape), "loss": r.weight * loss, "means": loss}
+        case Score():
+            assert isinstance(r, Score.Reply)
+            return _scored(r)
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
@@ -306,6 +330,16 @@ def _evaluated(r: Evaluate.Reply, w: float) -> FieldValues:
         found["conjugate"] = _hidden(term, ~np.isfinite(term))
         found["no_conjugate"] = _flag(~np.isfinite(term))
     return found
+
+
+def _scored(r: Score.Reply) -> FieldValues:
+    """The sums as they are; those of labels and losses are hidden where one of them is not finite."""
+    found = {name: np.asarray(value, float) for name, value in r._asdict().items()}
+    unbounded = ("loss", "saturated", "moments")
+    far_out = np.array(not all(np.isfinite(found[name]).all() for name in unbounded))
+    found |= {name: _hidden(found[name], far_out) for name in unbounded}
+    refused = _flag(np.asarray(np.isnan(found["lines"]).any(axis=1)))
+    return {**found, "infinite": _flag(far_out), "outside": np.array(0.0), "no_line": refused}
 
 
 def _power_digits(L: float) -> np.ndarray:
@@ -455,9 +489,11 @@ def decode(
 def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrolment], agreement: Agreement) -> object:
     """The sum as a server program receives it; a mean over the sites where they were weighted. None to ask again."""
     query, t = weighted.query, totals
+    if isinstance(query, Score) and t["outside"].any():  # its counts are noise
+        return None
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
-        query, (Describe, Moments, HeldOut, FinishRound)
+        query, (Describe, Moments, HeldOut, Score, FinishRound)
     )
     divisor = float(t["factor"]) if weighs else 1.0
     match query:
@@ -477,6 +513,12 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
             there = _there(t)
             loss, means = (np.where(np.isfinite(there), t[name], there) for name in ("loss", "means"))
             return HeldOutSum(float(t["weight"]), loss, round(float(t["sites"])), means)
+        case Score():
+            far_out = ("loss", "saturated", "moments") if t["infinite"].any() else ()
+            t |= {name: np.full_like(t[name], np.nan) for name in far_out}
+            t["lines"] = np.where(t["no_line"][:, None] != 0, np.nan, t["lines"])
+            numbers: list[Any] = [float(t[name]) for name in ("weight", "loss", "saturated", "brier")]
+            return Score.Reply(*numbers, *(t[name] for name in query.shapes()))
         case LocalUpdate():
             return _update_sum(query, t, divisor)
         case FinishRound():
@@ -488,7 +530,18 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in ("factor", "weight", "rows", "sites", "class_weights"):
+    for name in (
+        "factor",
+        "weight",
+        "rows",
+        "sites",
+        "class_weights",
+        "low",
+        "high",
+        "confusion_low",
+        "confusion_high",
+        "brier",
+    ):
         value = t.get(name, np.zeros(()))
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")

@@ -27,9 +27,11 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
-from compfed.losses import OneOutput, WithOffset
+from compfed.losses import Logistic, OneOutput, Softmax, WithOffset
+from compfed.losses.offset import unwrapped
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ MAX_OUTCOMES = 10_000  # labels of a row
 MAX_NAME = 200  # characters of a class or a column
 MAX_REASON = 1_000  # characters of a refusal
 MAX_SITES = 100_000
+MAX_EDGES = 4096  # thresholds of one score
+MAX_LINES = 16  # recalibrations of one score
 MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
@@ -136,6 +140,8 @@ class _Checks:
                 d = self.objective(query.objective)
                 self.subset(query.subset, needed=True)
                 self.models(query.x, d)
+            case Score():
+                self.score(query)
             case LocalUpdate():
                 self.run_spec(query.run_spec)
                 _integer("r", query.r, 0, MAX_ROUNDS - 1)
@@ -261,6 +267,34 @@ class _Checks:
         # the matrices, where their triangles are in them and back, and the columns of the rows
         self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
         self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
+
+    def score(self, query: Score) -> None:
+        """One model, and thresholds that increase."""
+        d, loss = self.objective(query.objective), unwrapped(query.objective.loss)
+        if not callable(getattr(loss, "inverse_link", None)):
+            raise InputError(f"{type(loss).__name__} predicts neither a mean nor classes; Score cannot be asked for it")
+        self.subset(query.subset)
+        _finite("x", query.x, (d,))
+        outputs, by_class = getattr(loss, "outputs", 1), query.objective.classes is not None
+        if by_class != isinstance(loss, (Logistic, Softmax)):
+            raise InputError("Score takes classes with the losses Logistic and Softmax, and with no other")
+        edges, classes = query.edges, 0 if query.objective.classes is None else query.objective.classes.size
+        if by_class and classes != (2 if isinstance(loss, Logistic) else outputs):
+            raise InputError(f"{type(loss).__name__} does not fit {classes} classes")
+        if not isinstance(edges, np.ndarray) or edges.ndim != 2 or edges.shape[1] > MAX_EDGES:
+            raise InputError(f"edges must be an array with at most {MAX_EDGES} thresholds in each row")
+        _finite("edges", edges, (outputs, edges.shape[1]) if by_class else (0, 0))
+        if (np.diff(edges, axis=1) <= 0).any():
+            raise InputError("edges must increase")
+        _finite("centre", query.centre, (0,) if by_class else (outputs,))
+        lines = query.lines
+        if not isinstance(lines, np.ndarray) or lines.ndim != 2 or len(lines) > MAX_LINES:
+            raise InputError(f"lines must be an array with a pair in each row, at most {MAX_LINES} of them")
+        _finite("lines", lines, (len(lines), 2))
+        scaling = query.objective.scaling
+        if len(lines) and not (isinstance(loss, Logistic) and scaling is not None and scaling.intercept):
+            raise InputError("lines need the loss Logistic and a model with an intercept")
+        self.numbers(8 * edges.size + classes**2, f"{edges.size} thresholds")
 
     # --- a run ---
 

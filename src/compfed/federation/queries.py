@@ -143,6 +143,59 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
+class Score:
+    """How well one model predicts the rows of `subset` (all rows for None): sums, and rows of each class below thresholds.
+
+    With classes, z_k is the log-odds of class k against the others, p_k its probability, k the second class alone where there
+    are two. `edges` has thresholds for every z_k. `low` and `high` bound the sums over the rows with z_k at most each edge:
+    [k, 0] of the rows of other classes, [k, 1] of class k; [.., 0] of their weights, [.., 1] of weight times p_k. Without a
+    disclosure policy both are the sum. With one, sums end at whole blocks of `min_rows` rows (`federation.site.scoring`).
+    `confusion_low` and `confusion_high` are such bounds for rows of class i (row) whose most likely class is j (column), where
+    there are three classes or more.
+
+    With two classes, `lines` has pairs (a, b): the same model with the log-odds a + b z in place of z. For each the reply has the
+    sums of the loss, of r and r z, and of h, h z and h z^2, with r and h the first and second derivatives of the loss in its
+    log-odds; NaN where a disclosure policy would refuse the model.
+
+    With labels that are numbers, `moments` has the sums of u, v, u^2, v^2, u v, (u - v)^2 and |u - v| for every outcome,
+    u the prediction and v the label, both less `centre`.
+    """
+
+    objective: ObjectiveSpec
+    x: np.ndarray  # (d,)
+    edges: np.ndarray  # (scores, E), each row increasing; (0, 0) without classes
+    centre: np.ndarray  # (outcomes,); (0,) with classes
+    lines: np.ndarray  # (lines, 2)
+    subset: RowSubset | None = None
+
+    class Reply(NamedTuple):
+        weight: float  # of the rows
+        loss: float  # their sum, without the ridge
+        saturated: float  # sum of the least loss that any prediction could have
+        brier: float  # sum of squared differences of probabilities and classes; 0 without classes
+        class_weights: np.ndarray  # (classes,)
+        moments: np.ndarray  # (7, outcomes)
+        lines: np.ndarray  # (lines, 6)
+        low: np.ndarray  # (scores, 2, 2, E)
+        high: np.ndarray
+        confusion_low: np.ndarray  # (classes, classes), or (0, 0)
+        confusion_high: np.ndarray
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arrays of a reply."""
+        classes = 0 if self.objective.classes is None else len(self.objective.classes)
+        table = (classes, classes) if classes > 2 else (0, 0)
+        counts = (len(self.edges), 2, 2, self.edges.shape[1])
+        return {
+            "class_weights": (classes,), "moments": (SCORE_MOMENTS, len(self.centre)), "lines": (len(self.lines), SCORE_LINE),
+            "low": counts, "high": counts, "confusion_low": table, "confusion_high": table,
+        }  # fmt: skip
+
+
+SCORE_MOMENTS, SCORE_LINE = 7, 6  # numbers of an outcome in `Score.Reply.moments`, of a line in `Score.Reply.lines`
+
+
+@dataclass(frozen=True, eq=False)
 class LocalUpdate:
     """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
 
@@ -206,4 +259,4 @@ def largest_lipschitz(counts: np.ndarray) -> float:
     return np.inf if last == LIPSCHITZ_BINS - 1 else float(2.0 ** ((last + 1 - LIPSCHITZ_BINS // 2) / 8))
 
 
-QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, LocalUpdate, FinishRound)
+QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, Score, LocalUpdate, FinishRound)

@@ -117,6 +117,10 @@ class Logistic(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """P(y = +1)."""
+        return sigmoid(z)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
 
@@ -338,6 +342,14 @@ class Poisson(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean count, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """y - y log y, the loss at z = log y."""
+        return y - xlogy(y, y)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y
 
@@ -379,6 +391,14 @@ class Gamma(OneOutput):
 
     def usual_curvature(self, y: Numbers, share: Numbers) -> float:
         return 1.0  # at the model of an intercept alone
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean amount, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """1 + log y, the loss at z = log y."""
+        return 1.0 + namespace(y).log(y)
 
     def encode(self, labels: np.ndarray) -> np.ndarray:
         """Labels > 0, as they are."""
@@ -426,6 +446,14 @@ class NegativeBinomial(OneOutput):
         mean, theta = float(share @ y), float(self.theta)
         return min(mean * theta / (mean + theta), 1.0)  # at the model of an intercept alone
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean count, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """(y + theta) log(1 + y / theta) - y log y, the loss at z = log y."""
+        return (y + self.theta) * np.log1p(y / self.theta) - xlogy(y, y)
+
     def _relative(self, z: Numbers) -> Numbers:
         """log(exp(z) / theta), in the precision of z."""
         return z - cast_like(namespace(z, self.theta).log(self.theta), z)
@@ -457,6 +485,10 @@ class Softmax(ManyOutputs):
 
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The probability of every class."""
+        return softmax(z)
 
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return softmax(z) - self._one_hot(z, y)

@@ -48,7 +48,7 @@ def connect(
     Returns
     -------
     RemoteFederation
-        A federation for every estimator's `fit_federation`, for `score_federation` and the solvers. Use it in a `with`
+        A federation for every estimator's `fit_federation`, for `evaluate` and the solvers. Use it in a `with`
         statement: leaving it ends the run.
 
     Raises

@@ -110,6 +110,7 @@ class SiteService:
                 ledger.models,
                 {columns.index(c) for c in ledger.hessian_columns if c in columns},
             )
+            site.scored_models = ledger.scored_models
             self._site, self._table, self._stamp = site, table_hash(site, self.key), stamp
         return self._site
 
@@ -306,6 +307,7 @@ class SiteService:
             site.models - ledger.models,
             size,
             [columns[j] for j in site.hessian_columns],
+            site.scored_models - ledger.scored_models,
         )
 
     def _run_files(self, run: str) -> RunFiles:

@@ -37,6 +37,8 @@ LEAVES = {  # every query, and what it makes leave
     "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
     "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
+    "Score": "how many rows of each class have scores below thresholds, to whole blocks of min_rows rows, and sums of losses and "
+    "errors",
     "LocalUpdate": "the model after local steps, or its change",
     "FinishRound": "nothing but that it arrived",
 }
@@ -46,7 +48,14 @@ ENROLMENT = (
     "its policy, the version of compfed, and the rule by "
     "which it refuses. The other sites of a run receive this too"
 )
-WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1}
+WEAKER = {
+    "min_rows": -1,
+    "min_level_rows": -1,
+    "max_hessian_share": 1,
+    "allow_minibatches": 1,
+    "max_models": 1,
+    "max_scored_models": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -338,7 +347,8 @@ def disclosure_text(settings: SiteSettings) -> str:
         f"  Classes, and the rarer value of a column with two values, have at least {rules.min_level_rows} rows.",
         f"  Hessians on at most {rules.max_hessian_share:g} x rows columns, counted over all runs.",
         f"  Mini-batches: {f'at least {rules.min_rows} rows, drawn here' if rules.allow_minibatches else 'none'}.",
-        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs.",
+        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs; scored: at most "
+        f"{rules.max_scored_models}.",
     ]
     default = DisclosurePolicy()
     weaker = [

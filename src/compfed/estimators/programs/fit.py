@@ -1,7 +1,7 @@
 """From a federation to a fitted model, at the server: describe the sites, prepare the problem, solve, certify.
 
 Every step is a server program (`federation.server.program`): it asks queries and reads no row. The estimators run the same
-lines over sites in this process and over a network. `r2_score` evaluates a fitted model on rows that stay at their sites.
+lines over sites in this process and over a network.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compfed.errors import InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
 from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
-from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
+from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
@@ -29,7 +29,7 @@ from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulari
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
-from compfed.splits import Fold, RowSubset, SiteFold
+from compfed.splits import Fold, RowSubset
 from compfed.stopping import Certificate
 
 INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
@@ -512,9 +512,15 @@ def describe_and_prepare(
 def fit(federation: Federation, options: FitOptions, alpha: float, subset: RowSubset | None = None) -> Program[Fitted]:
     """A fit with a given alpha, to all rows or to a subset."""
     prepared = yield from describe_and_prepare(federation, options, subset)
+    return (yield from certify(prepared, alpha, (yield from search(federation, prepared, alpha))))
+
+
+def search(federation: Federation, prepared: PreparedProblem, alpha: float) -> Program[Relaxed]:
+    """The minimiser at alpha, and its refit where the fit is relaxed."""
+    options = prepared.options
     minimum = yield from solve(federation, prepared.at(alpha), options.search, prepared.null)
     (refitted,) = yield from refit_on_supports(federation, prepared, [minimum])
-    return (yield from certify(prepared, alpha, Relaxed(minimum, refitted, options.gammas[0])))
+    return Relaxed(minimum, refitted, options.gammas[0])
 
 
 def certify(prepared: PreparedProblem, alpha: float, model: Relaxed) -> Program[Fitted]:
@@ -565,29 +571,3 @@ def _start(prepared: PreparedProblem, model: FederatedSolution, support: np.ndar
     if model.x[~support].any():  # it is published in another form, with more zeros
         return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)
     return replace(prepared.null, x=model.x, at=model.at, kept=model.kept)
-
-
-# --- score ---
-
-ALL_ROWS = SiteFold(-1, held_out=False)  # every site but one that does not exist
-
-
-def r2_score(
-    federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None
-) -> Program[float]:
-    """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites. Two messages."""
-    ((sites,),) = yield [Request((Describe(),))]
-    described = zip(federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True)
-    for name, width, names, shape in described:
-        if width != coef.size or (columns is not None and names not in (None, columns)):
-            raise InputError(f"site {name!r} has other columns than the model was fitted with; nothing was scored.")
-        if shape:
-            raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
-    mean = float(sites.label_sum / sites.weight)
-    scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
-    models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
-    ((held_out,),) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
-    residual, total = held_out.loss
-    if total == 0.0:  # all labels are the same: as sklearn.metrics.r2_score has it
-        return 1.0 if residual == 0.0 else 0.0
-    return float(1.0 - residual / total)

@@ -231,7 +231,7 @@ def cross_validate(
     training = [fit.describe_sites(federation, options, training_rows(split)) for split in splits]
     summaries = yield from gather(training)
     if classes is not None:
-        _check_classes(grid.name, federation.names, summaries, rows, classes)
+        check_classes_of_splits(grid.name, federation.names, summaries, rows, classes)
     prepared = yield from gather([fit.prepare(federation, options, s, classes) for s in [everything, *summaries]])
     alphas = yield from grid.values(federation, prepared[0])
     empty = np.empty((0, len(options.gammas)))
@@ -408,7 +408,7 @@ def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
     return best, int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
 
 
-def _check_classes(
+def check_classes_of_splits(
     name: str, sites: Sequence[str], summaries: Sequence[PooledSummary], rows: Sequence[int], classes: np.ndarray
 ) -> None:
     """Refuse a split that trains without one of the classes: its held-out rows would have an infinite loss."""

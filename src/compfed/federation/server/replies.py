@@ -28,6 +28,7 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Refusal,
+    Score,
     lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
@@ -142,6 +143,8 @@ def _check(query: Query, reply: Any, weighted: bool, width: int | None) -> None:
             _weight("weight", reply.weight, weighted)
             _array("loss", reply.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
             _at_most_infinite("loss", reply.loss)
+        case Score():
+            _scored(query, reply, weighted)
         case LocalUpdate():
             run_spec = query.run_spec  # the server loop checks that its numbers are finite: a run may diverge
             shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
@@ -297,6 +300,31 @@ def _hessian(query: Evaluate, reply: Evaluate.Reply) -> None:
         size = features * (features + 1) // 2
     _array("hessian", reply.hessian, (len(query.x), size), _dtypes(query.objective, DOUBLE))
     _finite("hessian", reply.hessian[np.isfinite(reply.value)])  # far out a loss is infinite, and has no Hessian
+
+
+def _scored(query: Score, reply: Score.Reply, weighted: bool) -> None:
+    """Bounds are in order, and within the weight of the rows."""
+    _weight("weight", reply.weight, weighted)
+    _number("brier", reply.brier)
+    for name in ("loss", "saturated"):
+        if type(value := getattr(reply, name)) is not float or np.isnan(value):
+            raise InputError(f"{name} is {_shown(value)}; expected a number")
+    for name, shape in query.shapes().items():
+        _array(name, getattr(reply, name), shape, DOUBLE)
+    if not np.isnan(reply.moments).any():
+        _at_most_infinite("moments", np.abs(reply.moments))
+    refused = np.isnan(reply.lines).any(axis=1)
+    _finite("lines", reply.lines[~refused])
+    most = reply.weight * (1 + 1e-9)
+    for name in ("class_weights", "low", "high", "confusion_low", "confusion_high"):
+        _finite(name, getattr(reply, name), nonnegative=True)
+    for low, high in ((reply.low, reply.high), (reply.confusion_low, reply.confusion_high)):
+        if (low > high).any() or (high > most).any():
+            raise InputError("a lower bound is above its upper bound, or above the weight of the rows")
+    if (np.diff(reply.low) < 0).any() or (np.diff(reply.high) < 0).any():
+        raise InputError("sums below thresholds must not fall")
+    if reply.class_weights.size and not np.isclose(reply.class_weights.sum(), reply.weight, rtol=1e-9, atol=0):
+        raise InputError("class_weights do not add up to weight")
 
 
 def _lipschitz(query: Lipschitz, reply: Lipschitz.Reply) -> None:

@@ -20,9 +20,11 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
     lipschitz_bin,
 )
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.scoring import score
 from compfed.losses.base import upper_triangle
 from compfed.losses.lipschitz import gram
 from compfed.losses.offset import FAR, shifted
@@ -46,6 +48,8 @@ def answer(query: Query, site: Site) -> object:
             return _evaluated(query, site)
         case HeldOut():
             return _held_out(query, site)
+        case Score():
+            return score(query, site)
         case LocalUpdate():
             return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
         case FinishRound():

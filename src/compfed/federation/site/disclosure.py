@@ -31,6 +31,7 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
 )
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
@@ -66,6 +67,7 @@ CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
 CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
 MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
+POLICY_EDGES = 100  # thresholds of a score under a policy
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -99,6 +101,8 @@ class DisclosurePolicy:
         Models evaluated over the life of the table.
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
+    max_scored_models : int, default=50
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
 
     Examples
     --------
@@ -117,9 +121,10 @@ class DisclosurePolicy:
     queries: Collection[str] = ()
     max_models: int = 100_000
     accepts: Collection[str] = ()
+    max_scored_models: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "min_level_rows", "max_models"):
+        for name in ("min_rows", "min_level_rows", "max_models", "max_scored_models"):
             check_int(getattr(self, name), f"DisclosurePolicy: {name}", 1)
         if self.max_hessian_share != np.inf:
             check_nonnegative(self.max_hessian_share, "DisclosurePolicy: max_hessian_share")
@@ -184,6 +189,11 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
                 _check_objective(policy, query.objective, site)
                 _check_subset(query.subset, site)
                 _check_models(policy, query.objective, query.x, site)
+            case Score():
+                _check_objective(policy, query.objective, site)
+                _check_subset(query.subset, site)
+                _check_scored(policy, query, site)
+                _check_models(policy, query.objective, query.x[None], site)
             case LocalUpdate() | FinishRound():
                 _check_run(policy, query.run_spec, site)
                 start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
@@ -280,6 +290,16 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 
 
+def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
+    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
+    site.models += len(query.lines)
+    site.scored_models += query.edges.shape[1] > 0 or not len(query.lines)
+    if site.scored_models > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models")
+    if query.edges.shape[1] > POLICY_EDGES:
+        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here")
+
+
 TOO_FEW = (
     "a model rests on fewer rows than its min_rows; use a stronger penalty (alpha, or eps of a path), or a wider loss (delta, "
     "smoothing)"
@@ -362,7 +382,10 @@ class EffectiveRows(NamedTuple):
     @ignore_overflow
     def holds(self, loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         """Whether the rule holds for the model x."""
-        z = loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x)
+        return self.holds_at(loss, loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x), y)
+
+    def holds_at(self, loss: Any, z: Numbers, y: Numbers) -> Numbers:
+        """Whether the rule holds for a model with the predictions z."""
         if hasattr(loss, "second_derivative_parts"):
             c, r = loss.second_derivative_parts(z, y)
             second, same, derivative = (c - r * r).sum(axis=-1), False, loss.derivative(z, y)

@@ -131,6 +131,7 @@ class Site:
         self.secret, self.secure_sum = secret, secure_sum
         self.agreement: Agreement | None = None  # with the other sites of a run
         self.models = 0  # evaluated over the life of the table
+        self.scored_models = 0  # likewise, by `Score`
         self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
         self.room = room
