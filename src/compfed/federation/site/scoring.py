@@ -75,7 +75,7 @@ def score(query: Score, site: Site) -> Score.Reply:
         found["moments"] = _moments(loss.inverse_link(z), y, q, query.centre)  # pyright: ignore[reportAttributeAccessIssue]
     else:
         found |= _counted(query, site, z, y, q)
-    sums = [q.sum(), q @ loss.value(z, y), q @ loss.saturated(y), found.pop("brier", 0.0)]  # pyright: ignore[reportAttributeAccessIssue]
+    sums = [q.sum(), np.sum(q * loss.value(z, y)), np.sum(q * loss.saturated(y)), found.pop("brier", 0.0)]  # pyright: ignore[reportAttributeAccessIssue]
     numbers: list[Any] = [float(value) for value in sums]
     return Score.Reply(*numbers, **found)
 
@@ -105,7 +105,7 @@ def _counted(query: Score, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarr
         "low": low,
         "high": high,
         "lines": _lines(query, site, z, y, q),
-        "brier": q @ ((p - is_class) ** 2).sum(axis=1),
+        "brier": np.sum(q * ((p - is_class) ** 2).sum(axis=1)),
     }
     found["class_weights"] = np.bincount(codes, q, minlength=classes).astype(float)
     if many:
@@ -128,7 +128,7 @@ def _lines(query: Score, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray
                 continue
         line = a + b * z
         value, r, h = (f(line, y) for f in (loss.value, loss.derivative, loss.second_derivative))  # pyright: ignore[reportAttributeAccessIssue]
-        row[:] = [q @ value, q @ r, q @ (r * z), q @ h, q @ (h * z), q @ (h * z * z)]
+        row[:] = [np.sum(q * each) for each in (value, r, r * z, h, h * z, h * z * z)]  # a dot product starts threads
     return found
 
 
