@@ -357,14 +357,14 @@ def _calibrate(parts: Sequence[Part], slope: bool, walled: bool) -> Program[tupl
     flat = summed[-1]  # all predictions are equal there: its sums tell the spread of z
     spread = float(np.sqrt(max(flat[5] / flat[3] - (flat[4] / flat[3]) ** 2, 0.0))) if slope else 0.0
     units = np.array([1.0, 1 / spread if spread > 0 else 1.0])
-    theta, best, step = np.zeros(2), np.inf, np.zeros(2)
-    for _ in range(NEWTON_MESSAGES_WALLED if walled else NEWTON_MESSAGES):
+    theta, best = np.zeros(2), np.inf
+    for steps in range(NEWTON_MESSAGES_WALLED if walled else NEWTON_MESSAGES):
         values = np.where(np.isnan(summed[:, 0]), np.inf, summed[:, 0])
         k = int((values <= best + 1e-12 * abs(best)).argmax()) if np.isfinite(best) else int(values.argmin())
         if not values[k] <= best + 1e-12 * abs(best) or not np.isfinite(values[k]):
             return nothing
         moved, theta, best = tried[k] - theta, tried[k], float(values[k])
-        if step.any() and k == 0 and (np.abs(moved) <= 1e-9 * np.maximum(units, np.abs(theta))).all():
+        if steps and k == 0 and (np.abs(moved) <= 1e-9 * np.maximum(units, np.abs(theta))).all():
             return (float(theta[1]), float(theta[0])) if slope else (float(theta[0]),)
         _, r, rz, h, hz, hzz = summed[k]
         gradient, hessian = np.array([r, rz])[free], np.array([[h, hz], [hz, hzz]])[np.ix_(free, free)]
