@@ -169,6 +169,16 @@ def test_the_roc_has_the_rates_at_its_thresholds(fitted):
         assert roc.false_positive_high[k] == pytest.approx(above[TABLE.y == 0].mean())
 
 
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_the_calibration_of_bad_models_is_that_of_statsmodels(scale):
+    rng = np.random.default_rng(1)
+    z = rng.standard_normal(300)
+    y = (rng.uniform(size=300) < 1 / (1 + np.exp(1 - z))).astype(int)
+    found = scorer(scale).evaluate(z[:, None], y, sites=np.arange(300) % 3)
+    line = sm.GLM(y, sm.add_constant(z), family=sm.families.Binomial()).fit(tol=1e-14)
+    np.testing.assert_allclose([found.calibration_intercept, scale * found.calibration_slope], line.params, rtol=1e-8)
+
+
 def test_separated_classes_have_no_calibration_slope():
     found = scorer().evaluate(np.r_[-2:-1:10j, 1:2:10j][:, None], np.repeat([0, 1], 10))
     assert np.isnan(found.calibration_slope)

@@ -43,7 +43,7 @@ NO_LINES = np.empty((0, 2))
 GROUPS = 10  # of predicted risk, in a calibration curve
 NEWTON_MESSAGES, NEWTON_MESSAGES_WALLED = 25, 10
 LENGTHS = (1.0, 0.5, 0.25, 0.125)  # of a Newton step
-STEEPEST = 1e4  # a calibration slope beyond this is that of classes that are separated
+STEEPEST = 1e4  # standard deviations of a + b z: beyond, the classes are separated
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,33 +345,36 @@ def _score(
 def _calibrate(parts: Sequence[Part], slope: bool, walled: bool) -> Program[tuple[float, ...]]:
     """(slope, intercept) of P(y = 1) = sigmoid(intercept + slope z), or, without `slope`, the intercept for slope 1.
 
-    Newton's method in two numbers, with four lengths of each step in one message. NaN where there is no minimiser (separated
+    Newton's method in two numbers, from the model as it is or from equal predictions, whichever has the lesser loss; four lengths
+    of each step share a message. NaN where there is no minimiser (separated
     classes), or a site does not give the sums there.
     """
-    free = np.array([True, slope])  # intercept, slope
-    nothing = (np.nan,) * (1 + slope)
-    theta, best, step = np.array([0.0, 1.0]), np.inf, np.zeros(2)
-    for _ in range(NEWTON_MESSAGES_WALLED if walled else NEWTON_MESSAGES):
-        lengths = LENGTHS if step.any() else (0.0,)
-        tried = np.array([theta + t * step for t in lengths])
-        if not np.isfinite(tried).all() or np.abs(tried).max() > STEEPEST:
+    free, nothing = np.array([True, slope]), (np.nan,) * (1 + slope)  # intercept, slope
+    tried = np.array([[0.0, 1.0], [0.0, 0.0]])[: 1 + slope]
+    summed = yield from _lines(parts, tried)
+    flat = summed[-1]  # all predictions are equal there: its sums tell the spread of z
+    spread = float(np.sqrt(max(flat[5] / flat[3] - (flat[4] / flat[3]) ** 2, 0.0))) if slope else 0.0
+    units = np.array([1.0, 1 / spread if spread > 0 else 1.0])
+    theta, best = np.zeros(2), np.inf
+    for steps in range(NEWTON_MESSAGES_WALLED if walled else NEWTON_MESSAGES):
+        values = np.where(np.isnan(summed[:, 0]), np.inf, summed[:, 0])
+        k = int((values <= best + 1e-12 * abs(best)).argmax()) if np.isfinite(best) else int(values.argmin())
+        if not values[k] <= best + 1e-12 * abs(best) or not np.isfinite(values[k]):
             return nothing
-        summed = yield from _lines(parts, tried)
-        good = summed[:, 0] <= best + 1e-12 * abs(best) if np.isfinite(best) else np.isfinite(summed[:, 0])
-        if not good.any():
-            return nothing
-        k = int(good.argmax())
-        moved, theta, best = tried[k] - theta, tried[k], float(summed[k, 0])
-        if step.any() and k == 0 and (np.abs(moved) <= 1e-9 * np.maximum(1.0, np.abs(theta))).all():
+        moved, theta, best = tried[k] - theta, tried[k], float(values[k])
+        if steps and k == 0 and (np.abs(moved) <= 1e-9 * np.maximum(units, np.abs(theta))).all():
             return (float(theta[1]), float(theta[0])) if slope else (float(theta[0]),)
         _, r, rz, h, hz, hzz = summed[k]
         gradient, hessian = np.array([r, rz])[free], np.array([[h, hz], [hz, hzz]])[np.ix_(free, free)]
-        if not np.linalg.cond(hessian) < 1e14:
+        size = np.sqrt(np.diag(hessian))
+        if not (size > 0).all() or not np.linalg.cond(hessian / np.outer(size, size)) < 1e13:
             return nothing
         step = np.zeros(2)
-        step[free] = -np.linalg.solve(hessian, gradient)
-        if not step.any():
-            return (float(theta[1]), float(theta[0])) if slope else (float(theta[0]),)
+        step[free] = -np.linalg.solve(hessian / np.outer(size, size), gradient / size) / size
+        tried = np.array([theta + t * step for t in LENGTHS])
+        if not np.isfinite(tried).all() or abs(tried[0, 1]) * spread > STEEPEST:
+            return nothing
+        summed = yield from _lines(parts, tried)
     return nothing
 
 

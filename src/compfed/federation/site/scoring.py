@@ -78,7 +78,7 @@ def score(query: Score, site: Site) -> Score.Reply:
         found["moments"] = _moments(loss.inverse_link(z), y, q, query.centre)
     else:
         found |= _counted(query, loss, site, z, y, q)
-    sums = [q.sum(), q @ loss.value(z, y), q @ loss.saturated(y), found.pop("brier", 0.0)]
+    sums = [q.sum(), np.sum(q * loss.value(z, y)), np.sum(q * loss.saturated(y)), found.pop("brier", 0.0)]
     numbers: list[Any] = [float(value) for value in sums]
     return Score.Reply(*numbers, **found)
 
@@ -108,7 +108,7 @@ def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, 
         "low": low,
         "high": high,
         "lines": _lines(query, loss, site, z, y, q),
-        "brier": q @ ((p - is_class) ** 2).sum(axis=1),
+        "brier": np.sum(q * ((p - is_class) ** 2).sum(axis=1)),
     }
     found["class_weights"] = np.bincount(codes, q, minlength=classes).astype(float)
     if many:
@@ -130,7 +130,7 @@ def _lines(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q:
                 continue
         line = a + b * z
         value, r, h = (f(line, y) for f in (loss.value, loss.derivative, loss.second_derivative))
-        row[:] = [q @ value, q @ r, q @ (r * z), q @ h, q @ (h * z), q @ (h * z * z)]
+        row[:] = [np.sum(q * each) for each in (value, r, r * z, h, h * z, h * z * z)]  # a dot product starts threads
     return found
 
 
