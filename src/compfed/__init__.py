@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from compfed.errors import RunWarning as RunWarning
     from compfed.errors import StepSizeWarning as StepSizeWarning
     from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
+    from compfed.federation.tables import describe as describe
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
     from compfed.report.coefficient_figures import plot_path as plot_path
+    from compfed.schema import CategoricalColumn as CategoricalColumn
+    from compfed.schema import Label as Label
+    from compfed.schema import NumericColumn as NumericColumn
+    from compfed.schema import Schema as Schema
     from compfed.simulation import grid as grid
     from compfed.simulation import simulate as simulate
     from compfed.simulation import simulate_out_of_core as simulate_out_of_core
@@ -53,6 +58,7 @@ _NAMES = {
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "federation.tables": "describe",
     "problem": "LazyProblem Problem",
     "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
@@ -60,6 +66,7 @@ _NAMES = {
     "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",
     "studies.compare_sites": "compare_local_federated",
+    "schema": "CategoricalColumn Label NumericColumn Schema",
     "trace": "Trace",
 }
 _MODULES = ["algorithms", "data", "federation", "losses", "regularisers", "simulation", "testing"]

@@ -19,6 +19,7 @@ from compfed.federation.queries import (
     Query,
     Refusal,
     SiteRefusal,
+    Tabulate,
 )
 from compfed.federation.server.moments import describe
 from compfed.federation.server.program import Federation, Program, Request, ask, for_site, gather, run_program
@@ -28,6 +29,7 @@ from compfed.federation.site.site import Site
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "ask",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "Tabulate",
+    "ask",
     "describe", "for_site", "gather", "run_program",
 ]  # fmt: skip

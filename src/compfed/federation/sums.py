@@ -40,6 +40,18 @@ class MomentsSum(NamedTuple):
     square: Pair
 
 
+class TabulateSum(NamedTuple):
+    """The sum of the replies to `Tabulate`; NaN in the moments of a column that a site withholds."""
+
+    rows: int
+    missing: np.ndarray  # (numeric + categorical, 2): lower and upper bound
+    values: np.ndarray  # (numeric,)
+    mean: Pair  # (numeric,): sum of the values, as a pair of doubles
+    square: Pair  # (numeric,): sum of their squares
+    below: np.ndarray  # (thresholds of all columns, 2)
+    levels: np.ndarray  # (levels of all columns, 2)
+
+
 class HeldOutSum(NamedTuple):
     """The sum of the replies to `HeldOut`."""
 

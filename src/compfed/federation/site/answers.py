@@ -19,9 +19,11 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Tabulate,
     lipschitz_bin,
 )
 from compfed.federation.site.disclosure import rounded_hessian
+from compfed.federation.site.tabulation import tabulated
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
 from compfed.site_summary import summarise_site
 
@@ -46,6 +48,8 @@ def answer(query: Query, site: Site) -> object:
             return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
         case FinishRound():
             return query.Reply(site.finish_round(query.run_spec, query.r, query.d))
+        case Tabulate():
+            return tabulated(query, site)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 

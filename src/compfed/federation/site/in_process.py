@@ -63,6 +63,11 @@ class InProcess:
         walled = self.exact or any(getattr(site, "policy", None) is not None for site in self.sites)
         return tuple(site.enrol() for site in self.sites) if walled else None
 
+    @cached_property
+    def enrolled(self) -> tuple[Enrolment, ...]:
+        """The facts of all sites, wall or not: what `describe` and `Schema.agree` begin with."""
+        return self.enrolments or tuple(site.enrol() for site in self.sites)
+
     @property
     def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
         """Queries in, exact sums out; None where sums are made in double precision."""
