@@ -19,13 +19,13 @@ from compfed import estimators
 from compfed._utils import files
 from compfed.algorithms import default_steps
 from compfed.federation import (
-    Describe,
     Evaluate,
     FinishRound,
     HeldOut,
     InProcess,
     LocalUpdate,
     Moments,
+    Tabulate,
     exact_sum,
     secure_sum,
 )
@@ -717,7 +717,6 @@ ONE_SITE = {
     "held out": (Weighted(HeldOut(OBJECTIVE, SiteFold(0, held_out=True), X), "rows"), "leaving out one site"),
     "participants": (Weighted(LocalUpdate(RUN, 0, 0, {"y": np.zeros(4)}), "rows"), "rounds of some of the sites"),
     "end": (Weighted(FinishRound(RUN, 0, {"y": np.zeros(4)}), "once"), "rounds of some of the sites"),
-    "detail": (Weighted(Describe(detail=True), "once"), "a description in detail"),
     "folds": (Weighted(Moments(Fold(0, 4, 0, np.arange(3), False, held_out=True)), "rows"), "4 folds would leave out sites"),
 }  # fmt: skip
 
@@ -741,7 +740,7 @@ def test_queries_for_the_part_of_one_site_are_refused_at_the_server(paths):
     for request in (
         Request((Moments(),), sites=(0,)),
         Request((QUERY.query,), weights=np.array([1.0, 0.0, 0.0])),
-        Request((Describe(detail=True),)),
+        Request((Tabulate(("a0",), (np.empty(0),)),), sites=(0,)),
     ):
         with pytest.raises(cf.InputError, match=r"sums are masked, and .* would show the server one site's part"):
             federation.exchange([request])

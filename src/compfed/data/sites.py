@@ -26,7 +26,6 @@ from compfed._utils.validation import (
 )
 from compfed.data.columns import as_floats, check_column_names, check_finite, is_dataframe
 from compfed.errors import InputError
-from compfed.site_summary import Summary, combine_summaries, summarise_site
 
 if TYPE_CHECKING:
     from compfed.data.columns import ColumnLike, TableLike
@@ -86,7 +85,7 @@ class Sites:
         return len(self.features)
 
     def __repr__(self) -> str:
-        """Names and sizes only: rows must not be printed. `compfed.data.describe(sites)` has more."""
+        """Names and sizes only: rows must not be printed. `cf.describe(sites)` has more."""
         named = join_names([f"{name!r} ({m})" for name, m in zip(self.names, self.sizes, strict=True)])
         return f"Sites({len(self)} site(s), {self.sizes.sum()} rows, {self.width} columns: {named})"
 
@@ -330,43 +329,6 @@ def from_table(
     X, Y = ([set_readonly(a[r]) for r in rows] for a in (features, labels))
     Q = None if weights is None else [set_readonly(weights[r]) for r in rows]
     return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, row_weights=Q, columns=columns)
-
-
-def describe(sites: Sites) -> Summary:
-    """Summarise a federation: sizes and labels per site, constant columns, and the distance of the sites from all rows.
-
-    Parameters
-    ----------
-    sites : Sites
-
-    Returns
-    -------
-    Summary
-        ``print`` shows it as a table. Labels are counted as classes when there are at most 20 distinct ones, all of
-        them whole numbers; otherwise their mean and standard deviation are given.
-
-    Examples
-    --------
-    >>> from compfed.data import from_table
-    >>> X = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [4.0, 5.0]]
-    >>> print(describe(from_table(X, [0, 0, 0, 1], ["north", "north", "north", "south"])))
-    2 site(s), 4 rows, 2 features
-    <BLANKLINE>
-    site   rows   share     y=0     y=1  constant columns
-    -----  ----  ------  ------  ------  ----------------
-    north     3   75.0%  100.0%    0.0%                 1
-    south     1   25.0%    0.0%  100.0%                 2
-    all       4  100.0%   75.0%   25.0%                 1
-    <BLANKLINE>
-    sizes: largest / smallest = 3
-    labels: total variation of label shares, site against all: at most 0.75 (site south)
-    features: shift of a column's mean in pooled sd: at most 1.34 (column 0, site south)
-    constant everywhere: column(s) 1
-    """
-    if not isinstance(sites, Sites):
-        raise InputError(f"describe takes a federation from compfed.data (from_table); got {type(sites).__name__}.")
-    facts = [summarise_site(A, y) for A, y in zip(sites.features, sites.labels, strict=True)]
-    return combine_summaries(sites.names, sites.columns, facts)
 
 
 # --- rows that are fetched when a client takes part: from a function, or from arrays on disk ---

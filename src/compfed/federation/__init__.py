@@ -21,7 +21,6 @@ from compfed.federation.queries import (
     SiteRefusal,
     Tabulate,
 )
-from compfed.federation.server.moments import describe
 from compfed.federation.server.program import Federation, Program, Request, ask, for_site, gather, run_program
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
@@ -31,5 +30,5 @@ __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
     "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "Tabulate",
     "ask",
-    "describe", "for_site", "gather", "run_program",
+    "for_site", "gather", "run_program",
 ]  # fmt: skip

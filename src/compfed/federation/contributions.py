@@ -642,7 +642,7 @@ def _description(query: Describe, t: FieldValues, every: Sequence[Enrolment], ag
         label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
         classes=agreement.classes[t["class_weights"] > 0] if query.classes else nothing,
         class_weights=_positive(t, "class_weights"), class_shares=_positive(t, "class_shares"),
-        label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,
+        label_sum=t.get("label_sum"), label_means=t.get("label_means"),
     )  # fmt: skip
 
 

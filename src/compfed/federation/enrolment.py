@@ -103,7 +103,6 @@ class Enrolment:
     table: str = ""
     version: str = ""
 
-
     @cached_property
     def table_schema(self) -> Schema:
         """The schema of the table; that of a table of numbers without missing values where the site gives none."""
@@ -248,8 +247,16 @@ class Agreement:
 
     def table_bits(self, names: Sequence[str]) -> np.ndarray:
         """The values of columns of the table, as it is in its file, are below 2**bits; at least 2**0."""
-        known = [e.bits_by_column for e in self.enrolments]
-        return np.array([max(0, *(bits.get(name, 0) for bits in known)) for name in names], int)
+        found = [0] * len(names)
+        for j, name in enumerate(names):
+            *others, largest = [0, *sorted(e.bits_by_column.get(name, 0) for e in self.enrolments)]
+            if len(self.names) > 1 and largest - others[-1] > DWARFED_BITS:
+                raise InputError(
+                    f"column {name!r} has numbers at one site that are over 2**{DWARFED_BITS} times those at all others. Compare "
+                    "its units."
+                )
+            found[j] = largest
+        return np.array(found, int)
 
     @property
     def site_bits(self) -> int:

@@ -116,7 +116,6 @@ class _Checks:
         match query:
             case Describe():
                 _boolean("classes", query.classes)
-                _boolean("detail", query.detail)
                 self.subset(query.subset)
             case Moments():
                 self.subset(query.subset)

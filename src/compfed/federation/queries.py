@@ -16,7 +16,6 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.spec import ObjectiveSpec, RunSpec
-from compfed.site_summary import SiteFacts
 from compfed.splits import RowSubset
 
 Replies: TypeAlias = tuple[Any, ...]  # one reply, or one sum of replies, to each query of a message
@@ -46,13 +45,11 @@ class Query(Protocol):
 class Describe:
     """Rows, columns and labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
-    also means and spreads of columns and labels, for a person to read.
+    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
     """
 
     classes: bool = False
     subset: RowSubset | None = None
-    detail: bool = False
 
     class Reply(NamedTuple):
         rows: int
@@ -62,7 +59,6 @@ class Describe:
         classes: np.ndarray  # the labels found; none where labels are numbers
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
-        facts: SiteFacts | None = None
 
 
 @dataclass(frozen=True, eq=False)

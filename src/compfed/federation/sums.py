@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import Pair
-from compfed.site_summary import SiteFacts
 
 
 class Description(NamedTuple):
@@ -26,7 +25,6 @@ class Description(NamedTuple):
     class_shares: np.ndarray  # sum over the sites of the shares within each
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
-    facts: SiteFacts | None  # of a single site
 
 
 class MomentsSum(NamedTuple):

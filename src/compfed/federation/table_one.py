@@ -191,7 +191,9 @@ def _column_lines(head: str, columns: Sequence[ColumnSummary], rows: Sequence[in
             ), ""))  # fmt: skip
     if any(column.missing[1] > 0 for column in columns):
         cells = [_count_cell(c.missing, n) for c, n in zip(columns, rows, strict=True)]
-        lines.append(Line(head, "  missing" if isinstance(first, CategoricalSummary) else "missing, n (%)", tuple(cells), ""))
+        lines.append(
+            Line(head, "  missing" if isinstance(first, CategoricalSummary) else "missing, n (%)", tuple(cells), "")
+        )
     return lines
 
 
@@ -245,7 +247,13 @@ def _number(value: float, digits: int = 3) -> str:
 
 
 def _indent(line: Line) -> str:
-    return line.column if not line.shown else f"{line.column}, {line.shown}" if line.shown[0] != " " else f"  {line.shown.strip()}"
+    return (
+        line.column
+        if not line.shown
+        else f"{line.column}, {line.shown}"
+        if line.shown[0] != " "
+        else f"  {line.shown.strip()}"
+    )
 
 
 def _plain(table: TableSummary) -> dict[str, Any]:

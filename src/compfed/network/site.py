@@ -237,7 +237,7 @@ class SiteService:
             check_roster(header, keys_of_sites)
         text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
         ledger = self._ledger = self.settings.ledger()  # read again: `compfed site allow` may have written to it
-        hashes = ledger.row_hashes(site.features, site.labels)
+        hashes = ledger.row_hashes(*site.rows_as_read())
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
         ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
 

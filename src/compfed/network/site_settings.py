@@ -39,11 +39,13 @@ LEAVES = {  # every query, and what it makes leave
     "HeldOut": "the loss of models on rows held out, summed",
     "LocalUpdate": "the model after local steps, or its change",
     "FinishRound": "nothing but that it arrived",
+    "Tabulate": "of columns of its file: rounded counts of missing values, of levels and of values below thresholds, the mean and "
+    "the mean square",
 }
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
-    "two (in steps of 16) that bounds each column, which columns vary, its policy, the version of compfed, and the rule by "
-    "which it refuses. The other sites of a run receive this too"
+    "two (in steps of 16) that bounds each column, which columns vary, the levels of words that min_level_rows of its rows have, "
+    "which columns have missing values or rarer levels, its policy, the version of compfed, and the rule by which it refuses. The other sites of a run receive this too"
 )
 WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1}
 
@@ -232,6 +234,10 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
     )
     made.update(np.ascontiguousarray(A).tobytes())
     made.update(np.ascontiguousarray(y).tobytes())
+    for name, column in () if site.raw is None else site.raw.columns.items():  # rows that are not encoded yet have no features
+        made.update(repr((name, column.is_numeric)).encode())
+        made.update(column.values.tobytes() if column.is_numeric else repr(column.values.tolist()).encode())
+    made.update(b"" if site.schema is None else site.schema.to_toml().encode())
     return made.hexdigest()
 
 

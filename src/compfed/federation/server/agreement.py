@@ -60,7 +60,9 @@ def first_difference(one: Schema, other: Schema, here: str, there: str) -> str:
         if name not in other.columns:
             return f"site {there!r} has no column {name!r}, which site {here!r} has"
         if one.columns[name] != other.columns[name]:
-            return f"[columns.{name}] is {one.columns[name]} at site {here!r} and {other.columns[name]} at site {there!r}"
+            return (
+                f"[columns.{name}] is {one.columns[name]} at site {here!r} and {other.columns[name]} at site {there!r}"
+            )
     for name in other.columns:
         if name not in one.columns:
             return f"site {here!r} has no column {name!r}, which site {there!r} has"
@@ -167,7 +169,9 @@ class _Merge:
     def _same(self, what: str, values: Sequence[object]) -> None:
         for site, value in zip(self.names, values, strict=True):
             if value != values[0]:
-                self.problems.append(f"{what} is {values[0]!r} at site {self.names[0]!r} and {value!r} at site {site!r}")
+                self.problems.append(
+                    f"{what} is {values[0]!r} at site {self.names[0]!r} and {value!r} at site {site!r}"
+                )
                 return
 
     def _label(self) -> Label | None:

@@ -34,7 +34,6 @@ from compfed.federation.queries import (
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
 from compfed.schema import CategoricalColumn
-from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -206,10 +205,6 @@ def _described(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         _array("classes", reply.classes, (0,), DOUBLE)
         _array("class_weights", reply.class_weights, (0,), DOUBLE)
         _vector("label_mean", reply.label_mean, (0, 1))
-    if (reply.facts is not None) != query.detail:
-        raise InputError("facts are there without being asked for, or missing")
-    if query.detail:
-        _facts(query, reply, weighted)
 
 
 def _width(value: Any, known: int | None) -> int:
@@ -255,27 +250,6 @@ def _sorted_classes(classes: object, most: int, kinds: str) -> None:
     for word in classes.tolist() if classes.dtype.kind == "U" else ():
         if len(word) > MAX_NAME or not is_printable(word):
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
-
-
-def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
-    facts = reply.facts
-    if type(facts) is not SiteFacts:
-        raise InputError("facts must be a record of facts")
-    _integer("facts.rows", facts.rows, 1, MAX_ROWS)
-    if facts.rows < reply.rows or (query.subset is None and not weighted and facts.rows != reply.rows):
-        raise InputError(f"facts are about {facts.rows} rows; there are {reply.rows}")
-    for name in ("mean", "square"):
-        _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
-        _finite(f"facts.{name}", value, nonnegative=name == "square")
-    _array("facts.varies", facts.varies, (reply.width,), ("bool",))
-    _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
-    counts = facts.counts
-    _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
-    if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
-        raise InputError(f"facts.counts do not add up to {facts.rows} rows")
-    _vector("facts.label_mean", facts.label_mean, (1,))
-    _array("facts.label_square", facts.label_square, facts.label_mean.shape, DOUBLE)
-    _finite("facts.label_square", facts.label_square, nonnegative=True)
 
 
 def _tabulated(query: Tabulate, reply: Tabulate.Reply) -> None:

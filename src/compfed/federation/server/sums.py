@@ -82,7 +82,6 @@ def _description(replies: Sequence[Describe.Reply]) -> Description:
         class_shares=class_shares,
         label_sum=weighted_sum(weights, means) if alike else None,
         label_means=weighted_sum((weights > 0).astype(float), means) if alike else None,
-        facts=replies[0].facts if len(replies) == 1 else None,
     )
 
 

@@ -212,7 +212,9 @@ def _quantile_intervals(
     unknown = np.nan, np.nan
     return {
         name: {
-            q: wanted[name, q].interval(*(brackets[name][rank] for rank in (wanted[name, q].first, wanted[name, q].last)))
+            q: wanted[name, q].interval(
+                *(brackets[name][rank] for rank in (wanted[name, q].first, wanted[name, q].last))
+            )
             if (name, q) in wanted
             else unknown
             for q in quantiles

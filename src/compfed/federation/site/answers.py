@@ -25,7 +25,6 @@ from compfed.federation.queries import (
 from compfed.federation.site.disclosure import rounded_hessian
 from compfed.federation.site.tabulation import tabulated
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
-from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -54,18 +53,17 @@ def answer(query: Query, site: Site) -> object:
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    facts = summarise_site(site.whole(), site.labels) if query.detail else None
     weights = site.weights_of(query.subset)
     rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
     if query.classes:
         site.check_classes()
         found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
         each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)  # of no rows it is of int
-        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), facts)
+        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan))
     if site.labels.dtype.kind not in "biuf":
         raise InputError(f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them.")
     mean = np.asarray((weights / weight if weight > 0 else weights) @ site.labels)
-    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, facts)
+    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean)
 
 
 def _moments(query: Moments, site: Site) -> Moments.Reply:

@@ -46,8 +46,8 @@ from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
-from compfed.schema import Schema
 from compfed.sampling import client_key, run_key
+from compfed.schema import Schema
 from compfed.splits import RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
@@ -155,6 +155,17 @@ class Site:
         """A site whose table cannot be encoded before the sites agree on a schema: it answers `Tabulate` alone."""
         rows = raw.rows
         return cls(np.zeros((rows, 0)), np.zeros(rows), raw=raw, schema=schema, not_encoded=reason, **options)
+
+    def rows_as_read(self) -> tuple[FeatureMatrix, np.ndarray]:
+        """The rows before they were encoded, as numbers and words: the same whatever the schema, for the ledger."""
+        if self.raw is None:
+            return self.features, self.labels
+        columns = list(self.raw.columns.values())
+        numbers = [column.values for column in columns if column.is_numeric]
+        words = [column.values for column in columns if not column.is_numeric]
+        rows = range(self.raw.rows)
+        text = np.array([repr([values[i] for values in words]) for i in rows], object)
+        return np.column_stack(numbers) if numbers else np.zeros((len(text), 0)), text
 
     @functools.cached_property
     def table(self) -> RawTable:
