@@ -23,9 +23,15 @@ if TYPE_CHECKING:
     from compfed.errors import RunWarning as RunWarning
     from compfed.errors import StepSizeWarning as StepSizeWarning
     from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
+    from compfed.estimators.model_file import load_model as load_model
+    from compfed.estimators.model_file import save_model as save_model
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
     from compfed.report.coefficient_figures import plot_path as plot_path
+    from compfed.schema import CategoricalColumn as CategoricalColumn
+    from compfed.schema import Label as Label
+    from compfed.schema import NumericColumn as NumericColumn
+    from compfed.schema import Schema as Schema
     from compfed.simulation import grid as grid
     from compfed.simulation import simulate as simulate
     from compfed.simulation import simulate_out_of_core as simulate_out_of_core
@@ -53,9 +59,11 @@ _NAMES = {
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "estimators.model_file": "load_model save_model",
     "problem": "LazyProblem Problem",
     "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
+    "schema": "CategoricalColumn Label NumericColumn Schema",
     "solve": "PooledSolution solve_federated solve_pooled",
     "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",
