@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from compfed.errors import RunWarning as RunWarning
     from compfed.errors import StepSizeWarning as StepSizeWarning
     from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
+    from compfed.estimators.model_file import load_model as load_model
+    from compfed.estimators.model_file import save_model as save_model
     from compfed.federation.tables import describe as describe
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
@@ -58,15 +60,16 @@ _NAMES = {
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "estimators.model_file": "load_model save_model",
     "federation.tables": "describe",
     "problem": "LazyProblem Problem",
     "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
+    "schema": "CategoricalColumn Label NumericColumn Schema",
     "solve": "PooledSolution solve_federated solve_pooled",
     "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",
     "studies.compare_sites": "compare_local_federated",
-    "schema": "CategoricalColumn Label NumericColumn Schema",
     "trace": "Trace",
 }
 _MODULES = ["algorithms", "data", "federation", "losses", "regularisers", "simulation", "testing"]

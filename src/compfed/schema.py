@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ NEGATIVE_WORDS = frozenset({
     "no", "n", "false", "f", "nein", "nej", "non", "negative", "neg", "absent", "none", "never", "control", "normal", "healthy",
     "unexposed", "off", "without",
 })  # fmt: skip
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 ROW_COLUMNS = ("weight", "offset", "stratum")
 
 
@@ -242,11 +244,10 @@ def sorted_levels(levels: Collection[str]) -> list[str]:
     (['no', 'yes'], ['9', '10'])
     """
     found = sorted(levels)
-    try:
+    if found and all(NUMBER.fullmatch(level) for level in found):
         return sorted(found, key=lambda level: (float(level), level))
-    except ValueError:
-        negative = [level.casefold() in NEGATIVE_WORDS for level in found]
-        return found[::-1] if negative == [False, True] else found
+    negative = [level.casefold() in NEGATIVE_WORDS for level in found]
+    return found[::-1] if negative == [False, True] else found
 
 
 def level_text(value: float | str) -> str:

@@ -44,7 +44,7 @@ METHOD = cf.algorithms.FISTA(eta=0.1)
 RUN = RunSpec(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), OBJECTIVE, np.zeros(D), 0, None, 20)
 X = np.linspace(-1, 1, 2 * D).reshape(2, D)
 NUMBERS: tuple[Any, ...] = (
-    Tabulate(("0", "1"), (np.array([0.0, 1.0]), np.empty(0)), ("label",), (("0", "2"),)),
+    Tabulate(("age", "bmi"), (np.array([0.0, 1.0]), np.empty(0)), ("label",), (("0", "2"),)),
     Moments(subset=FOLD),
     Lipschitz(OBJECTIVE, X[0]),
     Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
@@ -349,7 +349,7 @@ def named_arrays(head: Any, path: str = "") -> dict[int, str]:
 
 def large_replies() -> dict[str, bytes]:
     """Replies that are large, deep or many."""
-    many, query = np.arange(10**6), Tabulate(("0",), (np.zeros(1),))
+    many, query = np.arange(10**6), Tabulate(("age",), (np.zeros(1),))
     tabulated = site("numbers").reply([query])[0]
     described = site("words").reply([Describe(classes=True)])[0]
     deep = b'{"head": ' + b'{"tuple": [' * 10**5 + b"1" + b"]}" * 10**5 + b', "arrays": []}'
@@ -368,7 +368,7 @@ def large_replies() -> dict[str, bytes]:
 
 def test_large_replies():
     for name, data in large_replies().items():
-        queries = [Tabulate(("0",), (np.zeros(1),)) if name == "junk table" else Describe(classes=True)]
+        queries = [Tabulate(("age",), (np.zeros(1),)) if name == "junk table" else Describe(classes=True)]
         reply = outcome(lambda data=data: unpack(from_bytes(data), records=REPLY_RECORDS))
         if not isinstance(reply, cf.InputError):
             assert isinstance(outcome(lambda queries=queries, reply=reply: fault(queries, reply)), str), name

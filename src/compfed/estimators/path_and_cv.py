@@ -214,6 +214,7 @@ class CrossValidated(FederatedModel):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
+        self._check_schema(getattr(federation, "schema", None))
         with self._restored_on_failure():
             self._choose_alpha(federation, 0, stacklevel=4)
         return self

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
+from compfed.data.encoding import numeric_schema
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation.enrolment import Enrolment
 from compfed.federation.server.agreement import agree_program
 from compfed.federation.server.program import Federation, for_site, gather, run_program
 from compfed.federation.server.tabulation import label_columns, layout_of, summarise
 from compfed.federation.site.in_process import InProcess
+from compfed.federation.site.site import Site
 from compfed.federation.table_one import TableOne, largest_differences
 from compfed.schema import Schema
 
@@ -69,6 +73,22 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     sites = tuple(each) if alone else (overall,) if n == 1 else None
     differences = largest_differences(each) if alone else {}
     return TableOne(federation.names, overall, sites, differences, label_columns(enrolments[0]), tuple(notes), cost)
+
+
+def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> TableOne:
+    """Table 1 of tables as they are in their files, one for each site; nothing needs to be encoded."""
+    first = tables[0]
+    for table in tables if label is not None else ():
+        if label not in table.columns:
+            has = join_names(list(table.columns), most=12)
+            raise InputError(f"{table.name} has no column {label!r}; it has {has}. Give another --label.")
+    sites = []
+    for i, table in enumerate(tables):
+        proposal = numeric_schema([name for name in table.columns if name != label], label)
+        sites.append(Site.to_agree(table, "has no schema.", proposal=proposal, name=table.name, index=i, limits=None))
+    if not first.columns or not all(table.rows for table in tables):
+        raise InputError("a table without rows or columns has no Table 1. Leave out that file.")
+    return describe(InProcess(sites))
 
 
 def agree_schema(federation: Federation | Sites) -> Schema:

@@ -95,10 +95,14 @@ class Site:
         None for a site in the process of its server.
     room : float
         Bytes of scaled rows that are kept between messages.
+    offset : array of shape (rows,), optional
+        Added to the linear predictor of each row.
     raw : RawTable, optional
         The table as it is in its file, for `Tabulate`.
     schema : Schema, optional
         The schema that `features` and `labels` are encoded with.
+    proposal : Schema, optional
+        Without `schema`: the columns and the label of the table, for an agreement with other sites.
     schema_agreed : bool, default=False
         Whether the schema was given to the site, rather than proposed from its own table.
     not_encoded : str, optional
@@ -121,8 +125,10 @@ class Site:
         secure_sum: bool = False,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
+        offset: np.ndarray | None = None,
         raw: RawTable | None = None,
         schema: Schema | None = None,
+        proposal: Schema | None = None,
         schema_agreed: bool = False,
         not_encoded: str = "",
     ):
@@ -145,16 +151,18 @@ class Site:
         self.room = room
         if raw is not None and raw.rows != len(labels):
             raise InputError(f"site {name!r}: the table has {raw.rows} rows, and there are {len(labels)} labels.")
+        self.offset = offset
+        self.proposal = proposal if schema is None else schema
         self.raw, self.schema, self.schema_agreed, self.not_encoded = raw, schema, schema_agreed, not_encoded
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the run
 
     @classmethod
-    def to_agree(cls, raw: RawTable, reason: str, *, schema: Schema | None = None, **options: Any) -> Site:
+    def to_agree(cls, raw: RawTable, reason: str, **options: Any) -> Site:
         """A site whose table cannot be encoded before the sites agree on a schema: it answers `Tabulate` alone."""
         rows = raw.rows
-        return cls(np.zeros((rows, 0)), np.zeros(rows), raw=raw, schema=schema, not_encoded=reason, **options)
+        return cls(np.zeros((rows, 0)), np.zeros(rows), raw=raw, not_encoded=reason, **options)
 
     def rows_as_read(self) -> tuple[FeatureMatrix, np.ndarray]:
         """The rows before they were encoded, as numbers and words: the same whatever the schema, for the ledger."""

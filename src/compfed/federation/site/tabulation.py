@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import two_product, two_sum
-from compfed.data.raw_table import RawColumn, RawTable
+from compfed.data.raw_table import RawColumn, RawTable, used_columns
 from compfed.errors import InputError
 from compfed.federation.enrolment import EMPTY_COLUMN, LABEL, MAX_COUNTED, RARE_LEVELS, magnitude_bits
 from compfed.federation.queries import Tabulate
 from compfed.federation.site.disclosure import DOMINANT, DisclosurePolicy
-from compfed.schema import CategoricalColumn, Column, Label, NumericColumn, Schema, level_text
+from compfed.schema import CategoricalColumn, Column, Label, NumericColumn, Schema
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -36,8 +36,8 @@ MAX_NAMED_LEVELS = 100  # of a column in an enrolment; the others are rare
 
 def table_of(site: Site) -> RawTable:
     """The table as it is in its file; of a site without one its encoded columns, and its labels last."""
-    if site.raw is not None:
-        return site.raw
+    if site.raw is not None and site.proposal is not None:
+        return used_columns(site.raw, site.proposal)
     A, names = site.whole(), site.columns or tuple(map(str, range(site.width)))
     label = LABEL
     while label in names:
@@ -48,7 +48,7 @@ def table_of(site: Site) -> RawTable:
     for k, name in enumerate(labels):
         words = y.dtype.kind not in "biuf"
         columns[name] = RawColumn(y[:, k].astype(object) if words else y[:, k].astype(float))
-    return RawTable(site.name, columns)
+    return RawTable(site.name, columns, np.arange(len(y)), "row")
 
 
 # --- the reply ---
@@ -67,7 +67,7 @@ def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
         moments.append((weight, *_moments(present, policy)))
         below.append(_below(present, np.asarray(thresholds, float), weight, policy))
     for name, asked in zip(query.categorical, query.levels, strict=True):
-        words = level_words(_column(site, name))[used]
+        words = _column(site, name).words()[used]
         counts = Counter(word for word in words if word is not None)
         missing.append(_missing_bounds(rows - counts.total(), policy))
         levels.append(np.reshape([_level_bounds(counts[level], policy) for level in asked], (-1, 2)))
@@ -89,15 +89,6 @@ def _numbers(column: RawColumn, name: str) -> np.ndarray:
     if not column.is_numeric:
         raise InputError(f"column {name!r} holds words, not numbers. Ask for its levels.")
     return column.values
-
-
-def level_words(column: RawColumn) -> np.ndarray:
-    """The values as words, None where one is missing; whole numbers without a decimal point."""
-    if not column.is_numeric:
-        return column.values
-    values, back = np.unique(column.values, return_inverse=True)
-    words = np.array([None if np.isnan(value) else level_text(value) for value in values], object)
-    return words[back]
 
 
 def _moments(present: np.ndarray, policy: DisclosurePolicy | None) -> tuple[float, float, float, float]:
@@ -169,7 +160,7 @@ class TableFacts(NamedTuple):
 
 def table_facts(site: Site) -> TableFacts:
     """What an enrolment says about the table as it is in its file; nothing of a site that has its encoded rows alone."""
-    if site.raw is None:
+    if site.raw is None or site.proposal is None:
         return TableFacts("", None, np.empty(0, np.int32), np.empty(0, bool), np.empty(0, bool))
     schema, classes, rare = public_schema(site)
     labels = () if schema.label is None else schema.label.column
@@ -187,33 +178,27 @@ def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
 
     With a schema that the site was given this is that schema: all sites have it.
     """
-    assert site.raw is not None
+    given, raw = site.proposal, site.table
+    assert given is not None
     used, k = site.row_weights > 0, 1 if site.policy is None else site.policy.min_level_rows
-    given, rare, columns = site.schema, set[str](), dict[str, Column]()
-    if given is not None and site.schema_agreed:
+    if site.schema_agreed:
         classes = None if given.label is None or given.label.classes is None else np.unique(given.label.classes)
-        return given, classes, rare
-    label = None if given is None else given.label
-    labels = () if label is None else (label.column,) if isinstance(label.column, str) else label.column
-    others = () if given is None else (given.weight, given.offset)
-    for name in site.raw.columns if given is None else given.columns:
-        if name in labels or name in others:
-            continue
-        column, kind = site.raw.columns[name], None if given is None else given.columns[name]
+        return given, classes, set()
+    rare, columns, classes = set[str](), dict[str, Column](), None
+    for name, kind in given.columns.items():
+        column = raw.columns[name]
         columns[name] = NumericColumn()
         if column.missing[used].all():
             columns[name] = CategoricalColumn((EMPTY_COLUMN,))
         elif not column.is_numeric or isinstance(kind, CategoricalColumn):
-            named, more = _named_levels(level_words(column)[used], k)
+            named, more = _named_levels(column.words()[used], k)
             columns[name] = CategoricalColumn(named or (RARE_LEVELS,))
             rare |= {name} if more else set()
-    classes = None
-    if len(labels) == 1:
-        classes, more = _public_classes(site.raw.columns[labels[0]], used, k)
-        rare |= {labels[0]} if more else set()
-    label = None if label is None else Label(label.column)
-    more = {} if given is None else {"weight": given.weight, "offset": given.offset, "stratum": given.stratum}
-    return Schema(columns, label, **more), classes, rare
+    label = None if given.label is None else Label(given.label.column)
+    if label is not None and isinstance(label.column, str):
+        classes, more = _public_classes(raw.columns[label.column], used, k)
+        rare |= {label.column} if more else set()
+    return Schema(columns, label, given.weight, given.offset, given.stratum), classes, rare
 
 
 def _named_levels(words: Sequence[str | None], least: int) -> tuple[tuple[str, ...], bool]:
