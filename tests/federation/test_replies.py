@@ -186,7 +186,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     # a table
     *[("tabulate", {"rows": v}, "rows is") for v in (0, -1, 2.0, None)],
     *[("tabulate", {name: v}, words) for name in ("missing", "below", "levels") for v, words in (
-        (np.zeros((2, 3)), f"{name} has shape"), (put(getattr(R["tabulate"], name), NAN), f"{name} has 1 number"),
+        (np.zeros((2, 3)), f"{name} has shape"), (put(getattr(R["tabulate"], name), NAN), f"{name} has 2 number"),
         (put(getattr(R["tabulate"], name), 0.5), f"{name} does not count its rows"), ("junk", f"{name} is not an array"),
         (put(getattr(R["tabulate"], name), 1e9), f"{name} does not count its rows"),
         (-1.0 - getattr(R["tabulate"], name), f"{name} has numbers below 0"),

@@ -25,10 +25,11 @@ from compfed.federation.server.program import Federation, Program, Request, ask,
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
+from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "Tabulate",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "TableOne", "Tabulate",
     "ask",
     "for_site", "gather", "run_program",
 ]  # fmt: skip
