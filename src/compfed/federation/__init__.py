@@ -29,7 +29,6 @@ from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "TableOne", "Tabulate",
-    "ask",
-    "for_site", "gather", "run_program",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal",
+    "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
 ]  # fmt: skip

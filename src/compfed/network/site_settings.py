@@ -212,7 +212,10 @@ class SiteSettings:
         """The site of a table that needs a schema which it does not have yet; raises `problem` if that is not what is wrong."""
         if self.schema is not None:
             raise problem
-        raw = read_table(self.data, **self.reading)
+        try:
+            raw = read_table(self.data, **self.reading)
+        except (InputError, OSError):
+            raise problem from None
         labels = (self.label,) if isinstance(self.label, str) else tuple(self.label)
         left_out = {*labels, *self.drop}
         names = [name for name in raw.columns if name not in left_out] if self.features is None else self.features

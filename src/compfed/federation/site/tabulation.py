@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import two_product, two_sum
+from compfed.data.encoding import FEW_LEVELS
 from compfed.data.raw_table import RawColumn, RawTable, used_columns
 from compfed.errors import InputError
 from compfed.federation.enrolment import EMPTY_COLUMN, LABEL, MAX_COUNTED, RARE_LEVELS, magnitude_bits
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from compfed.federation.site.site import Site
 
 GRID_SHARE = 8  # the grid of thresholds has at most so many steps in a standard deviation
+FREE_TEXT = 0.1  # of the values are different ones, and more than `FEW_LEVELS`: names rather than levels
 MAX_NAMED_LEVELS = 100  # of a column in an enrolment; the others are rare
 
 
@@ -191,7 +193,7 @@ def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
         if column.missing[used].all():
             columns[name] = CategoricalColumn((EMPTY_COLUMN,))
         elif not column.is_numeric or isinstance(kind, CategoricalColumn):
-            named, more = _named_levels(column.words()[used], k)
+            named, more = _named_levels(column.words()[used], site.policy)
             columns[name] = CategoricalColumn(named or (RARE_LEVELS,))
             rare |= {name} if more else set()
     label = None if given.label is None else Label(given.label.column)
@@ -201,9 +203,12 @@ def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
     return Schema(columns, label, given.weight, given.offset, given.stratum), classes, rare
 
 
-def _named_levels(words: Sequence[str | None], least: int) -> tuple[tuple[str, ...], bool]:
-    """The levels that enough rows have, sorted; and whether there are others."""
+def _named_levels(words: Sequence[str | None], policy: DisclosurePolicy | None) -> tuple[tuple[str, ...], bool]:
+    """The levels that enough rows have, sorted; and whether there are others. Free text, such as names, has none."""
     counts = Counter(word for word in words if word is not None)
+    least, share = (1, 0.5) if policy is None else (policy.min_level_rows, FREE_TEXT)
+    if len(counts) > max(FEW_LEVELS, share * counts.total()):
+        return (), True
     named = sorted(word for word, count in counts.items() if count >= least)[:MAX_NAMED_LEVELS]
     return tuple(named), len(named) < len(counts)
 
