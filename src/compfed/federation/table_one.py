@@ -122,7 +122,7 @@ class TableOne:
         for name in self.overall.columns:
             columns = [table.columns[name] for table in of]
             head = f"{name} (label)" if name in self.labels else name
-            difference = _number(self.differences[name], 2) if name in self.differences else ""
+            difference = _difference_cell(self.differences[name]) if name in self.differences else ""
             found += _column_lines(head, columns, [table.rows for table in of], difference)
         return found
 
@@ -204,7 +204,7 @@ def _each(columns: Sequence[ColumnSummary], cell: Callable[[Any], str]) -> tuple
 def _mean_cell(column: NumericSummary) -> str:
     if np.isnan(column.mean) or column.values == 0:
         return SUPPRESSED
-    return f"{_rounded(column.mean, column.sd)} ({_number(column.sd)})"
+    return f"{_rounded(column.mean, column.sd)} ({_rounded(column.sd, column.sd)})"
 
 
 def _quantile_cell(column: NumericSummary) -> str:
@@ -242,8 +242,8 @@ def _rounded(value: float, sd: float) -> str:
     return f"{value:.{digits}f}" if abs(value) < 1e12 else f"{value:.6g}"
 
 
-def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}g}" if np.isfinite(value) else SUPPRESSED if np.isnan(value) else "inf"
+def _difference_cell(value: float) -> str:
+    return f"{value:.2f}" if np.isfinite(value) else SUPPRESSED if np.isnan(value) else "inf"
 
 
 def _indent(line: Line) -> str:

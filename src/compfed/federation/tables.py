@@ -51,11 +51,14 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     >>> print(cf.describe(table))
     2 site(s), 5 rows, 2 columns
     <BLANKLINE>
-                              overall            north             south   SMD
-    ------------------  -------------  ---------------  ----------------  ----
-    rows                            5                3                 2
-    0, mean (SD)           3.0 (1.58)         2.0 (1)       4.50 (0.707)  2.89
-    0, median [Q1, Q3]  3.0 [2.0, 4.0]  2.0 [1.5, 2.5]  4.50 [4.25, 4.75]
+                                    overall              north                 south   SMD
+    --------------------  -----------------  -----------------  --------------------  ----
+    rows                                  5                  3                     2
+    0, mean (SD)                3.00 (1.58)        2.00 (1.00)         4.500 (0.707)  2.89
+    0, median [Q1, Q3]    3.00 [2.00, 4.00]  2.00 [1.50, 2.50]  4.500 [4.250, 4.750]
+    label (label), n (%)                                                              0.34
+      0                            2 (40.0)           1 (33.3)              1 (50.0)
+      1                            3 (60.0)           2 (66.7)              1 (50.0)
     """
     asked = _quantiles(quantiles)
     federation = as_federation(federation, "describe")

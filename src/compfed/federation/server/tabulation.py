@@ -13,11 +13,11 @@ from typing import TypeAlias
 import numpy as np
 
 from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_product
-from compfed.federation.enrolment import Enrolment
+from compfed.federation.enrolment import EMPTY_COLUMN, RARE_LEVELS, Enrolment
 from compfed.federation.queries import Tabulate
 from compfed.federation.server.program import Program, Request
 from compfed.federation.sums import TabulateSum
-from compfed.schema import CategoricalColumn, level_text
+from compfed.schema import CategoricalColumn, level_text, sorted_levels
 
 REFINEMENTS = 4  # messages with thresholds
 THRESHOLDS = 96  # of a column in one message
@@ -91,13 +91,15 @@ def layout_of(enrolments: Sequence[Enrolment]) -> tuple[Layout, list[str]]:
         notes.append(f"left out, as a site has no such column: {', '.join(left)}")
     for name in shared:
         kinds = [levels_of(e, name) for e in enrolments]
+        kinds = [kind for kind in kinds if kind != (EMPTY_COLUMN,)] or [()]
         if all(kind is None for kind in kinds):
             if all(e.label_kind not in "UO" or e.schema or name in e.table_schema.columns for e in enrolments):
                 numeric.append(name)
         elif any(kind is None for kind in kinds) and name not in label_columns(enrolments[0]):
             notes.append(f"left out, as it holds numbers at one site and words at another: {name}")
         else:
-            levels[name] = tuple(dict.fromkeys(level for kind in kinds for level in kind or ()))
+            found = {level for kind in kinds for level in kind or ()} - {RARE_LEVELS}
+            levels[name] = tuple(sorted_levels(found))
     rare = [name for name in levels if any(name in e.rare_columns for e in enrolments)]
     notes += [f"levels of too few rows at a site are not listed: {', '.join(rare)}"] if rare else []
     order = tuple(name for name in shared if name in numeric or name in levels)
