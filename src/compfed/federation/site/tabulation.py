@@ -136,10 +136,9 @@ def _below(present: np.ndarray, thresholds: np.ndarray, rows: int, policy: Discl
         return np.tile([0.0, float(rows)], (len(thresholds), 1))
     grid = threshold_grid(float(present.std()))
     counts = [np.searchsorted(present, point(thresholds / grid) * grid, side="right") for point in (np.floor, np.ceil)]
-    m = policy.min_rows
-    lower = np.minimum(counts[0], max(rows - m, 0)) // m * m  # the last few rows look alike, as the first few do
-    upper = np.where(counts[1] > rows - m, rows, np.minimum(counts[1] // m * m + m, rows))
-    return np.stack([lower, upper], axis=1).astype(float)
+    m, last = policy.min_rows, max(rows // policy.min_rows - 1, 0)
+    first, second = (np.minimum(count // m, last) for count in counts)  # every bucket has min_rows rows, the last one more
+    return np.stack([first * m, np.where(second == last, rows, second * m + m - 1)], axis=1).astype(float)
 
 
 def threshold_grid(spread: float) -> float:
