@@ -36,10 +36,10 @@ def frame(seed: int, rows: int) -> pd.DataFrame:
     return found
 
 
-FRAMES = [frame(k, rows) for k, rows in enumerate((150, 90, 120))]
+FRAMES: list[Any] = [frame(k, rows) for k, rows in enumerate((150, 90, 120))]
 
 
-def sites(frames: list[pd.DataFrame] = FRAMES, policy: DisclosurePolicy | None = None, **options: Any) -> list[Site]:
+def sites(frames: list[Any] = FRAMES, policy: DisclosurePolicy | None = None, **options: Any) -> list[Site]:
     """Sites whose tables are not encoded yet."""
     proposal = cf.Schema({name: cf.NumericColumn() for name in frames[0] if name != "died"}, cf.Label("died"))
     made = []
@@ -58,7 +58,7 @@ def federation(policy: DisclosurePolicy | None = None, exact: bool = False, **op
 @pytest.mark.parametrize("exact", [False, True], ids=["doubles", "exact sums"])
 def test_table_one_is_that_of_pandas(exact):
     table = cf.describe(federation(exact=exact))
-    pooled = pd.concat(FRAMES)
+    pooled: Any = pd.concat(FRAMES)
     assert table.sites is not None
     for found, rows in zip((table.overall, *table.sites), (pooled, *FRAMES), strict=True):
         assert found.rows == len(rows)
@@ -90,7 +90,7 @@ def test_every_quantile_is_in_its_interval():
     rows = pd.DataFrame({**columns, "died": 0.0})
     quantiles = (0.0, 0.1, 0.5, 0.9, 1.0)
     table = cf.describe(InProcess(sites([rows[:2], rows[2:], rows[:30]])), quantiles=quantiles)
-    pooled = pd.concat([rows[:2], rows[2:], rows[:30]])
+    pooled: Any = pd.concat([rows[:2], rows[2:], rows[:30]])
     for name in columns:
         column = table.overall.columns[name]
         assert isinstance(column, NumericSummary)

@@ -210,7 +210,7 @@ class SiteSettings:
 
     def _site_to_agree(self, problem: TableError, options: Any) -> Site:
         """The site of a table that needs a schema which it does not have yet; raises `problem` if that is not what is wrong."""
-        if self.schema is not None:
+        if self.schema is not None or self.label is None:
             raise problem
         try:
             raw = read_table(self.data, **self.reading)

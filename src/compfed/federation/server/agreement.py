@@ -234,8 +234,9 @@ def _resolved(schema: Schema, query: Tabulate, found: TabulateSum) -> Schema:
         column, counts = columns[name], found.levels[at : at + len(levels), 0]
         at += len(levels)
         assert isinstance(column, CategoricalColumn)
-        columns[name] = replace(column, missing=levels[int(counts.argmax())])
-        notes.append(f"{name}: missing values become the most frequent level, {columns[name].missing!r}")
+        most = levels[int(counts.argmax())]
+        columns[name] = replace(column, missing=most)
+        notes.append(f"{name}: missing values become the most frequent level, {most!r}")
     return replace(schema, columns=columns, notes=tuple(notes))
 
 

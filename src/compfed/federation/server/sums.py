@@ -122,14 +122,15 @@ def _tabulated(replies: Sequence[Tabulate.Reply]) -> TabulateSum:
         weighted_sum(None, [getattr(reply, name) for reply in replies])
         for name in ("missing", "values", "below", "levels")
     )
-    sums = []
+    sums = {}
     for name in ("mean", "square"):
         total = np.zeros(values.shape), np.zeros(values.shape)
         for r in replies:
             scaled = r.values, np.zeros(values.shape)
             total = add_pairs(total, multiply_pairs(scaled, (getattr(r, name), getattr(r, f"{name}_low"))))
-        sums.append(total)
-    return TabulateSum(sum(reply.rows for reply in replies), missing, values, *sums, below, levels)
+        sums[name] = total
+    rows = sum(reply.rows for reply in replies)
+    return TabulateSum(rows, missing, values, sums["mean"], sums["square"], below, levels)
 
 
 def _updates(

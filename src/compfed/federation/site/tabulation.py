@@ -14,7 +14,7 @@ beside whatever, a server asks for it. So nothing is learnt from the difference 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -73,9 +73,9 @@ def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
         counts = Counter(word for word in words if word is not None)
         missing.append(_missing_bounds(rows - counts.total(), policy))
         levels.append(np.reshape([_level_bounds(counts[level], policy) for level in asked], (-1, 2)))
-    columns = np.reshape(moments, (-1, 5)).T.astype(float)
-    bounds = np.reshape(missing, (-1, 2)).astype(float)
-    return query.Reply(rows, bounds, *columns, np.concatenate(below), np.concatenate(levels).astype(float))
+    values, mean, mean_low, square, square_low = np.reshape(moments, (-1, 5)).T.astype(float)
+    bounds, counts = np.reshape(missing, (-1, 2)).astype(float), np.concatenate(levels).astype(float)
+    return query.Reply(rows, bounds, values, mean, mean_low, square, square_low, np.concatenate(below), counts)
 
 
 def _column(site: Site, name: str) -> RawColumn:
@@ -96,9 +96,9 @@ def _numbers(column: RawColumn, name: str) -> np.ndarray:
 def _moments(present: np.ndarray, policy: DisclosurePolicy | None) -> tuple[float, float, float, float]:
     """Mean and mean square of sorted values, each as a pair of doubles."""
     if _withheld(present, policy):
-        return (np.nan,) * 4
+        return np.nan, np.nan, np.nan, np.nan
     if not len(present):
-        return (0.0,) * 4
+        return 0.0, 0.0, 0.0, 0.0
     mean = present[0] + (present - present[0]).mean()  # of a constant, exactly its value
     low, spread = (present - mean).mean(), ((present - mean) ** 2).mean()
     square, square_low = two_product(mean, mean)
@@ -137,7 +137,9 @@ def _below(present: np.ndarray, thresholds: np.ndarray, rows: int, policy: Discl
     grid = threshold_grid(float(present.std()))
     counts = [np.searchsorted(present, point(thresholds / grid) * grid, side="right") for point in (np.floor, np.ceil)]
     m, last = policy.min_rows, max(rows // policy.min_rows - 1, 0)
-    first, second = (np.minimum(count // m, last) for count in counts)  # every bucket has min_rows rows, the last one more
+    first, second = (
+        np.minimum(count // m, last) for count in counts
+    )  # every bucket has min_rows rows, the last one more
     return np.stack([first * m, np.where(second == last, rows, second * m + m - 1)], axis=1).astype(float)
 
 
@@ -171,7 +173,7 @@ def table_facts(site: Site) -> TableFacts:
     largest = [float(np.nanmax(np.abs(c.values[used]), initial=0.0)) if c.is_numeric else 0.0 for c in columns]
     missing = np.array([bool(c.missing[used].any()) for c in columns], bool)
     flags = np.array([name in rare for name in names], bool)
-    return TableFacts(schema.to_toml(), classes, magnitude_bits(largest), missing, flags)
+    return TableFacts(schema.to_toml(), classes, magnitude_bits(np.array(largest)), missing, flags)
 
 
 def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
@@ -202,7 +204,7 @@ def public_schema(site: Site) -> tuple[Schema, np.ndarray | None, set[str]]:
     return Schema(columns, label, given.weight, given.offset, given.stratum), classes, rare
 
 
-def _named_levels(words: Sequence[str | None], policy: DisclosurePolicy | None) -> tuple[tuple[str, ...], bool]:
+def _named_levels(words: Iterable[str | None], policy: DisclosurePolicy | None) -> tuple[tuple[str, ...], bool]:
     """The levels that enough rows have, sorted; and whether there are others. Free text, such as names, has none."""
     counts = Counter(word for word in words if word is not None)
     least, share = (1, 0.5) if policy is None else (policy.min_level_rows, FREE_TEXT)
