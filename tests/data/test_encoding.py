@@ -23,7 +23,7 @@ def clinic(seed: int, rows: int = 60) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     table = pd.DataFrame({
         "age": rng.normal(60, 10, rows), "ward": rng.choice(["north", "south", "west"], rows), "dose": rng.integers(0, 3, rows),
-        "smoker": rng.choice(["yes", "no", None], rows), "one": 1.0, "same": "x", "died": rng.choice(["no", "yes"], rows),
+        "smoker": rng.choice(np.array(["yes", "no", None], object), rows), "one": 1.0, "same": "x", "died": rng.choice(["no", "yes"], rows),
     })  # fmt: skip
     return table.mask(pd.DataFrame({"age": rng.random(rows) < 0.2}).reindex(columns=table.columns, fill_value=False))
 
@@ -43,8 +43,8 @@ def test_encoded_features_are_the_dummies_of_the_pooled_table():
     assert set(schema.feature_names) == set(dummies.columns)
     np.testing.assert_allclose(A, dummies[list(schema.feature_names)].to_numpy(float), rtol=1e-14)
     assert schema.label == Label("died", ("no", "yes"))
-    y = np.concatenate([encode(table, schema).y for table in tables])  # pyright: ignore[reportArgumentType]
-    np.testing.assert_array_equal(y, pd.concat(frames)["died"] == "yes")
+    labels: Any = [encode(table, schema).y for table in tables]
+    np.testing.assert_array_equal(np.concatenate(labels), pd.concat(frames)["died"] == "yes")
     assert schema.unresolved == ()
     assert Schema.from_toml(schema.to_toml()) == schema
 

@@ -6,7 +6,7 @@ import tomllib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compfed as cf

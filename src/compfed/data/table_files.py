@@ -324,7 +324,7 @@ def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
         return None
     if np.isnan(found).any():  # the word "nan" where it is not one for a missing value
         return None
-    large = np.flatnonzero(np.abs(found) >= 2.0**53)
+    large = np.flatnonzero(np.abs(found) >= 2.0**53).tolist()
     inexact = any(
         LONG_INTEGER.fullmatch(cells[i]) and np.isfinite(found[i]) and int(found[i]) != int(cells[i]) for i in large
     )
