@@ -130,6 +130,7 @@ def python_blocks(path: Path) -> list[str]:
         "docs/new-method.md",
         "docs/estimators.md",
         "docs/problems.md",
+        "docs/tables.md",
         "docs/architecture.md",
         "docs/few-rounds.md",
         "docs/sampling-and-sources.md",
