@@ -289,7 +289,7 @@ def test_an_unfit_table_is_named_without_a_value_of_it(problem, tmp_path):
     paths = furnish(tmp_path, problem.sites)
     rows = paths[1].parent / "rows.csv"
     for text, reason in {
-        "a0,y0\nsecret,1.0\n": "words in column 'a0'. Encode words",
+        "a0,y0\nsecret,1.0\n": "words in column 'a0'. Give words",
         "": "its table cannot be read",
     }.items():
         rows.write_text(text)

@@ -249,8 +249,9 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
         repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
         hashlib.sha256,
     )
-    made.update(np.ascontiguousarray(A).tobytes())
-    made.update(np.ascontiguousarray(y).tobytes())
+    for values in (A, y, site.row_weights, site.offset):
+        if values is not None:
+            made.update(np.ascontiguousarray(values).tobytes())
     return made.hexdigest()
 
 
@@ -412,16 +413,22 @@ def _check_state(settings: SiteSettings, problems: list[str]) -> None:
 
 def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
     site = settings.site(bytes(32))  # any secret: how many buckets there are does not depend on it
-    rows, least = len(site.labels), settings.disclosure.min_rows
+    rows, least, label = len(site.labels), settings.disclosure.min_rows, settings.label
+    if label is None and site.schema is not None and site.schema.label is not None:
+        label = site.schema.label.column
     say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
+    for note in () if site.raw is None else site.raw.notes:
+        say(f"NOTE     {note}")
     values, counts = np.unique(site.labels, return_counts=True)
+    classes = site.schema.label.classes if site.schema is not None and site.schema.label is not None else None
+    values = values if classes is None else [classes[int(code)] for code in values]
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
-        say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+        say(f"Label {label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
         if settings.enforce and (rare := rare_class(site, settings.disclosure)) is not None:
             say(f"NOTE     a classifier would be refused: {rare}.")
     else:
-        say(f"Label {settings.label!r}: numbers, for a regression.")
+        say(f"Label {label!r}: numbers, for a regression.")
     if not settings.enforce:
         return
     if rows < least:
