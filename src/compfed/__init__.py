@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compfed._utils.compilation import use_all_cores as use_all_cores
     from compfed._utils.text import progress_bar as progress_bar
     from compfed.algorithms import register as register
+    from compfed.errors import ClassesDifferWarning as ClassesDifferWarning
     from compfed.errors import Divergence as Divergence
     from compfed.errors import InputError as InputError
     from compfed.errors import NotUniqueWarning as NotUniqueWarning
@@ -55,7 +56,7 @@ _NAMES = {
     "_utils.compilation": "use_all_cores",
     "_utils.text": "progress_bar",
     "algorithms": "register",
-    "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
+    "errors": "ClassesDifferWarning Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
     "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "

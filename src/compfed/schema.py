@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
 from compfed.errors import InputError
@@ -339,4 +341,5 @@ def _text(text: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
+    value = value.item() if isinstance(value, np.generic) else value
     return _text(value) if isinstance(value, str) else repr(value)

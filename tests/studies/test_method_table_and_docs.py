@@ -130,11 +130,12 @@ def python_blocks(path: Path) -> list[str]:
         "docs/new-method.md",
         "docs/estimators.md",
         "docs/problems.md",
+        "docs/table-one.md",
+        "docs/tables.md",
         "docs/architecture.md",
         "docs/few-rounds.md",
         "docs/sampling-and-sources.md",
         "docs/scale.md",
-        "docs/tables.md",
     ],
 )
 def test_documented_code_runs(page, monkeypatch, tmp_path):

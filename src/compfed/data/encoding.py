@@ -53,6 +53,11 @@ class Encoded:
     strata: np.ndarray | None = None  # words
     __repr__ = shapes_shown
 
+    def take(self, rows: np.ndarray) -> Encoded:
+        """Some of the rows."""
+        found: Any = {name: getattr(self, name) for name in ("A", "y", "weights", "offset", "strata")}
+        return replace(self, **{name: values[rows] for name, values in found.items() if values is not None})
+
 
 def encode(
     table: RawTable, schema: Schema, *, label: bool = True, word_labels: bool = False, way_out: str | None = None

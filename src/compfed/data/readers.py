@@ -235,7 +235,7 @@ def sites_of_parts(
     source: dict[str, Any],
 ) -> Sites:
     """The sites of encoded tables, one for each."""
-    weights = None if encoded[0].weights is None else [part.weights for part in encoded]
+    weights: Any = None if encoded[0].weights is None else [part.weights for part in encoded]
     labels: Any = [part.y for part in encoded]
     made = from_arrays(
         [part.A for part in encoded], labels, names, source, row_weights=weights, columns=encoded[0].columns
@@ -245,25 +245,22 @@ def sites_of_parts(
 
 
 def _grouped(
-    tables: Sequence[RawTable], encoded: Sequence[Encoded], site: str, schema: Schema | None, source: dict[str, Any]
+    tables: Sequence[RawTable],
+    encoded: Sequence[Encoded],
+    site: str,
+    schema: Schema | None,
+    source: dict[str, Any],
 ) -> Sites:
     """The sites of one table in several files, by its column of sites."""
     raw = joined(tables, "the table")
-    where = np.concatenate([table.columns[site].words() for table in tables]).astype(str)
-    names, rows = group_rows(where)
-    order = [names.tolist().index(name) for name in sorted_sites(names.tolist())]
-    whole = [
-        None if values[0] is None else np.concatenate(values)
-        for values in ([getattr(part, what) for part in encoded] for what in ("A", "y", "weights", "offset"))
-    ]
-    parts = [
-        Encoded(*(None if v is None else v[rows[i]] for v in whole[:2]), encoded[0].columns, *(  # pyright: ignore[reportArgumentType]
-            None if v is None else v[rows[i]] for v in whole[2:]
-        ))
-        for i in order
-    ]  # fmt: skip
-    found = [str(names[i]) for i in order]
-    return sites_of_parts(found, [raw.take(rows[i], str(names[i])) for i in order], parts, schema, source)
+    fields = ("A", "y", "weights", "offset")
+    parts: Any = {name: [getattr(part, name) for part in encoded] for name in fields}
+    whole = replace(encoded[0], **{name: np.concatenate(v) for name, v in parts.items() if v[0] is not None})
+    found, rows = group_rows(np.concatenate([table.columns[site].words() for table in tables]).astype(str))
+    of_site = {str(name): r for name, r in zip(found, rows, strict=True)}
+    names = sorted_sites(list(of_site))
+    takes = [raw.take(of_site[name], name) for name in names]
+    return sites_of_parts(names, takes, [whole.take(of_site[name]) for name in names], schema, source)
 
 
 def sorted_sites(names: Sequence[str]) -> list[str]:

@@ -18,6 +18,7 @@ from compfed._utils.validation import (
     MIN_MAGNITUDE,
     as_site_labels,
     check_callable,
+    check_distinct_names,
     check_magnitudes,
     check_numbers,
     check_row_weights,
@@ -218,6 +219,7 @@ def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
+    check_distinct_names("the sites need different names", np.array(names))
     return names
 
 

@@ -324,7 +324,7 @@ def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
         return None
     if np.isnan(found).any():  # the word "nan" where it is not one for a missing value
         return None
-    large = np.flatnonzero(np.abs(found) > 2.0**53)
+    large = np.flatnonzero(np.abs(found) >= 2.0**53).tolist()
     inexact = any(
         LONG_INTEGER.fullmatch(cells[i]) and np.isfinite(found[i]) and int(found[i]) != int(cells[i]) for i in large
     )
@@ -368,7 +368,7 @@ def column_of_series(column: Any, blanks: frozenset[str] = frozenset(MISSING), t
     """A Series as a `RawColumn`; categories are words."""
     if is_numeric(column) and not text:
         values = column.to_numpy(float, na_value=np.nan)
-        large = column.dtype.kind in "iu" and np.nanmax(np.abs(values), initial=0.0) > 2.0**53
+        large = column.dtype.kind in "iu" and np.nanmax(np.abs(values), initial=0.0) >= 2.0**53
         if not large or all(int(float(value)) == int(value) for value in column.dropna()):
             return RawColumn(values)
     cells = [_cell(value) for value in column.tolist()]

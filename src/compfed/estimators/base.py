@@ -327,7 +327,7 @@ class FederatedModel(BaseEstimator):
     ) -> Table:
         """The table of a DataFrame with words and missing values."""
         me, classifies = type(self).__name__, self.family().classifies
-        tables.check_rows(me, X, None if isinstance(y, str) else y, sites, sample_weight)
+        tables.check_rows(me, X, [] if isinstance(y, str) else y, sites, sample_weight)
         where = tables.site_of_rows(me, sites, len(X)) if is_dataframe(X) else None  # encode_frame refuses others
         found = encode_frame(X, y, where, cast(Any, schema), classifies=classifies, name=f"{me}: X")
         self._check_schema(found.schema)

@@ -159,7 +159,7 @@ def refuse_missing(name: str, X: Any, columns: Sequence[str] | None, way_out: st
     where = ""
     if not issparse(X):
         bad = ~np.isfinite(values)
-        place = [repr(columns[j]) if columns is not None else str(j) for j in np.flatnonzero(bad.any(axis=0))]
+        place = [repr(columns[j]) if columns is not None else str(j) for j in np.flatnonzero(bad.any(axis=0)).tolist()]
         where = f" in column {join_names(place)}, the first in row {int(bad.any(axis=1).argmax())} (the first is 0)"
     raise InputError(f"{name}: X contains {what}{where}. {way_out}")
 

@@ -25,6 +25,7 @@ class Description(NamedTuple):
     class_shares: np.ndarray  # sum over the sites of the shares within each
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
+    site_classes: tuple[np.ndarray | None, ...] = ()  # of each site that lists them
 
 
 class MomentsSum(NamedTuple):

@@ -279,11 +279,10 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
         repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
         hashlib.sha256,
     )
-    made.update(np.ascontiguousarray(A).tobytes())
-    made.update(np.ascontiguousarray(y).tobytes())
-    for name, column in (
-        () if site.raw is None else site.raw.columns.items()
-    ):  # rows that are not encoded yet have no features
+    for values in (A, y, site.row_weights, site.offset):
+        if values is not None:
+            made.update(np.ascontiguousarray(values).tobytes())
+    for name, column in () if site.raw is None else site.raw.columns.items():  # not encoded yet: no features
         made.update(repr((name, column.is_numeric)).encode())
         made.update(column.values.tobytes() if column.is_numeric else repr(column.values.tolist()).encode())
     made.update(b"" if site.schema is None else site.schema.to_toml().encode())
@@ -448,8 +447,12 @@ def _check_state(settings: SiteSettings, problems: list[str]) -> None:
 
 def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
     site = settings.site(bytes(32))  # any secret: how many buckets there are does not depend on it
-    rows, least = len(site.labels), settings.disclosure.min_rows
+    rows, least, label = len(site.labels), settings.disclosure.min_rows, settings.label
+    if label is None and site.schema is not None and site.schema.label is not None:
+        label = site.schema.label.column
     say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
+    for note in () if site.raw is None else site.raw.notes:
+        say(f"NOTE     {note}")
     for line in table_lines(site):
         say(f"  {line}")
     if site.not_encoded:
@@ -458,13 +461,15 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
             problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
     values, counts = np.unique(site.labels, return_counts=True)
+    classes = site.schema.label.classes if site.schema is not None and site.schema.label is not None else None
+    values = values if classes is None else [classes[int(code)] for code in values]
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
-        say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+        say(f"Label {label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
         if settings.enforce and (rare := rare_class(site, settings.disclosure)) is not None:
             say(f"NOTE     a classifier would be refused: {rare}.")
     else:
-        say(f"Label {settings.label!r}: numbers, for a regression.")
+        say(f"Label {label!r}: numbers, for a regression.")
     if not settings.enforce:
         return
     if rows < least:

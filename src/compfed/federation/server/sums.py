@@ -82,6 +82,7 @@ def _description(replies: Sequence[Describe.Reply]) -> Description:
         class_shares=class_shares,
         label_sum=weighted_sum(weights, means) if alike else None,
         label_means=weighted_sum((weights > 0).astype(float), means) if alike else None,
+        site_classes=tuple(reply.classes for reply in replies),
     )
 
 

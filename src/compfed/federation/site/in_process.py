@@ -107,10 +107,8 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
             f"sites must come from compfed.data (from_files, ...), or be a list of Site; got {type(sites).__name__}."
         )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
-    none = [None] * len(sites)
-    weights, offsets, raw = (
-        none if given is None else given for given in (sites.row_weights, sites.offsets, sites.raw)
-    )
+    none: Any = [None] * len(sites)
+    weights, offsets, raw = sites.row_weights or none, sites.offsets or none, sites.raw or none
     label: Any = sites.source.get("label")  # of files
     proposal = None
     if sites.schema is None and sites.raw is not None and sites.columns is not None and label is not None:
