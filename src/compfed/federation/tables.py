@@ -73,6 +73,8 @@ def describe(federation: Federation | Sites, *, quantiles: Sequence[float] = (0.
     notes += [f"there are more than {MAX_COMPARED} sites: no table of single sites"] if n > MAX_COMPARED else []
     withheld = [name for name, column in overall.columns.items() if np.isnan(getattr(column, "mean", 0.0))]
     notes += [f"a site withholds its sums, which few rows would show: {', '.join(withheld)}"] if withheld else []
+    constant = [name for name, column in overall.columns.items() if getattr(column, "sd", 1.0) == 0]
+    notes += [f"one value in all rows: {', '.join(constant)}"] if constant else []
     sites = tuple(each) if alone else (overall,) if n == 1 else None
     differences = largest_differences(each) if alone else {}
     return TableOne(federation.names, overall, sites, differences, label_columns(enrolments[0]), tuple(notes), cost)
