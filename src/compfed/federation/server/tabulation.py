@@ -200,7 +200,7 @@ def _quantile_intervals(
     for name in layout.numeric:
         column = summaries[name]
         assert isinstance(column, NumericSummary)
-        if column.values > 0 and np.isfinite(column.mean):
+        if quantiles and column.values > 0 and np.isfinite(column.mean):
             found = {q: _Quantile.of(column, q) for q in quantiles}
             wanted |= {(name, q): quantile for q, quantile in found.items()}
             ranks = {rank for quantile in found.values() for rank in (quantile.first, quantile.last)}
