@@ -152,6 +152,7 @@ class Site:
         if raw is not None and raw.rows != len(labels):
             raise InputError(f"site {name!r}: the table has {raw.rows} rows, and there are {len(labels)} labels.")
         self.offset = offset
+        self.sorted_columns: dict[str, np.ndarray] = {}  # for `Tabulate`
         self.proposal = proposal if schema is None else schema
         self.raw, self.schema, self.schema_agreed, self.not_encoded = raw, schema, schema_agreed, not_encoded
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()

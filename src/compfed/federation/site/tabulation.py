@@ -59,11 +59,10 @@ def table_of(site: Site) -> RawTable:
 def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
     """The sums and counts of the columns that a query names."""
     used, policy = site.row_weights > 0, site.policy
-    numbers = [_numbers(_column(site, name), name)[used] for name in query.numeric]
     rows = int(np.count_nonzero(used))
     missing, moments, below, levels = [], [], [np.zeros((0, 2))], [np.zeros((0, 2))]
-    for values, thresholds in zip(numbers, query.thresholds, strict=True):
-        present = np.sort(values[~np.isnan(values)])
+    for name, thresholds in zip(query.numeric, query.thresholds, strict=True):
+        present = _present(site, name)
         missing.append(_missing_bounds(rows - len(present), policy))
         weight = rows - int(missing[-1][0])
         moments.append((weight, *_moments(present, policy)))
@@ -83,6 +82,14 @@ def _column(site: Site, name: str) -> RawColumn:
     if column is None:
         raise InputError(f"site {site.name!r} has no column {name!r}. Its enrolment names those that it has.")
     return column
+
+
+def _present(site: Site, name: str) -> np.ndarray:
+    """The values of a column of numbers, sorted once for all messages."""
+    if name not in site.sorted_columns:
+        values = _numbers(_column(site, name), name)[site.row_weights > 0]
+        site.sorted_columns[name] = np.sort(values[~np.isnan(values)])
+    return site.sorted_columns[name]
 
 
 def _numbers(column: RawColumn, name: str) -> np.ndarray:
