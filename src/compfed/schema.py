@@ -20,6 +20,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import json
+import math
 import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
@@ -258,10 +259,16 @@ def level_text(value: float | str) -> str:
     >>> level_text(2.0), level_text(0.5), level_text("2.0")
     ('2', '0.5', '2.0')
     """
-    if isinstance(value, str):
-        return value
-    number = float(value)
-    return str(int(number)) if number.is_integer() and abs(number) < 2**53 else repr(number)
+    return value if isinstance(value, str) else number_text(float(value))
+
+
+def number_text(value: float) -> str:
+    """A number as a word: 1.0 is "1".
+
+    >>> number_text(1.0), number_text(0.5)
+    ('1', '0.5')
+    """
+    return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
 # --- reading ---

@@ -102,8 +102,9 @@ def test_every_quantile_is_in_its_interval():
 @pytest.mark.parametrize("exact", [False, True], ids=["doubles", "exact sums"])
 def test_under_a_policy_bounds_hold_the_counts_and_quantiles(exact):
     table = cf.describe(federation(POLICY, exact))
+    pooled: Any = pd.concat(FRAMES)
     assert table.sites is not None
-    for found, rows in zip((table.overall, *table.sites), (pd.concat(FRAMES), *FRAMES), strict=True):
+    for found, rows in zip((table.overall, *table.sites), (pooled, *FRAMES), strict=True):
         for name in ("age", "crp"):
             column, values = found.columns[name], rows[name]
             assert isinstance(column, NumericSummary)
@@ -237,6 +238,16 @@ def test_a_table_that_is_not_encoded_answers_nothing_else():
         ask(federation(exact=True), Moments())
     with pytest.raises(cf.InputError, match="has no schema"):
         cf.FederatedLasso(0.1).fit_federation(federation(POLICY, exact=True))
+
+
+def test_infinite_values_are_named_by_their_column():
+    rows = [frame.copy() for frame in FRAMES]
+    rows[0].loc[3, "age"] = np.inf
+    for exact in (False, True):
+        with pytest.raises(
+            cf.InputError, match="column 'age' has numbers that are infinite, or too large for a square"
+        ):
+            cf.describe(InProcess(sites(rows), exact=exact))
 
 
 def test_only_the_columns_of_the_schema_are_answered():

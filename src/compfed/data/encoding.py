@@ -15,11 +15,20 @@ from typing import Any
 import numpy as np
 
 from compfed._utils.text import join_names, shapes_shown
-from compfed.data.raw_table import RawColumn, RawTable, number_text
+from compfed.data.raw_table import RawColumn, RawTable
 from compfed.data.table_files import LONG_INTEGER, as_numbers
 from compfed.data.table_problems import Problems, quoted
 from compfed.errors import InputError
-from compfed.schema import MISSING_LEVEL, CategoricalColumn, Column, Label, NumericColumn, Schema, sorted_levels
+from compfed.schema import (
+    MISSING_LEVEL,
+    CategoricalColumn,
+    Column,
+    Label,
+    NumericColumn,
+    Schema,
+    number_text,
+    sorted_levels,
+)
 
 # kinds of problems, which may leave a site; the column follows
 ABSENT = "it has no column"

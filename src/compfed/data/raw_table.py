@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from compfed._utils.text import join_names, shapes_shown
-from compfed.schema import Schema
+from compfed.schema import Schema, number_text
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,15 +84,6 @@ def used_columns(table: RawTable, schema: Schema) -> RawTable:
     labels = () if schema.label is None else schema.label.column
     names = (*schema.columns, *((labels,) if isinstance(labels, str) else labels))
     return replace(table, columns={name: table.columns[name] for name in names})
-
-
-def number_text(value: float) -> str:
-    """A number as a word: 1.0 is "1".
-
-    >>> number_text(1.0), number_text(0.5)
-    ('1', '0.5')
-    """
-    return str(int(value)) if np.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
 def words_array(words: Sequence[str | None]) -> np.ndarray:

@@ -20,9 +20,10 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_missing
 from compfed.data.columns import check_column_names, is_numeric
-from compfed.data.raw_table import RawColumn, RawTable, number_text, words_array
+from compfed.data.raw_table import RawColumn, RawTable, words_array
 from compfed.data.table_problems import Problems, quoted
 from compfed.errors import InputError, MissingExtra
+from compfed.schema import number_text
 
 if TYPE_CHECKING:
     import pandas as pd

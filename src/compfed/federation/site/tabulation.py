@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import two_product, two_sum
+from compfed._utils.validation import MAX_MAGNITUDE
 from compfed.data.encoding import FEW_LEVELS
 from compfed.data.raw_table import RawColumn, RawTable, used_columns
 from compfed.errors import InputError
@@ -88,7 +89,10 @@ def _present(site: Site, name: str) -> np.ndarray:
     """The values of a column of numbers, sorted once for all messages."""
     if name not in site.sorted_columns:
         values = _numbers(_column(site, name), name)[site.row_weights > 0]
-        site.sorted_columns[name] = np.sort(values[~np.isnan(values)])
+        found = np.sort(values[~np.isnan(values)])
+        if len(found) and max(-found[0], found[-1]) > MAX_MAGNITUDE:
+            raise InputError(f"column {name!r} has numbers that are infinite, or too large for a square. Mend them.")
+        site.sorted_columns[name] = found
     return site.sorted_columns[name]
 
 
