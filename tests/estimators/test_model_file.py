@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
-
 import compfed as cf
 from compfed.estimators.model_file import NAME, load_model, save_model
 from compfed.federation import InProcess

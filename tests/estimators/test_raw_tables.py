@@ -250,7 +250,7 @@ def test_weights_and_offsets_of_a_schema_reach_the_sites(tmp_path):
     np.testing.assert_array_equal(sites.row_weights[0], frame[frame["town"] == "bonn"]["w"])
     schema = Schema({"age": NumericColumn()}, Label("died", ("no", "yes")), weight="w")
     fitted = model().fit(frame, "died", sites="town", schema=schema)
-    pooled = LogisticRegression(C=1 / (ALPHA * float(frame["w"].sum())), tol=1e-12, solver="newton-cholesky")
+    pooled = LogisticRegression(C=1 / (ALPHA * float(np.sum(frame["w"]))), tol=1e-12, solver="newton-cholesky")
     pooled.fit(frame[["age"]].to_numpy(), frame["died"], sample_weight=frame["w"])
     np.testing.assert_allclose(fitted.coef_, pooled.coef_, rtol=1e-8)
 

@@ -101,12 +101,13 @@ def encode(
         )
     at = 0
     for name, column in schema.columns.items():
-        width = 1 if isinstance(column, NumericColumn) else len(column.encoded_levels)
-        raw = _raw(table, name, problems)
-        if raw is not None and isinstance(column, NumericColumn):
-            A[:, at] = _numbers(table, name, raw, column.impute, problems, way_out)
+        raw, width = _raw(table, name, problems), 1
+        if isinstance(column, CategoricalColumn):
+            width = len(column.encoded_levels)
+            if raw is not None:
+                A[:, at : at + width] = _levels(table, name, raw, column, problems)
         elif raw is not None:
-            A[:, at : at + width] = _levels(table, name, raw, column, problems)
+            A[:, at] = _numbers(table, name, raw, column.impute, problems, way_out)
         at += width
     y = _labels(table, schema.label, word_labels, problems, way_out) if label and schema.label is not None else None
     weights = _row_numbers(table, schema.weight, problems) if label else None
@@ -123,9 +124,11 @@ def encode(
     return Encoded(A, y, schema.feature_names, weights, offset, None if strata is None else strata.words())
 
 
-def numeric_schema(columns: Sequence[str], label: str | tuple[str, ...] | None, **rows: str | None) -> Schema:
+def numeric_schema(
+    columns: Sequence[str], label: str | tuple[str, ...], weight: str | None = None, offset: str | None = None
+) -> Schema:
     """The schema of a table of numbers without missing values."""
-    return Schema({name: NumericColumn() for name in columns}, None if label is None else Label(label), **rows)
+    return Schema({name: NumericColumn() for name in columns}, Label(label), weight, offset)
 
 
 def _raw(table: RawTable, name: str, problems: Problems) -> RawColumn | None:
@@ -296,7 +299,7 @@ def propose(
         With everything in which the tables differ, and every column that cannot be encoded.
     """
     problems = Problems()
-    labels = (label,) if isinstance(label, str) else tuple(label or ())
+    labels: list[str] = [label] if isinstance(label, str) else list(label or ())
     rows = [name for name in (weight, offset, stratum) if name is not None]
     names = select_columns(tables, [*labels, *rows], features, drop, leave_out, problems)
     columns: dict[str, Column] = {}
@@ -309,7 +312,7 @@ def propose(
         parts = [(table, table.columns[labels[0]]) for table in tables if labels[0] in table.columns]
         several = len(labels) > 1 or not isinstance(label, str)
         classes = None if several or not parts else _classes(labels[0], parts, classifies, problems)
-        made = Label(label if isinstance(label, str) else labels, classes)
+        made = Label(label if isinstance(label, str) else tuple(labels), classes)
     problems.check()
     notes = tuple(note for table in tables for note in table.notes)
     schema = Schema(columns, made, weight, offset, stratum, notes)

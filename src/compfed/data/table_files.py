@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 Format = Literal["csv", "parquet"]
 ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?", ".", "-")  # cells without a value
+NO_NUMBERS = frozenset(MISSING)  # none of which is a number to Python, but for nan
 SEPARATORS = (",", ";", "\t", "|")
-LINES_TRIED = 50  # to find the separator
+LINES_TRIED, CHARACTERS_TRIED = 50, 1_000_000  # to find the separator
 UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error)
 UNNAMED = re.compile(r"(Unnamed: \d+)?")  # pandas writes this name after it has read none
 COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
@@ -157,7 +158,7 @@ def _read_csv(
         raise InputError(f"{path.name} cannot be read as CSV: it is empty. It needs a header and rows.")
     if content.count('"') % 2 and any("\n" in cell for cell in records[-1][1]):
         raise InputError(f"{path.name}: a quote that opens on line {records[-1][0]} or before is not closed. Close it.")
-    (_, names), rows = records[0], records[1:]
+    names, rows = [name.strip() for name in records[0][1]], records[1:]
     problems = Problems()
     _check_header(path, names, blanks, problems)
     _check_widths(path, names, rows, sep, problems)
@@ -195,15 +196,12 @@ def _decoded(path: Path, encoding: str | None) -> str:
     return content
 
 
-def _records(content: str, sep: str, most: int | None = None) -> Iterator[tuple[int, list[str]]]:
-    """(line, stripped cells) of every record that is not blank; the line is its first one, counted from 1."""
+def _records(content: str, sep: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every record that is not blank; the line is its first one, counted from 1."""
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=sep)
     line = 1
-    for number, cells in enumerate(reader):
-        if most is not None and number >= most:
-            return
-        cells = [cell.strip() for cell in cells]
-        if any(cells):
+    for cells in reader:
+        if any(map(str.strip, cells)):
             yield line, cells
         line = reader.line_num + 1
 
@@ -211,8 +209,12 @@ def _records(content: str, sep: str, most: int | None = None) -> Iterator[tuple[
 def _separator(content: str) -> str:
     """The separator that cuts the first lines into the same number of fields, the most fields if there are several."""
 
+    head = "".join(content[:CHARACTERS_TRIED].splitlines(keepends=True)[:LINES_TRIED])
+    cut = len(head) < len(content)  # perhaps inside a record
+
     def merit(sep: str) -> tuple[bool, int, int, bool]:
-        cells = [cells for _, cells in _records(content, sep, LINES_TRIED)]
+        cells = [list(map(str.strip, cells)) for _, cells in _records(head, sep)]
+        cells = cells[:-1] if cut and len(cells) > 1 else cells
         width = len(cells[0]) if cells else 0
         alike = width > 1 and all(len(row) == width or not any(row[width:]) for row in cells if len(row) >= width)
         alike = alike and all(len(row) >= width for row in cells)
@@ -237,7 +239,7 @@ def _check_widths(
     """Note the lines that have another number of fields than the header."""
     width = len(names)
     # a delimiter at the end of a line adds no field
-    odd = [(line, len(cells)) for line, cells in rows if len(cells) < width or any(cells[width:])]
+    odd = [(line, len(cells)) for line, cells in rows if len(cells) < width or any(map(str.strip, cells[width:]))]
     if not odd:
         return
     lines = join_names([f"line {line} has {fields} field(s)" for line, fields in odd])
@@ -258,9 +260,14 @@ def _without_row_numbers(
     for j, (name, cells) in enumerate(zip(names, columns, strict=True)):
         if not UNNAMED.fullmatch(name):
             kept.append(j)
-        elif not name and not any(cells):
+        elif not name and not any(map(str.strip, cells)):
             continue  # every line ends with a delimiter
-        elif j == 0 and len(names) > 1 and all(cell.isdecimal() for cell in cells) and len(set(cells)) == len(cells):
+        elif (
+            j == 0
+            and len(names) > 1
+            and all(cell.strip().isdecimal() for cell in cells)
+            and len(set(cells)) == len(cells)
+        ):
             notes = (f"{path.name}: the first column has no name and numbers the rows; it was left out.",)
         else:
             problems.add(
@@ -275,7 +282,7 @@ def _decimal(path: Path, sep: str, columns: Sequence[tuple[str, Sequence[str]]])
     """The decimal mark: a comma if it is not the separator and all numbers with a fraction have it."""
     if sep == ",":
         return "."
-    cells = [cell for _, column in columns for cell in column if "," in cell or "." in cell]
+    cells = [cell.strip() for _, column in columns for cell in column if "," in cell or "." in cell]
     commas = [cell for cell in cells if COMMA_NUMBER.fullmatch(cell)]
     points = [cell for cell in cells if POINT_NUMBER.fullmatch(cell)]
     if not commas:
@@ -292,6 +299,11 @@ def _decimal(path: Path, sep: str, columns: Sequence[tuple[str, Sequence[str]]])
 
 
 def _column(cells: Sequence[str], blanks: frozenset[str], decimal: str, text: bool) -> RawColumn:
+    if not text and decimal == "." and blanks <= NO_NUMBERS:
+        numbers = as_numbers(cells)  # which needs no look at single cells where none is missing
+        if numbers is not None:
+            return RawColumn(numbers)
+    cells = list(map(str.strip, cells))
     present = [cell for cell in cells if cell not in blanks]
     if not text:
         numbers = as_numbers(present, decimal)
@@ -327,7 +339,8 @@ def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
         return None
     large = np.flatnonzero(np.abs(found) >= 2.0**53).tolist()
     inexact = any(
-        LONG_INTEGER.fullmatch(cells[i]) and np.isfinite(found[i]) and int(found[i]) != int(cells[i]) for i in large
+        LONG_INTEGER.fullmatch(cells[i].strip()) and np.isfinite(found[i]) and int(found[i]) != int(cells[i])
+        for i in large
     )
     return None if inexact else found
 
