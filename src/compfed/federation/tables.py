@@ -10,7 +10,6 @@ import numpy as np
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
 from compfed.data import LazySites, Sites
-from compfed.data.encoding import numeric_schema
 from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation.enrolment import Enrolment
@@ -20,7 +19,7 @@ from compfed.federation.server.tabulation import label_columns, layout_of, summa
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
 from compfed.federation.table_one import TableOne, largest_differences
-from compfed.schema import Schema
+from compfed.schema import Label, NumericColumn, Schema
 
 MAX_COMPARED = 100  # sites with a table of their own
 MASKED = "the sums are masked: there is no table of single sites, and no difference between them"
@@ -89,7 +88,8 @@ def describe_tables(tables: Sequence[RawTable], label: str | None = None) -> Tab
             raise InputError(f"{table.name} has no column {label!r}; it has {has}. Give another --label.")
     sites = []
     for i, table in enumerate(tables):
-        proposal = numeric_schema([name for name in table.columns if name != label], label)
+        columns = {name: NumericColumn() for name in table.columns if name != label}
+        proposal = Schema(columns, None if label is None else Label(label))
         sites.append(Site.to_agree(table, "has no schema.", proposal=proposal, name=table.name, index=i, limits=None))
     if not first.columns or not all(table.rows for table in tables):
         raise InputError("a table without rows or columns has no Table 1. Leave out that file.")
