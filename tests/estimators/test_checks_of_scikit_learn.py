@@ -114,6 +114,7 @@ def test_help_begins_with_what_is_minimised(estimator):
     assert {name for name in vars(fitted) if name.endswith("_")} - internal == documented - {
         "feature_names_in_",
         "site_intercepts_",
+        "schema_",
     }
 
 

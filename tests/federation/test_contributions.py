@@ -619,13 +619,6 @@ def test_local_update_methods_of_an_estimator(name):
 # --- what exact sums do not give ---
 
 
-def test_a_description_in_detail_is_refused():
-    with pytest.raises(cf.InputError, match="a description in detail is no sum"):
-        asked(InProcess(listed("numbers"), exact=True), Describe(detail=True), weighting="once")
-    with pytest.raises(cf.InputError, match="sums are masked, and a description in detail would show"):
-        asked(Masked(listed("numbers")), Describe(detail=True), weighting="once")
-
-
 def test_wrong_totals_are_refused():
     """A site that says more than its enrolment: only the total is checked, and no site is blamed."""
     sites = listed("numbers")

@@ -27,6 +27,7 @@ from compfed.federation import (
     Refusal,
     Score,
     Site,
+    Tabulate,
     ask,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
@@ -55,7 +56,7 @@ SCORE = Score(
 HONEST: dict[str, tuple[Any, str]] = {
     "describe": (Describe(), "numbers"),
     "describe classes": (Describe(classes=True, subset=replace(FOLD, by_class=True)), "words"),
-    "describe in detail": (Describe(detail=True), "numbers"),
+    "tabulate": (Tabulate(("0", "1"), (np.array([0.0, 1.0]), np.empty(0)), ("label",), (("0", "2"),)), "numbers"),
     "moments": (Moments(subset=Holdout(0.25, 3, by_class=False, held_out=True)), "numbers"),
     "Lipschitz constant": (Lipschitz(OBJECTIVE, np.zeros(D)), "numbers"),
     "gradient": (Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))), "numbers"),

@@ -19,7 +19,6 @@ from compfed import estimators
 from compfed._utils import files
 from compfed.algorithms import default_steps
 from compfed.federation import (
-    Describe,
     Evaluate,
     FinishRound,
     HeldOut,
@@ -27,6 +26,7 @@ from compfed.federation import (
     LocalUpdate,
     Moments,
     Score,
+    Tabulate,
     exact_sum,
     secure_sum,
 )
@@ -723,7 +723,6 @@ ONE_SITE = {
     ),
     "participants": (Weighted(LocalUpdate(RUN, 0, 0, {"y": np.zeros(4)}), "rows"), "rounds of some of the sites"),
     "end": (Weighted(FinishRound(RUN, 0, {"y": np.zeros(4)}), "once"), "rounds of some of the sites"),
-    "detail": (Weighted(Describe(detail=True), "once"), "a description in detail"),
     "folds": (Weighted(Moments(Fold(0, 4, 0, np.arange(3), False, held_out=True)), "rows"), "4 folds would leave out sites"),
 }  # fmt: skip
 
@@ -747,7 +746,7 @@ def test_queries_for_the_part_of_one_site_are_refused_at_the_server(paths):
     for request in (
         Request((Moments(),), sites=(0,)),
         Request((QUERY.query,), weights=np.array([1.0, 0.0, 0.0])),
-        Request((Describe(detail=True),)),
+        Request((Tabulate(("a0",), (np.empty(0),)),), sites=(0,)),
     ):
         with pytest.raises(cf.InputError, match=r"sums are masked, and .* would show the server one site's part"):
             federation.exchange([request])

@@ -131,6 +131,8 @@ def python_blocks(path: Path) -> list[str]:
         "docs/estimators.md",
         "docs/evaluation.md",
         "docs/problems.md",
+        "docs/table-one.md",
+        "docs/tables.md",
         "docs/architecture.md",
         "docs/few-rounds.md",
         "docs/sampling-and-sources.md",

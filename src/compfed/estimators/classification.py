@@ -186,9 +186,11 @@ class FederatedLogisticRegression(ClassifierMixin, BoundedModel):
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """Accuracy: the share of rows whose most likely class is theirs."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         return float(accuracy_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 

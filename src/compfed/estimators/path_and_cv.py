@@ -33,7 +33,16 @@ from compfed.estimators.programs.path_and_cv import (
     solve_path,
     warn_if_not_converged,
 )
-from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.estimators.table import (
+    UNSPECIFIED,
+    Features,
+    Offset,
+    RowWeights,
+    SchemaLike,
+    SiteOfRows,
+    Table,
+    warn_of_one_site,
+)
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.splits import RowSubset, given_splits
@@ -72,11 +81,12 @@ class Path:
 def regularisation_path(
     model: FederatedModel,
     X: Features,
-    y: npt.ArrayLike,
+    y: npt.ArrayLike | str,
     sites: SiteOfRows = UNSPECIFIED,
     *,
     sample_weight: RowWeights = None,
     offset: Offset = None,
+    schema: SchemaLike = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,
@@ -97,6 +107,8 @@ def regularisation_path(
         How much each row counts.
     offset : array of shape (n_rows,) or str, optional
         Added to the linear predictor of each row; or the name of a column of X.
+    schema : "auto", Schema or path, optional
+        How words and missing values of a DataFrame become numbers, as in `fit`.
     alphas : array, optional
         Values of alpha.
     n_alphas : int, default=50
@@ -128,7 +140,7 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
         )
     grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
-    federation = model.make_table(X, y, sites, sample_weight, offset).federation()
+    federation = model.make_table(X, y, sites, sample_weight, schema, offset).federation()
     path = path_over(federation, model, grid)
     warn_of_one_site("regularisation_path", sites)
     return path
@@ -243,6 +255,7 @@ class CrossValidated(FederatedModel):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
+        self._check_schema(getattr(federation, "schema", None))
         with self._restored_on_failure():
             self._choose_alpha(federation, 0, stacklevel=4)
         return self

@@ -32,9 +32,11 @@ class Regressor(RegressorMixin, FederatedModel):
         """Predict X w + b, plus the offset of a model that has one."""
         return self.linear_predictor(X, offset)[:, 0]
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """R^2, the share of the variance explained: 1 is perfect, 0 is the mean. Of several outcomes, the mean over them."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
@@ -398,9 +400,11 @@ class LogLink(BoundedModel, Regressor):
         """The mean deviance."""
         raise NotImplementedError
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None, offset: Offset = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         outcome = as_floats(np.asarray(y), f"{type(self).__name__}: y")
         found = self._deviance(outcome, self.predict(X, offset), sample_weight)
         mean = np.full(len(outcome), np.average(outcome, weights=cast(Any, sample_weight)))

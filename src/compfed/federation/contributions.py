@@ -40,11 +40,12 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Score,
+    Tabulate,
     Weighted,
     lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
-from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
+from compfed.federation.sums import Description, HeldOutSum, MomentsSum, TabulateSum, UpdateSum
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
@@ -82,6 +83,8 @@ class Field(NamedTuple):
 def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
     """The fields of a contribution, in the order in which they travel."""
     query, R, n = weighted.query, agreement.factor_bits(weighted.weighting), agreement.site_bits
+    if not isinstance(query, Tabulate):
+        agreement.check_encoded()
     own = weighted.weighting != "given"  # the enrolments bound the factor
     match query:
         case Describe():
@@ -119,6 +122,8 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
         case FinishRound():
             return {"not_finite": Field((), n, bounded=True)}
+        case Tabulate():
+            return _tabulated_fields(query, agreement)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -129,13 +134,27 @@ def word_count(weighted: Weighted, agreement: Agreement) -> int:
 
 def _described_fields(query: Describe, agreement: Agreement) -> dict[str, Field]:
     R, n, y = agreement.weight_bits, agreement.site_bits, agreement.label_bits
-    rows = int(np.frexp(float(sum(e.rows for e in agreement.enrolments)))[1])
-    found = {name: Field((), bits, bounded=True) for name, bits in {"weight": R, "rows": rows, "sites": n}.items()}
+    sizes = {"weight": R, "rows": agreement.row_bits, "sites": n}
+    found = {name: Field((), bits, bounded=True) for name, bits in sizes.items()}
     if query.classes:
         each = (len(agreement.classes),)
         return {**found, "class_weights": Field(each, R, bounded=True), "class_shares": Field(each, n, bounded=True)}
     shape = agreement.enrolments[0].label_shape
     return {**found, "label_sum": Field(shape, R + y, bounded=True), "label_means": Field(shape, n + y, bounded=True)}
+
+
+def _tabulated_fields(query: Tabulate, agreement: Agreement) -> dict[str, Field]:
+    rows, width = agreement.row_bits, (len(query.numeric),)
+    bits = agreement.table_bits(query.numeric)
+    counts = {"missing": (len(query.numeric) + len(query.categorical), 2), "values": width}
+    counts |= {"below": (sum(map(len, query.thresholds)), 2), "levels": (sum(map(len, query.levels)), 2)}
+    return {
+        "rows": Field((), rows, bounded=True),
+        **{name: Field(shape, rows + 1, bounded=True) for name, shape in counts.items()},
+        "withheld": Field(width, agreement.site_bits, bounded=True),
+        "mean": Field(width, rows + bits, pair=True, bounded=True),
+        "square": Field(width, rows + 2 * bits, pair=True, bounded=True),
+    }
 
 
 def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str, Field]:
@@ -313,6 +332,9 @@ def contribution(weighted: Weighted, reply: object, weight: float, agreement: Ag
         case FinishRound():
             assert isinstance(r, FinishRound.Reply)
             return {"not_finite": _flag(not r.finite)}
+        case Tabulate():
+            assert isinstance(r, Tabulate.Reply)
+            return _tabulated(r)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -340,6 +362,17 @@ def _scored(r: Score.Reply) -> FieldValues:
     found |= {name: _hidden(found[name], far_out) for name in unbounded}
     refused = _flag(np.asarray(np.isnan(found["lines"]).any(axis=1)))
     return {**found, "infinite": _flag(far_out), "outside": np.array(0.0), "no_line": refused}
+
+
+def _tabulated(r: Tabulate.Reply) -> FieldValues:
+    """Sums of the values. Where a site withholds a column, noise: the total would be that of the other sites."""
+    found = {name: np.asarray(getattr(r, name), float) for name in ("rows", "missing", "values", "below", "levels")}
+    found["withheld"] = _flag(np.isnan(r.mean))
+    scaled = r.values, np.zeros(r.values.shape)
+    for name in ("mean", "square"):
+        found[name], found[f"{name}_low"] = multiply_pairs(scaled, (getattr(r, name), getattr(r, f"{name}_low")))
+        found[f"{name}_low"] = np.nan_to_num(found[f"{name}_low"])
+    return found
 
 
 def _power_digits(L: float) -> np.ndarray:
@@ -493,7 +526,7 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
         return None
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
-        query, (Describe, Moments, HeldOut, Score, FinishRound)
+        query, (Describe, Moments, HeldOut, Score, FinishRound, Tabulate)
     )
     divisor = float(t["factor"]) if weighs else 1.0
     match query:
@@ -523,6 +556,8 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
             return _update_sum(query, t, divisor)
         case FinishRound():
             return FinishRound.Reply(finite=not t["not_finite"].any())
+        case Tabulate():
+            return _tabulated_sum(t, enrolments)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -558,6 +593,21 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
         )
     if total > everything * (1 + 1e-9):
         raise InputError(f"{kind}: rows weigh more than the enrolments say; a site sent a wrong reply. {wrong}")
+
+
+def _tabulated_sum(t: FieldValues, enrolments: Sequence[Enrolment]) -> TabulateSum:
+    """The sums of a table; refuses counts that honest sites cannot give."""
+    rows, most = float(t["rows"]), float(sum(e.rows for e in enrolments))
+    slack = sum(max(e.min_rows, e.rows) for e in enrolments)  # a bound is at most so far above a count
+    for name in ("missing", "values", "below", "levels"):
+        value = t[name]
+        bounds = name == "values" or not (value[:, 0] > value[:, 1]).any()
+        if rows != most or not bounds or ((value < 0) | (value > most + slack) | (value != np.rint(value))).any():
+            wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
+            raise InputError(f"Tabulate: the field {name} does not count rows; a site sent a wrong reply. {wrong}")
+    there = np.where(t["withheld"] != 0, np.nan, 1.0)
+    mean, square = ((there * t[name], there * t[f"{name}_low"]) for name in ("mean", "square"))
+    return TabulateSum(round(rows), t["missing"], t["values"], mean, square, t["below"], t["levels"])
 
 
 def _lipschitz_counts(digits: np.ndarray) -> np.ndarray:
@@ -645,8 +695,8 @@ def _description(query: Describe, t: FieldValues, every: Sequence[Enrolment], ag
         label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
         classes=agreement.classes[t["class_weights"] > 0] if query.classes else nothing,
         class_weights=_positive(t, "class_weights"), class_shares=_positive(t, "class_shares"),
-        label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,
-        offsets=tuple(e.offset for e in every),
+        label_sum=t.get("label_sum"), label_means=t.get("label_means"),
+        site_classes=tuple(e.classes for e in every), offsets=tuple(e.offset for e in every),
     )  # fmt: skip
 
 

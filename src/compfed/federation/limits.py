@@ -28,6 +28,7 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Score,
+    Tabulate,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import Logistic, OneOutput, Softmax, WithOffset
@@ -46,6 +47,8 @@ MAX_REASON = 1_000  # characters of a refusal
 MAX_SITES = 100_000
 MAX_EDGES = 4096  # thresholds of one score
 MAX_LINES = 16  # recalibrations of one score
+MAX_THRESHOLDS = 128  # of a column in one query
+MAX_SCHEMA = 2**20  # characters of a schema in an enrolment
 MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
@@ -118,7 +121,6 @@ class _Checks:
         match query:
             case Describe():
                 _boolean("classes", query.classes)
-                _boolean("detail", query.detail)
                 self.subset(query.subset)
             case Moments():
                 self.subset(query.subset)
@@ -151,6 +153,31 @@ class _Checks:
                 self.run_spec(query.run_spec)
                 _integer("r", query.r, 0, MAX_ROUNDS - 2)
                 self.message(query.d)
+            case Tabulate():
+                self.tabulate(query)
+
+    def tabulate(self, query: Tabulate) -> None:
+        """Columns by name, each once; a few thresholds, or levels, of each."""
+        known = self.site.table.columns
+        for names, each in ((query.numeric, query.thresholds), (query.categorical, query.levels)):
+            if type(names) is not tuple or type(each) is not tuple or len(names) != len(each):
+                raise InputError("a query names columns, and lists thresholds or levels of each")
+            if len(names) > len(known) or not all(type(name) is str for name in names) or len(set(names)) < len(names):
+                raise InputError("it names columns that the site has, each once")
+            for name in names:
+                if name not in known:
+                    raise InputError(f"the site has no column {printable(name, 60)!r}")
+        for given in query.thresholds:
+            if not isinstance(given, np.ndarray) or given.ndim != 1 or given.size > MAX_THRESHOLDS:
+                raise InputError(f"thresholds are an array of at most {MAX_THRESHOLDS} numbers")
+            _finite("thresholds", given, given.shape)
+            if (given[1:] <= given[:-1]).any():
+                raise InputError("thresholds must be sorted, each once")
+        for given in query.levels:
+            if type(given) is not tuple or len(given) > MAX_CLASSES or len(set(given)) < len(given):
+                raise InputError(f"levels are at most {MAX_CLASSES} words, each once")
+            if not all(type(level) is str and len(level) <= MAX_NAME for level in given):
+                raise InputError(f"a level is a word of at most {MAX_NAME} characters")
 
     def numbers(self, count: int, what: str) -> None:
         if count > self.most:

@@ -16,7 +16,6 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.spec import ObjectiveSpec, RunSpec
-from compfed.site_summary import SiteFacts
 from compfed.splits import RowSubset
 
 Replies: TypeAlias = tuple[Any, ...]  # one reply, or one sum of replies, to each query of a message
@@ -46,13 +45,11 @@ class Query(Protocol):
 class Describe:
     """Rows, columns and labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
-    also means and spreads of columns and labels, for a person to read.
+    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
     """
 
     classes: bool = False
     subset: RowSubset | None = None
-    detail: bool = False
 
     class Reply(NamedTuple):
         rows: int
@@ -62,7 +59,6 @@ class Describe:
         classes: np.ndarray  # the labels found; none where labels are numbers
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
-        facts: SiteFacts | None = None
         offset: bool = False  # whether rows have offsets
 
 
@@ -224,6 +220,33 @@ class FinishRound:
         finite: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Tabulate:
+    """Sums and counts of columns of the table as it is in its file, missing values included (Table 1, `Schema.agree`).
+
+    Counts are pairs, a lower and an upper bound: equal without a policy, rounded at the site under one (`disclosure`). A column
+    of words is counted at the levels given, each with all rows that have it; of a column of numbers are counted the values
+    that are at most a threshold. The mean and the mean square of the values are pairs of doubles, as in `Moments`, and NaN
+    where the policy withholds them. Rows are counted, not weighted.
+    """
+
+    numeric: tuple[str, ...] = ()  # names of columns
+    thresholds: tuple[np.ndarray, ...] = ()  # of each of them, sorted
+    categorical: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()  # of each of them
+
+    class Reply(NamedTuple):
+        rows: int
+        missing: np.ndarray  # (numeric + categorical, 2)
+        values: np.ndarray  # (numeric,): the weight of the means, at least the number of values
+        mean: np.ndarray  # (numeric,)
+        mean_low: np.ndarray
+        square: np.ndarray
+        square_low: np.ndarray
+        below: np.ndarray  # (thresholds of all columns, 2)
+        levels: np.ndarray  # (levels of all columns, 2)
+
+
 LIFT = 32  # bits, where a number was too large for its field
 LARGEST_LIFT = 2048  # beyond, a number is not finite
 Weighting: TypeAlias = Literal["rows", "sites", "once", "given"]
@@ -259,4 +282,4 @@ def largest_lipschitz(counts: np.ndarray) -> float:
     return np.inf if last == LIPSCHITZ_BINS - 1 else float(2.0 ** ((last + 1 - LIPSCHITZ_BINS // 2) / 8))
 
 
-QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, Score, LocalUpdate, FinishRound)
+QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, Score, LocalUpdate, FinishRound, Tabulate)

@@ -16,7 +16,7 @@ from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import unnamed
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH
+from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_SCHEMA, MAX_WIDTH
 from compfed.federation.queries import (
     LIPSCHITZ_BINS,
     Describe,
@@ -29,11 +29,12 @@ from compfed.federation.queries import (
     Query,
     Refusal,
     Score,
+    Tabulate,
     lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
-from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
+from compfed.schema import CategoricalColumn
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -107,6 +108,33 @@ def _enrolment(e: object) -> None:
         raise InputError("varies has not one entry for every column")
     _array("varies", e.varies, (e.varies.size,), ("bool",))
     _boolean("secure_sum", e.secure_sum)
+    _boolean("agreed", e.agreed)
+    _table_facts(e)
+
+
+def _table_facts(e: Enrolment) -> None:
+    """The schema of a site is text from outside: its size comes first, then TOML, then its names."""
+    for name, most in (("schema", MAX_SCHEMA), ("not_encoded", MAX_REASON)):
+        if type(value := getattr(e, name)) is not str or len(value) > most:
+            raise InputError(f"{name} is not a text of at most {most} characters")
+        if not is_printable(value.replace("\n", " ")):
+            raise InputError(f"{name} has characters that cannot be printed")
+    width = len(e.table_columns) if e.schema else 0
+    _array("table_bits", e.table_bits, (width,), ("int32",))
+    if ((e.table_bits > MAX_BITS) | (e.table_bits < -MAX_BITS)).any():
+        raise InputError(f"table_bits has numbers beyond {MAX_BITS}")
+    for name in ("has_missing", "has_rare"):
+        _array(name, getattr(e, name), (width,), ("bool",))
+    if e.label_classes is not None:
+        _sorted_classes(e.label_classes, MAX_CLASSES, "biufU")
+    words = [*e.table_columns] if e.schema else []
+    for column in e.table_schema.columns.values() if e.schema else ():
+        words += column.levels if isinstance(column, CategoricalColumn) else ()
+    label = e.table_schema.label
+    words += [c for c in (label.classes or () if e.schema and label is not None else ()) if type(c) is str]
+    for word in words:
+        if not 1 <= len(word) <= MAX_NAME or not is_printable(word):
+            raise InputError(f"its schema names {_shown(word)}; a name has 1 to {MAX_NAME} printable characters")
 
 
 def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:
@@ -154,6 +182,8 @@ def _check(query: Query, reply: Any, weighted: bool, width: int | None) -> None:
             _boolean("finite", reply.finite)
         case FinishRound():
             _boolean("finite", reply.finite)
+        case Tabulate():
+            _tabulated(query, reply)
 
 
 # --- each kind of reply ---
@@ -183,10 +213,6 @@ def _described(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         _array("class_weights", reply.class_weights, (0,), DOUBLE)
         _vector("label_mean", reply.label_mean, (0, 1))
     _boolean("offset", reply.offset)
-    if (reply.facts is not None) != query.detail:
-        raise InputError("facts are there without being asked for, or missing")
-    if query.detail:
-        _facts(query, reply, weighted)
 
 
 def _width(value: Any, known: int | None) -> int:
@@ -234,25 +260,25 @@ def _sorted_classes(classes: object, most: int, kinds: str) -> None:
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
 
 
-def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
-    facts = reply.facts
-    if type(facts) is not SiteFacts:
-        raise InputError("facts must be a record of facts")
-    _integer("facts.rows", facts.rows, 1, MAX_ROWS)
-    if facts.rows < reply.rows or (query.subset is None and not weighted and facts.rows != reply.rows):
-        raise InputError(f"facts are about {facts.rows} rows; there are {reply.rows}")
-    for name in ("mean", "square"):
-        _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
-        _finite(f"facts.{name}", value, nonnegative=name == "square")
-    _array("facts.varies", facts.varies, (reply.width,), ("bool",))
-    _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
-    counts = facts.counts
-    _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
-    if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
-        raise InputError(f"facts.counts do not add up to {facts.rows} rows")
-    _vector("facts.label_mean", facts.label_mean, (1,))
-    _array("facts.label_square", facts.label_square, facts.label_mean.shape, DOUBLE)
-    _finite("facts.label_square", facts.label_square, nonnegative=True)
+def _tabulated(query: Tabulate, reply: Tabulate.Reply) -> None:
+    _integer("rows", reply.rows, 1, MAX_ROWS)
+    width = len(query.numeric)
+    shapes = {"missing": width + len(query.categorical), "below": sum(map(len, query.thresholds))}
+    shapes["levels"] = sum(map(len, query.levels))
+    for name, count in shapes.items():
+        _array(name, value := getattr(reply, name), (count, 2), DOUBLE)
+        _finite(name, value, nonnegative=True)
+        if (value[:, 0] > value[:, 1]).any() or (value[:, 0] > reply.rows).any() or (value != np.rint(value)).any():
+            raise InputError(f"{name} does not count its rows")
+    _array("values", reply.values, (width,), DOUBLE)
+    if not ((reply.values >= 0) & (reply.values <= reply.rows) & (reply.values == np.rint(reply.values))).all():
+        raise InputError("values does not count its rows")
+    withheld = np.isnan(reply.mean)
+    for name in ("mean", "mean_low", "square", "square_low"):
+        _array(name, value := getattr(reply, name), (width,), DOUBLE)
+        if (np.isnan(value) != withheld).any():
+            raise InputError(f"{name} is NaN where another moment of the column is not")
+        _finite(name, value[~withheld], nonnegative=name == "square")
 
 
 def _moments(reply: Moments.Reply, width: int | None, weighted: bool) -> None:

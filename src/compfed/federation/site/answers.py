@@ -21,15 +21,16 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Score,
+    Tabulate,
     lipschitz_bin,
 )
 from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
 from compfed.federation.site.scoring import score
+from compfed.federation.site.tabulation import tabulated
 from compfed.losses.base import upper_triangle
 from compfed.losses.lipschitz import gram
 from compfed.losses.offset import FAR, shifted
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
-from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -54,22 +55,23 @@ def answer(query: Query, site: Site) -> object:
             return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
         case FinishRound():
             return query.Reply(site.finish_round(query.run_spec, query.r, query.d))
+        case Tabulate():
+            return tabulated(query, site)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    facts = summarise_site(site.whole(), site.labels) if query.detail else None
     weights = site.weights_of(query.subset)
     rows, weight, offset = int(np.count_nonzero(weights)), float(weights.sum()), site.offset is not None
     if query.classes:
         site.check_classes()
         found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
         each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)  # of no rows it is of int
-        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), facts, offset)
+        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), offset)
     if site.labels.dtype.kind not in "biuf":
         raise InputError(f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them.")
     mean = np.asarray((weights / weight if weight > 0 else weights) @ site.labels)
-    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, facts, offset)
+    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, offset)
 
 
 def _moments(query: Moments, site: Site) -> Moments.Reply:

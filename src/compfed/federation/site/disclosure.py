@@ -32,6 +32,7 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Score,
+    Tabulate,
 )
 from compfed.federation.spec import ObjectiveSpec, RunSpec
 from compfed.losses import (
@@ -149,7 +150,7 @@ class _Broken(Exception):
     """A query breaks a rule of the policy; the text is the reason."""
 
 
-def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int) -> str | None:
+def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int, not_encoded: str = "") -> str | None:
     """Why a site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
 
     Decided before anything else of a query is read: the reason of a limit may depend on the rows.
@@ -161,6 +162,8 @@ def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int) -> 
         return f"it does not answer {name}"
     if rows < (1 if policy is None else policy.min_rows):
         return "it has fewer rows than its min_rows"
+    if not_encoded and not isinstance(query, Tabulate):
+        return f"it {not_encoded.removesuffix('.')}"
     return None
 
 
@@ -169,6 +172,8 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
 
     The table as it is comes first, then what the query says by itself, and the values of rows last.
     """
+    if isinstance(query, Tabulate):  # rounded, and withheld, column by column (`tabulation`)
+        return None
     for problem in site.table_problems:
         return problem
     try:

@@ -17,6 +17,7 @@ from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import ExchangeMessages, message_shapes
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import payload
@@ -40,12 +41,14 @@ from compfed.federation.site.disclosure import (
     varying_columns,
 )
 from compfed.federation.site.disclosure import reason as disclosure_reason
+from compfed.federation.site.tabulation import table_facts, table_of
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.losses import WithOffset
 from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
+from compfed.schema import Schema
 from compfed.splits import RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
@@ -95,6 +98,16 @@ class Site:
         None for a site in the process of its server.
     room : float
         Bytes of scaled rows that are kept between messages.
+    raw : RawTable, optional
+        The table as it is in its file, for `Tabulate`.
+    schema : Schema, optional
+        The schema that `features` and `labels` are encoded with.
+    proposal : Schema, optional
+        Without `schema`: the columns and the label of the table, for an agreement with other sites.
+    schema_agreed : bool, default=False
+        Whether the schema was given to the site, rather than proposed from its own table.
+    not_encoded : str, optional
+        Why the rows cannot be encoded, for others to read. The site then answers `Tabulate` alone; `Site.to_agree` makes one.
     """
 
     def __init__(
@@ -114,6 +127,11 @@ class Site:
         secure_sum: bool = False,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
+        raw: RawTable | None = None,
+        schema: Schema | None = None,
+        proposal: Schema | None = None,
+        schema_agreed: bool = False,
+        not_encoded: str = "",
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
             check_unmasked(values, f"site {name!r}: {what}")
@@ -135,9 +153,36 @@ class Site:
         self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
         self.room = room
+        if raw is not None and raw.rows != len(labels):
+            raise InputError(f"site {name!r}: the table has {raw.rows} rows, and there are {len(labels)} labels.")
+        self.sorted_columns: dict[str, np.ndarray] = {}  # for `Tabulate`
+        self.proposal = proposal if schema is None else schema
+        self.raw, self.schema, self.schema_agreed, self.not_encoded = raw, schema, schema_agreed, not_encoded
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the run
+
+    @classmethod
+    def to_agree(cls, raw: RawTable, reason: str, **options: Any) -> Site:
+        """A site whose table cannot be encoded before the sites agree on a schema: it answers `Tabulate` alone."""
+        rows = raw.rows
+        return cls(np.zeros((rows, 0)), np.zeros(rows), raw=raw, not_encoded=reason, **options)
+
+    def rows_as_read(self) -> tuple[FeatureMatrix, np.ndarray]:
+        """The rows before they were encoded, as numbers and words: the same whatever the schema, for the ledger."""
+        if self.raw is None:
+            return self.features, self.labels
+        columns = list(self.raw.columns.values())
+        numbers = [column.values for column in columns if column.is_numeric]
+        words = [column.values for column in columns if not column.is_numeric]
+        rows = range(self.raw.rows)
+        text = np.array([repr([values[i] for values in words]) for i in rows], object)
+        return np.column_stack(numbers) if numbers else np.zeros((len(text), 0)), text
+
+    @functools.cached_property
+    def table(self) -> RawTable:
+        """The table as it is in its file; of a site without one its encoded columns."""
+        return table_of(self)
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -200,6 +245,7 @@ class Site:
             min_rows=1 if policy is None else policy.min_rows, buckets=self.buckets, max_hessian_share=share,
             varies=np.array([column.many for column in self.varying], bool), secure_sum=self.secure_sum,
             offset=self.offset is not None, weighted=self.weighted,
+            agreed=self.schema_agreed, not_encoded=self.not_encoded, **table_facts(self)._asdict(),
         )  # fmt: skip
 
     def _listed_classes(self) -> tuple[np.ndarray | None, str]:
@@ -217,7 +263,7 @@ class Site:
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
-        reason = blanket_reason(self.policy, query, int(np.count_nonzero(self.row_weights)))
+        reason = blanket_reason(self.policy, query, int(np.count_nonzero(self.row_weights)), self.not_encoded)
         if reason is None and self.limits is not None:
             reason = self.limits.reason(query, self)
         try:
@@ -240,7 +286,10 @@ class Site:
         """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
         if self.agreement is agreement:
             return
-        if self.policy is not None and self.secure_sum and (problems := rare_values(self, agreement.enrolments)):
+        # sites whose rows cannot be used together answer `Tabulate` alone, which keeps this rule by itself
+        encoded = not agreement.encoded_problem
+        checked = self.policy is not None and self.secure_sum and encoded
+        if checked and (problems := rare_values(self, agreement.enrolments)):
             raise SiteRefusal(f"site {self.name!r} takes part in no run with these sites: {'; '.join(problems)}.")
         self.agreement = agreement
 
