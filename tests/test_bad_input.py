@@ -237,8 +237,8 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         r"two sites are called 'a'; give each its own name",
     ),
     "a table for describe": (
-        lambda: cf.data.describe(X),  # pyright: ignore[reportArgumentType]  # the mistake
-        r"describe takes a federation from compfed\.data.*got ndarray",
+        lambda: cf.describe(X),  # pyright: ignore[reportArgumentType]  # the mistake
+        r"describe takes Sites .*got ndarray",
     ),
     "a word for scale": (
         lambda: cf.solve_federated(problem(), scale="a"),  # pyright: ignore[reportArgumentType]  # the mistake

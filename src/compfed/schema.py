@@ -18,12 +18,17 @@ How rows are encoded with it is in `data.encoding`.
 from __future__ import annotations
 
 import difflib
+import importlib
 import json
+import math
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
 
 from compfed._utils.text import join_names
 from compfed._utils.validation import is_number
@@ -31,6 +36,12 @@ from compfed.errors import InputError
 
 MISSING_LEVEL = "(missing)"  # the level of rows without a value, where that is a level of its own
 OTHER_LEVEL = "(other)"  # the level of rows whose value is not among the levels
+# of two levels with one of these words, it comes first
+NEGATIVE_WORDS = frozenset({
+    "no", "n", "false", "f", "nein", "nej", "non", "negative", "neg", "absent", "none", "never", "control", "normal", "healthy",
+    "unexposed", "off", "without",
+})  # fmt: skip
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 ROW_COLUMNS = ("weight", "offset", "stratum")
 
 
@@ -145,6 +156,31 @@ class Schema:
             or (isinstance(column, CategoricalColumn) and column.missing == "impute")
         )
 
+    @classmethod
+    def agree(cls, federation: Any) -> Schema:
+        """A schema that all sites of a federation agree on. One message after the enrolments.
+
+        The sites' own proposals are merged: kinds, the union of the levels, classes. Missing numbers become the mean over all
+        sites. Under a disclosure policy a site names levels and classes that at least `min_level_rows` of its rows have; values
+        that it does not name become the reference.
+
+        Parameters
+        ----------
+        federation : Sites, InProcess, or what `cf.network.connect` returns
+
+        Returns
+        -------
+        Schema
+            Without unresolved columns; `notes` say what was decided. `to_toml` writes the file that every site needs.
+
+        Raises
+        ------
+        InputError
+            With everything in which the sites differ.
+        """
+        tables = importlib.import_module("compfed.federation.tables")  # a layer above
+        return tables.agree_schema(federation)
+
     # --- TOML ---
 
     @classmethod
@@ -202,6 +238,37 @@ class Schema:
             twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
             if twice is not None:
                 raise InputError(f"{where} uses the {what} {twice!r} twice. Leave one of them out, or rename it.")
+
+
+def sorted_levels(levels: Collection[str]) -> list[str]:
+    """Levels in order: numbers by value, words by letter, and of two the negative one first.
+
+    >>> sorted_levels({"yes", "no"}), sorted_levels({"10", "9"})
+    (['no', 'yes'], ['9', '10'])
+    """
+    found = sorted(levels)
+    if found and all(NUMBER.fullmatch(level) for level in found):
+        return sorted(found, key=lambda level: (float(level), level))
+    negative = [level.casefold() in NEGATIVE_WORDS for level in found]
+    return found[::-1] if negative == [False, True] else found
+
+
+def level_text(value: float | str) -> str:
+    """A number as the word of a level, a whole number without a decimal point; a word as it is.
+
+    >>> level_text(2.0), level_text(0.5), level_text("2.0")
+    ('2', '0.5', '2.0')
+    """
+    return value if isinstance(value, str) else number_text(float(value))
+
+
+def number_text(value: float) -> str:
+    """A number as a word: 1.0 is "1".
+
+    >>> number_text(1.0), number_text(0.5)
+    ('1', '0.5')
+    """
+    return str(int(value)) if math.isfinite(value) and value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
 # --- reading ---
@@ -281,4 +348,5 @@ def _text(text: str) -> str:
 def _value(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_value, value))}]"
+    value = value.item() if isinstance(value, np.generic) else value
     return _text(value) if isinstance(value, str) else repr(value)

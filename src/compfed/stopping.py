@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from compfed.losses import Logistic, Softmax
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import ProblemSpec
+from compfed.regularisers.coordinate_form import coordinate_form
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -266,6 +268,15 @@ class StoppingRule:
         return below and not getattr(self.spec.loss, "attained", False)
 
     @property
+    def bounded(self) -> bool:
+        """Whether a coefficient of the best model is at a bound other than 0, so that it cannot grow."""
+        form = coordinate_form(self.spec.regulariser, self.spec.d)
+        if form is None or self.best is None:
+            return False
+        x = self.best.x
+        return bool(((x != 0) & ((x <= form.lower) | (x >= form.upper))).any())
+
+    @property
     def separates_classes(self) -> bool:
         """Whether the value proves that every row is classified correctly, and there is no penalty.
 
@@ -273,5 +284,6 @@ class StoppingRule:
         """
         assert self.best is not None
         of_a_row = float(np.min(self.spec.weights / self.spec.sizes))
-        free = self.objective == self.best.value and isinstance(self.spec.loss, (Logistic, Softmax))
+        separable = isinstance(unwrapped(self.spec.loss), (Logistic, Softmax)) and not self.bounded
+        free = self.objective == self.best.value and separable
         return self.loss_vanished and free and self.best.value < np.log(2) * of_a_row

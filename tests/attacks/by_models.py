@@ -13,7 +13,7 @@ from attacks.by_subsets import fedavg_run, fold, small_folds, update_query
 from attacks.target import Target, distinct, unscaled
 from scipy.special import expit
 
-from compfed.federation import Evaluate, Moments, Refusal
+from compfed.federation import Evaluate, Moments, Refusal, Score
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec
 from compfed.losses import Huber, Logistic, Loss, SmoothedQuantile, SquaredHinge
 
@@ -89,6 +89,68 @@ def bisected(target: Target, loss: Loss, slope: float, gradients: Gradients, dep
     steps = n * np.diff(G, axis=0)
     single = np.abs(np.abs(steps[:, -1]) - 1) < 1e-3
     return distinct(unscaled(scaling, steps[single, :-1] / steps[single, -1:]), target)
+
+
+# --- scores: counts below thresholds ---
+
+NUDGE = 1e-6  # of a direction: small enough for the rows to keep their order
+
+
+def score_steps(target: Target) -> np.ndarray:
+    """Where counts of `Score` jump, a row has that score. The same for directions u + NUDGE e_j gives its columns.
+
+    Without a policy thresholds are bisected. Where a site allows few of them, or moves them to a grid, the intercept is
+    shifted in their place: the threshold 0 is on every grid.
+    """
+    scaling = target.scaling()
+    objective = ObjectiveSpec(Logistic(), scaling, np.array([0, 1]))
+    u = direction(target.width, 0)
+    first, rows = _steps(target, objective, u, [np.linspace(-6.0, 6.0, 121)] * 2), []
+    if not any(len(t) for t in first):
+        return np.empty((0, target.width))
+    for e in np.eye(target.width):
+        near = [np.unique([t + 20 * NUDGE * side for t in found for side in (-1, 1)]) for found in first]
+        moved = _steps(target, objective, u + NUDGE * e, near)
+        if [len(t) for t in moved] != [len(t) for t in first]:
+            return np.empty((0, target.width))
+        rows.append((np.concatenate(moved) - np.concatenate(first)) / NUDGE)
+    return distinct(unscaled(scaling, np.array(rows).T), target)
+
+
+def _steps(target: Target, objective: ObjectiveSpec, w: np.ndarray, start: list[np.ndarray]) -> list[np.ndarray]:
+    """The scores at which the count of each class jumps."""
+    found = []
+    for group in (0, 1):
+        t = start[group]
+        counts = _counts(target, objective, w, t)[group]
+        while True:
+            t, counts = t[np.isfinite(counts)], counts[np.isfinite(counts)]  # of a refusal it is NaN
+            if len(t) < 2 or not np.isfinite(_counts(target, objective, w, t[:1])).all():
+                return [np.empty(0), np.empty(0)]
+            jumps = np.flatnonzero(np.diff(counts) > 0)
+            wide = jumps[np.diff(t)[jumps] > 1e-12]
+            if not len(wide):
+                break
+            parts = np.linspace(0, 1, max(2000 // len(wide), 2) + 1)[1:-1] if target.free else np.array([0.5])
+            new = np.unique((t[wide, None] + parts * np.diff(t)[wide, None]).ravel())
+            t, counts = np.append(t, new), np.append(counts, _counts(target, objective, w, new)[group])
+            t, at = np.unique(t, return_index=True)
+            counts = counts[at]
+        found.append((t[jumps] + t[jumps + 1]) / 2)
+    return found
+
+
+def _counts(target: Target, objective: ObjectiveSpec, w: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Lower bounds on the rows of each class with w^T a <= t; NaN where the site refuses."""
+    nothing = np.empty(0), np.empty((0, 2))
+    if target.free:
+        (reply,) = target.ask(Score(objective, np.append(w, 0.0), t[None], *nothing))
+        if not isinstance(reply, Refusal):
+            return reply.low[0, :, 0]
+        target.free = False
+    queries = [Score(objective, np.append(w, -at), np.zeros((1, 1)), *nothing) for at in t]
+    counts = [np.full(2, np.nan) if isinstance(r, Refusal) else r.low[0, :, 0, 0] for r in target.ask(*queries)]
+    return np.array(counts).T
 
 
 # --- kinks: each model looks at many rows, and the gradient is piecewise linear in the intercept ---

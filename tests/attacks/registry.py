@@ -48,6 +48,9 @@ ATTACKS: dict[str, Attack] = {
     "Hessian pieces": _attack(
         "Hessians", "SquaredHinge() on 5 coordinates at a time, neighbours subtracted", by_models.hessian_pieces
     ),
+    "steps of scores": _attack(
+        "models", "thresholds or intercepts of Score bisected, at w = u and u + 1e-6 e_j", by_models.score_steps
+    ),
     "conjugate": _attack(
         "models", "Evaluate.dual is infinite or not: vertices of the hull of the rows", by_models.conjugate_vertices,
         vertices=40,

@@ -58,12 +58,13 @@ class Target:
         self.buckets_of_rows, self.splits = None, ()
         self.messages = self.queries = self.models = self.answered = 0
         self.refusals: list[tuple[Query, str]] = []
+        self.free = True  # did it answer a score with many thresholds?
 
     def ask(self, *queries: Query) -> tuple[Any, ...]:
         """The reply to each query, or a Refusal."""
         self.messages, self.queries = self.messages + 1, self.queries + len(queries)
         replies = self._replies(queries)
-        sizes = [0 if getattr(query, "x", None) is None else len(query.x) for query in queries]  # pyright: ignore[reportAttributeAccessIssue]
+        sizes = [0 if getattr(query, "x", None) is None else len(np.atleast_2d(query.x)) for query in queries]  # pyright: ignore[reportAttributeAccessIssue]
         self.models += sum(sizes)
         self.answered += sum(n for n, r in zip(sizes, replies, strict=True) if not isinstance(r, Refusal))
         self.refusals += [(q, r.reason) for q, r in zip(queries, replies, strict=True) if isinstance(r, Refusal)]

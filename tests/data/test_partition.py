@@ -285,47 +285,31 @@ def test_a9a_by_occupation():
 # --- describe ---
 
 
-def test_summary_of_classes_by_hand():
+def test_table_one_of_classes_by_hand():
     X = np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 4.0], [1.0, 6.0], [1.0, 8.0]])
     sites = from_table(pd.DataFrame(X, columns=["one", "dose"]), [0, 0, 1, 1, 1], list("aabbb"))
-    found = cf.data.describe(sites)
-    assert found.rows == (
-        {"site": "a", "rows": 2, "share": 0.4, "constant": ["one"], "classes": {0: 1.0, 1: 0.0}},
-        {"site": "b", "rows": 3, "share": 0.6, "constant": ["one"], "classes": {0: 0.0, 1: 1.0}},
-    )
-    assert found.size_ratio == 1.5
-    assert (found.label_distance, found.label_site) == (0.6, "a")  # (|1 - 0.4| + |0 - 0.6|) / 2
-    # means 1 and 6, pooled mean 4 and variance (16 + 4 + 0 + 4 + 16) / 5 = 8
-    np.testing.assert_allclose(found.feature_shift, 3 / np.sqrt(8), rtol=1e-14)
-    assert found.feature_shift_at == ("a", "dose")
-    lines = str(found).splitlines()
-    assert lines[0] == "2 site(s), 5 rows, 2 features"
-    assert len({len(line) for line in lines[2:7]}) == 1  # aligned
-    assert lines[4].split() == ["a", "2", "40.0%", "100.0%", "0.0%", "1"]
-    assert lines[-1] == "constant everywhere: column(s) one"
+    found: Any = cf.describe(sites)
+    assert [table.rows for table in (found.overall, *found.sites)] == [5, 2, 3]
+    assert [table.columns["label"].levels for table in found.sites] == [
+        {"0": (2, 2), "1": (0, 0)},
+        {"0": (0, 0), "1": (3, 3)},
+    ]
+    # means 1 and 6, variances 2 and 4
+    assert found.differences == {"one": 0.0, "dose": pytest.approx(5 / np.sqrt(3), rel=1e-14), "label": np.inf}
+    assert str(found).endswith("note: one value in all rows: one")
+    assert len({len(line) for line in str(found).splitlines()[2:-2]}) <= 2  # aligned, but for an empty last cell
 
 
-def test_summary_of_numbers_by_hand():
-    sites = from_arrays([np.eye(2), np.eye(2)], [[0.5, 1.5], [2.5, 3.5]])
-    found = cf.data.describe(sites)
-    assert [row["mean"] for row in found.rows] == [[1.0], [3.0]]
-    assert [row["sd"] for row in found.rows] == [[0.5], [0.5]]
-    np.testing.assert_allclose(found.label_distance, 1 / np.sqrt(1.25), rtol=1e-14)
-    assert "shift of the label mean" in str(found)
+def test_table_one_of_several_outcomes():
+    sites = from_arrays([np.eye(2), np.eye(2)], [[[0.5, 0], [1.5, 1]], [[2.5, 1], [3.5, 2]]])
+    found: Any = cf.describe(sites)
+    assert found.labels == ("label 1", "label 2")
+    assert [table.columns["label 1"].mean for table in found.sites] == [1.0, 3.0]
+    assert found.differences["label 2"] == pytest.approx(1 / np.sqrt(0.5), rel=1e-12)
 
 
-def test_summary_of_several_outputs_takes_the_farthest():
-    sites = from_arrays([np.eye(2), np.eye(2)], [[[0, 0], [0, 1]], [[0, 1], [0, 2]]])
-    found = cf.data.describe(sites)
-    assert found.rows[1]["mean"] == [0.0, 1.5]
-    np.testing.assert_allclose(found.label_distance, 0.5 / np.sqrt(0.5), rtol=1e-14)
-    assert "0 1.5" in str(found)
-
-
-def test_summary_of_equal_sites_is_zero_and_of_many_is_short():
-    sites = from_arrays([np.eye(3)] * 100, [[0, 1, 1]] * 100)
-    found = cf.data.describe(sites)
-    assert found.size_ratio == 1.0
-    np.testing.assert_allclose([found.label_distance, found.feature_shift], 0.0, atol=1e-14)
-    assert len(found.rows) == 100
-    assert "(60 more sites)" in str(found)
+def test_table_one_of_equal_sites_has_no_difference_and_of_many_is_short():
+    found = cf.describe(from_arrays([np.eye(3)] * 20, [[0, 1, 1]] * 20), quantiles=())
+    assert set(found.differences.values()) == {0.0}
+    assert "12 more sites are not shown" in str(found)
+    assert len(found.sites or ()) == 20

@@ -35,7 +35,8 @@ def cancer():
 @pytest.fixture(scope="module")
 def chosen(cancer):
     X, y, sites = cancer
-    return cf.FederatedLogisticRegressionCV(ALPHAS, cv=3).fit(X, y, sites=sites)
+    with pytest.warns(cf.EdgeOfGridWarning, match="smallest alpha, 0.002"):  # 0.0004 is better
+        return cf.FederatedLogisticRegressionCV(ALPHAS, cv=3).fit(X, y, sites=sites)
 
 
 def pooled_logistic(X, y, alpha) -> Any:
@@ -71,6 +72,7 @@ def test_the_chosen_model_is_the_fit_with_that_alpha(cancer, chosen):
     np.testing.assert_array_equal(chosen.predict(X), plain.predict(X))
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # larger alphas than the best, on which solvers agree
 def test_one_standard_error_takes_the_sparser_model(cancer, chosen):
     X, y, sites = cancer
     sparse = cf.FederatedLogisticRegressionCV(ALPHAS, cv=3, rule="one_standard_error").fit(X, y, sites=sites)
@@ -78,6 +80,7 @@ def test_one_standard_error_takes_the_sparser_model(cancer, chosen):
     assert (sparse.coef_ != 0).sum() < (chosen.coef_ != 0).sum()
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # larger alphas than the best, on which solvers agree
 def test_leave_one_site_out(cancer):
     X, y, sites = cancer
     model = cf.FederatedLogisticRegressionCV(ALPHAS[:3], cv="leave-one-site-out").fit(X, y, sites=sites)
@@ -121,6 +124,7 @@ def test_folds_as_scikit_learn_gives_them():
         np.testing.assert_array_equal(losses[0], other)
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # larger alphas than the best, on which solvers agree
 def test_several_outcomes_on_the_same_folds_pooled():
     """scikit-learn's MultiTaskLassoCV, the folds given; its loss is the mean over outcomes, ours half their sum."""
     table = bundled.diabetes()

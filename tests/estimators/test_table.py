@@ -38,7 +38,8 @@ def wrong(value: Any) -> Any:
 
 
 def fit(X: Any = X, y: Any = Y, model: Any = None, **given: Any) -> Any:
-    return (cf.FederatedLasso(0.01) if model is None else model).fit(X, y, **({"sites": SITES} | given))
+    arguments: Any = {"sites": SITES} | given
+    return (cf.FederatedLasso(0.01) if model is None else model).fit(X, y, **arguments)
 
 
 REFUSED: dict[str, tuple[Any, str]] = {

@@ -447,7 +447,7 @@ def test_the_closed_list_has_what_travels_and_nothing_else():
     for cls in QUERIES:
         reply: type = getattr(cls, "Reply")  # noqa: B009  # a type has no such attribute
         assert f"{reply.__module__}:{reply.__qualname__}" in REPLY_RECORDS
-    assert len(REPLY_RECORDS) == len(QUERIES) + 3  # an enrolment, a refusal, and the facts of a site
+    assert len(REPLY_RECORDS) == len(QUERIES) + 2  # an enrolment and a refusal
     assert set(records) > REPLY_RECORDS
 
 

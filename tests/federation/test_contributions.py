@@ -25,6 +25,7 @@ from compfed.federation import (
     Lipschitz,
     LocalUpdate,
     Moments,
+    Score,
     Site,
     exact_sum,
     secure_sum,
@@ -136,6 +137,13 @@ QUERIES: dict[str, tuple[str, Any]] = {
     "few held out": ("numbers", HeldOut(SQUARED, SMALL, X)),
     "share held out": ("numbers", HeldOut(SQUARED, Holdout(0.3, 1, by_class=False, held_out=True), X)),
     "infinite held out": ("counts", HeldOut(POISSON, FOLD, FAR)),
+    "score": ("words", Score(LOGISTIC, X[0], np.array([[-1.0, 0.0, 0.5]]), np.empty(0), np.array([[0.1, 2.0]]), FOLD)),
+    "score of numbers": ("numbers", Score(SQUARED, X[1], np.empty((0, 0)), np.ones(1), np.empty((0, 2)))),
+    "score of counts": ("counts", Score(POISSON, X[1] / 10, np.empty((0, 0)), np.ones(1), np.empty((0, 2)), SMALL)),
+    "score of three classes": ("three", Score(
+        ObjectiveSpec(cf.losses.Softmax(3), SCALING, np.arange(3.0)), np.arange(15.0) / 10, np.arange(6.0).reshape(3, 2),
+        np.empty(0), np.empty((0, 2)),
+    )),
 }  # fmt: skip
 
 
@@ -163,7 +171,7 @@ def weights_of(sites: list[Site], query: Any, weighting: Weighting) -> np.ndarra
 def test_every_query_has_the_float_sum(name, weighting, row_weights):
     """To rounding that of `server.sums`; to the bit the same in another order of the sites, and with masks."""
     kind, query = QUERIES[name]
-    own = isinstance(query, (Describe, HeldOut)) or (isinstance(query, Moments) and weighting != "sites")
+    own = isinstance(query, (Describe, HeldOut, Score)) or (isinstance(query, Moments) and weighting != "sites")
     sites = listed(kind, row_weights)
     weights = None if own else weights_of(sites, query, weighting)
     if isinstance(query, Moments):
@@ -537,6 +545,8 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedGroupLasso": ("numbers", {"alpha": 1.0, "groups": [0, 0, 1, 1]}),
     "FederatedLogisticRegression": ("words", {"alpha": 0.1}),
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
+    "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.3, "l1_ratio": 0.5}),
+    "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 1.0}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }
@@ -573,8 +583,8 @@ def test_every_estimator_has_the_coefficients_of_float_sums(name, weights):
     np.testing.assert_array_equal(masked.coef_, exact["coef_"])
 
 
-def test_there_are_sixteen_estimators():
-    assert len(NAMES) == 16
+def test_there_are_twenty_estimators():
+    assert len(NAMES) == 20
 
 
 def test_weighted_rows_and_folds_without_rows_at_a_site():
@@ -607,13 +617,6 @@ def test_local_update_methods_of_an_estimator(name):
 
 
 # --- what exact sums do not give ---
-
-
-def test_a_description_in_detail_is_refused():
-    with pytest.raises(cf.InputError, match="a description in detail is no sum"):
-        asked(InProcess(listed("numbers"), exact=True), Describe(detail=True), weighting="once")
-    with pytest.raises(cf.InputError, match="sums are masked, and a description in detail would show"):
-        asked(Masked(listed("numbers")), Describe(detail=True), weighting="once")
 
 
 def test_wrong_totals_are_refused():

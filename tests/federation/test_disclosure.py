@@ -28,6 +28,7 @@ from compfed.federation import (
 )
 from compfed.federation.codec import named
 from compfed.federation.site.disclosure import EffectiveRows, GuardedLoss, check_table
+from compfed.federation.site.scoring import ScoreRounding
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
 from compfed.problem.evaluation import FullGradient
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold, check_folds, cv_splits, deal_buckets, training_rows
@@ -526,6 +527,7 @@ def test_bounds_contain_zero():
 # --- ordinary work ---
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # columns in raw units
 @pytest.mark.parametrize("secret", [b"", b"1", b"2"])
 def test_default_cross_validation_of_a_logistic_model_goes_through(secret):
     """Its smallest alpha has 12.7 effective rows at the worst site, 9.4 in the worst fold."""
@@ -555,3 +557,43 @@ def test_a_default_huber_on_labels_in_large_units_is_refused_with_the_way_out():
     federation = InProcess(cf.data.bundled.diabetes().federation(), policy=DisclosurePolicy())
     with pytest.raises(cf.InputError, match=r"rests on fewer rows than its min_rows; use .* a wider loss \(delta"):
         cf.FederatedHuber().fit_federation(federation)
+
+
+# --- scores ---
+
+
+@pytest.mark.parametrize("rows", [3, 9, 10, 19, 20, 25, 57])
+@pytest.mark.parametrize("min_rows", [1, 10])
+def test_counts_of_a_score_are_rounded_to_blocks(rows, min_rows):
+    """They bound the count, do not fall, and every difference of two of them is of no row or of min_rows rows."""
+    rounding, counts = ScoreRounding(min_rows), np.arange(rows + 1)
+    low, high = rounding.down(counts, rows), rounding.up(counts, rows)
+    assert (low <= counts).all()
+    assert (counts <= high).all()
+    assert (np.diff(low) >= 0).all()
+    assert (np.diff(high) >= 0).all()
+    cuts = np.unique([*low, *high, 0, rows])
+    assert np.diff(cuts).min() >= min(min_rows, rows)
+    if min_rows == 1:
+        assert (low == high).all()
+
+
+def test_bounds_of_a_score_hold_for_the_rows_at_every_threshold():
+    rng = np.random.default_rng(0)
+    for n in (1, 12, 35, 300):
+        z, q = np.round(rng.standard_normal(n), 1), rng.uniform(0.5, 2, n)
+        edges = np.sort(rng.uniform(-3, 3, 50))
+        rounding = ScoreRounding.of(10, z)
+        (low,), (high,) = rounding.bounds(z, q[None], edges)
+        for e, a, b in zip(edges, low, high, strict=True):
+            assert a - 1e-12 <= q[z <= e].sum() <= b + 1e-12
+
+
+def test_thresholds_of_a_score_are_moved_to_the_grid_of_the_site():
+    """Thresholds between two points of the grid say nothing: a row's score is not found by bisection."""
+    z = np.random.default_rng(0).standard_normal(200)
+    rounding = ScoreRounding.of(10, z)
+    assert 0.05 <= rounding.step / z.std() <= 0.1
+    between = (np.floor(z[0] / rounding.step) + np.array([0.1, 0.5, 0.9])) * rounding.step
+    low, high = rounding.bounds(z, np.ones((1, 200)), between)
+    assert len(np.unique(low)) == len(np.unique(high)) == 1

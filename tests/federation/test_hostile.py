@@ -27,7 +27,9 @@ from compfed.federation import (
     Moments,
     QueryLimits,
     Refusal,
+    Score,
     Site,
+    Tabulate,
 )
 from compfed.federation.codec import REPLY_RECORDS, from_bytes, pack, to_bytes, unpack
 from compfed.federation.server.replies import fault
@@ -43,12 +45,13 @@ METHOD = cf.algorithms.FISTA(eta=0.1)
 RUN = RunSpec(0, METHOD, cf.regularisers.L1(np.full(D, 0.1)), OBJECTIVE, np.zeros(D), 0, None, 20)
 X = np.linspace(-1, 1, 2 * D).reshape(2, D)
 NUMBERS: tuple[Any, ...] = (
-    Describe(detail=True),
+    Tabulate(("age", "bmi"), (np.array([0.0, 1.0]), np.empty(0)), ("label",), (("0", "2"),)),
     Moments(subset=FOLD),
     Lipschitz(OBJECTIVE, X[0]),
     Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))),
     Evaluate(OBJECTIVE, X[:1], np.arange(3)),
     HeldOut(OBJECTIVE, Holdout(0.3, 1, by_class=False, held_out=True), X),
+    Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), FOLD),
     LocalUpdate(RUN, 0, 0, {"y": np.zeros(D)}),
 )
 WORDS: tuple[Any, ...] = (
@@ -56,6 +59,13 @@ WORDS: tuple[Any, ...] = (
     Evaluate(replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), X),
     HeldOut(
         replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])), SiteFold(0, held_out=True), X
+    ),
+    Score(
+        replace(OBJECTIVE, loss=cf.losses.Logistic(), classes=np.array(["ill", "well"])),
+        X[0],
+        np.array([[0.0, 1.0]]),
+        np.empty(0),
+        np.ones((1, 2)),
     ),
     Moments(subset=replace(FOLD, by_class=True)),
 )
@@ -348,7 +358,8 @@ def named_arrays(head: Any, path: str = "") -> dict[int, str]:
 
 def large_replies() -> dict[str, bytes]:
     """Replies that are large, deep or many."""
-    many, detail = np.arange(10**6), site("numbers").reply([Describe(detail=True)])[0]
+    many, query = np.arange(10**6), Tabulate(("age",), (np.zeros(1),))
+    tabulated = site("numbers").reply([query])[0]
     described = site("words").reply([Describe(classes=True)])[0]
     deep = b'{"head": ' + b'{"tuple": [' * 10**5 + b"1" + b"]}" * 10**5 + b', "arrays": []}'
     return {
@@ -356,7 +367,7 @@ def large_replies() -> dict[str, bytes]:
         "classes of two dimensions": to_bytes(pack((described._replace(classes=many.reshape(1000, 1000)),))),
         "many columns": to_bytes(pack((described._replace(columns=tuple(["a"] * 90_000), width=90_000),))),
         "a moment of 32 MB": to_bytes(pack((Moments.Reply(12.0, *np.zeros((4, 10**6))),))),
-        "junk facts": to_bytes(pack((detail._replace(facts=detail),))),
+        "junk table": to_bytes(pack((tabulated._replace(below=np.zeros((10**6, 2))),))),
         "many replies": to_bytes(pack(tuple([Refusal("")] * 10_000))),
         "deep": len(deep).to_bytes(8, "little") + deep,
         "many floats": bytes_of({"head": {"tuple": [{"float": "0x0.0p+0"}] * 50_000}, "arrays": []}, b""),
@@ -366,7 +377,7 @@ def large_replies() -> dict[str, bytes]:
 
 def test_large_replies():
     for name, data in large_replies().items():
-        queries = [Describe(classes=name != "junk facts", detail=name == "junk facts")]
+        queries = [Tabulate(("age",), (np.zeros(1),)) if name == "junk table" else Describe(classes=True)]
         reply = outcome(lambda data=data: unpack(from_bytes(data), records=REPLY_RECORDS))
         if not isinstance(reply, cf.InputError):
             assert isinstance(outcome(lambda queries=queries, reply=reply: fault(queries, reply)), str), name

@@ -25,7 +25,9 @@ from compfed.federation import (
     Moments,
     QueryLimits,
     Refusal,
+    Score,
     Site,
+    Tabulate,
     ask,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
@@ -47,10 +49,14 @@ def site(kind: str = "numbers") -> Site:
     return sites_of(table(kind), QueryLimits())[1]
 
 
+SCORE = Score(
+    ObjectiveSpec(cf.losses.Logistic(), SCALING, np.array(["ill", "well"])), X[0], np.array([[-1.0, 0.0, 1.0]]), np.empty(0),
+    np.array([[0.0, 1.0]]),
+)  # fmt: skip
 HONEST: dict[str, tuple[Any, str]] = {
     "describe": (Describe(), "numbers"),
     "describe classes": (Describe(classes=True, subset=replace(FOLD, by_class=True)), "words"),
-    "describe in detail": (Describe(detail=True), "numbers"),
+    "tabulate": (Tabulate(("0", "1"), (np.array([0.0, 1.0]), np.empty(0)), ("label",), (("0", "2"),)), "numbers"),
     "moments": (Moments(subset=Holdout(0.25, 3, by_class=False, held_out=True)), "numbers"),
     "Lipschitz constant": (Lipschitz(OBJECTIVE, np.zeros(D)), "numbers"),
     "gradient": (Evaluate(OBJECTIVE, X, dual=np.ones((2, 4))), "numbers"),
@@ -71,7 +77,14 @@ HONEST: dict[str, tuple[Any, str]] = {
         Evaluate(ObjectiveSpec(cf.losses.Softmax(outputs=3), SCALING, np.arange(3)), np.zeros((1, 3 * D))), "three"
     ),
     "Hessian": (Evaluate(OBJECTIVE, np.zeros((1, D)), np.array([4, 0], np.int8)), "numbers"),
+    "profile": (Evaluate(replace(OBJECTIVE, profile=True), X, np.array([4, 0], np.int8)), "numbers"),
+    "class weights": (
+        Evaluate(ObjectiveSpec(cf.losses.ClassWeightedLogistic(class_weights=[1.0, 2.0]), SCALING, np.array(["ill", "well"])), X),
+        "words",
+    ),
     "held out": (HeldOut(OBJECTIVE, SiteFold(-1, held_out=False), X), "numbers"),
+    "score": (SCORE, "words"),
+    "score of numbers": (Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2))), "numbers"),
     "round": (ROUND, "numbers"),
     "round of mini-batches": (replace(ROUND, run_spec=replace(RUN, batch_size=5)), "numbers"),
     "result": (FinishRound(RUN, 0, {"x": np.zeros(D)}), "numbers"),
@@ -121,6 +134,10 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "a billion outputs": (objective(loss=cf.losses.Softmax(outputs=10**9)), "1000000000 outputs would take more numbers"),
     "many outputs": (objective(loss=cf.losses.MultiSquared(outputs=10**8)), "would take more numbers"),
     "models": (Evaluate(OBJECTIVE, np.zeros((10_001, D))), "at most 10000"),
+    "an offset that is not there": (objective(loss=cf.losses.WithOffset(cf.losses.Squared())), "its rows have no offset"),
+    "a profile of many outputs": (objective(loss=cf.losses.MultiSquared(outputs=2), profile=True), "one prediction per row"),
+    "a profile that is a word": (objective(profile="yes"), "profile must be True or False"),
+    "local steps with a profile": (run(objective=replace(OBJECTIVE, profile=True)), "local steps know no profile"),
     "no model": (Evaluate(OBJECTIVE, np.zeros((0, D))), "x must be"),
     "keep": (run(algorithm=cf.algorithms.CompressedDecoupledProx(eta=1.0, keep=10**9)), "keep=1000000000"),
     "capacity": (run(batch_size=5, capacity=2**40), "a capacity of 1099511627776 rows"),
@@ -178,6 +195,7 @@ HOSTILE: dict[str, tuple[Any, str]] = {
     "no subset": (HeldOut(OBJECTIVE, None, X), "subset is missing"),  # pyright: ignore[reportArgumentType]
     "a share of all": (Moments(subset=Holdout(1.0, 0, False, True)), "share must be"),
     "a share that is none": (Moments(subset=Holdout(float("nan"), 0, False, True)), "share must be"),
+    "thresholds without classes": (replace(SCORE, objective=OBJECTIVE), "edges has shape"),
     # rounds
     "r": (replace(ROUND, r=2**31), "r=2147483648"),
     "r below 0": (replace(ROUND, r=-1), "r=-1"),
@@ -230,6 +248,39 @@ def test_classes_that_do_not_fit(classes, kind, reason):
     assert isinstance(reply, Refusal)
     assert re.search(reason, reply.reason), reply.reason
     assert "well" not in reply.reason
+
+
+WRONG_SCORES = {
+    "nan": ({"edges": np.array([[np.nan]])}, "edges has numbers that are NaN"),
+    "infinite": ({"edges": np.array([[0.0, np.inf]])}, "edges has numbers that are NaN or infinite"),
+    "unsorted": ({"edges": np.array([[1.0, 0.0]])}, "edges must increase"),
+    "twice": ({"edges": np.array([[1.0, 1.0]])}, "edges must increase"),
+    "huge": ({"edges": np.broadcast_to(0.0, (1, 2**40))}, "at most 4096 thresholds"),
+    "many rows": ({"edges": np.broadcast_to(np.arange(2.0), (2**40, 2))}, "edges has shape"),
+    "flat": ({"edges": np.arange(2.0)}, "edges must be an array"),
+    "words": ({"edges": np.array([["a"]])}, "edges must be an array of float64"),
+    "centre": ({"centre": np.zeros(1)}, "centre has shape"),
+    "model": ({"x": np.zeros((1, D))}, "x has shape"),
+    "lines": ({"lines": np.zeros((17, 2))}, "at most 16 of them"),
+    "line of nan": ({"lines": np.full((1, 2), np.nan)}, "lines has numbers that are NaN"),
+    "triples": ({"lines": np.zeros((1, 3))}, "lines has shape"),
+    "softmax": ({"objective": replace(SCORE.objective, loss=cf.losses.Softmax(outputs=3))}, "x has shape"),
+    "a hinge": ({"objective": replace(SCORE.objective, loss=cf.losses.SquaredHinge())}, "Logistic and Softmax, and with no other"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_SCORES)
+def test_a_score_that_is_hostile_is_refused_without_allocation(name):
+    change, reason = WRONG_SCORES[name]
+    here = site("words")
+    here.reply([SCORE])
+    tracemalloc.start()
+    (reply,) = here.reply([replace(SCORE, **change)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert isinstance(reply, Refusal), reply
+    assert peak < 5e6
+    assert re.search(reason, reply.reason), reply.reason
 
 
 @pytest.mark.parametrize("limits", [QueryLimits(), None])

@@ -130,7 +130,7 @@ def test_an_upper_bound_has_no_counts():
 # --- a server program receives sums only ---
 
 SUM_TYPES = (Description, HeldOutSum, MomentsSum, UpdateSum, Evaluate.Reply, Lipschitz.Reply, FinishRound.Reply)
-PER_SITE = {"rows", "weights", "widths", "columns", "label_kinds", "label_shapes"}  # of a description
+PER_SITE = {"rows", "weights", "widths", "columns", "label_kinds", "label_shapes", "offsets"}  # of a description
 
 
 def values(thing: Any, field: str = "") -> Iterator[tuple[str, Any]]:
@@ -173,6 +173,8 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedGroupLasso": ("numbers", {"alpha": 0.3, "groups": [0, 0, 1, 1]}),
     "FederatedLogisticRegression": ("words", {"alpha": 0.05}),
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.1}),
+    "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.1}),
+    "FederatedGammaRegressor": ("amounts", {"alpha": 0.1}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 0.3}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.3}),
 }

@@ -47,7 +47,7 @@ def wired(rows: Rows, accepts: Sequence[str] = (), limits: QueryLimits | None = 
 
 
 def table(kind: str, seed: int = 0, sites: int = 2) -> Rows:
-    """Rows and labels of a kind: numbers, words, three classes, counts, two outcomes."""
+    """Rows and labels of a kind: numbers, words, three classes, counts, amounts, two outcomes."""
     rng = np.random.default_rng(seed)
     A = [rng.standard_normal((12 + 3 * i, 4)) * [1.0, 0.1, 10.0, 3.0] + i for i in range(sites)]
     z = [a @ [1.0, 3.0, 0.0, -0.2] + rng.standard_normal(len(a)) for a in A]
@@ -56,6 +56,7 @@ def table(kind: str, seed: int = 0, sites: int = 2) -> Rows:
         "words": [np.where(v > np.median(v), "well", "ill") for v in z],
         "three": [np.digitize(v, np.quantile(v, [0.3, 0.6])) for v in z],
         "counts": [np.rint(np.exp(0.2 * v).clip(0, 9)) for v in z],
+        "amounts": [np.exp(0.2 * v).clip(0.1, 9) for v in z],
         "two": [np.c_[v, -v + 1] for v in z],
     }
     return list(zip(A, labels[kind], strict=True))

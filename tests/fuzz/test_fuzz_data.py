@@ -63,9 +63,10 @@ def test_csv(content: bytes, zipped: bool, site: str | None, damage: Any):
     packed = damage.draw(spoiled(gzip.compress(content, mtime=0))) if zipped else content
     path.write_bytes(packed)
     drop = () if site else ("town",)
-    sites, _ = answered(lambda: cf.data.from_files([path], "ill", drop=drop, site=site))
+    sites, _ = answered(lambda: cf.data.from_files([path], "ill", drop=drop, site=site, sep=",", encoding="utf-8"))
     text = (gzip.decompress(packed) if zipped else content).decode("utf-8-sig")
-    header, *lines = [line for line in csv.reader(io.StringIO(text)) if line]
+    stripped = ([cell.strip() for cell in line] for line in csv.reader(io.StringIO(text, newline="")))
+    header, *lines = [line for line in stripped if any(line)]
     table = [dict(zip(header, line, strict=True)) for line in lines]
     columns = [c for c in header if c not in ("ill", "town")]
     assert list(sites.columns or ()) == [c for c in columns]

@@ -266,12 +266,12 @@ def check_command(argv: list[str]) -> None:
         max_size=3,
     ),
 )
-def test_data_describe(content, name, options):
+def test_describe(content, name, options):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, name)
         with open(path, "wb") as file:
             file.write(content)
-        check_command(["data", "describe", path, *(word for pair in options for word in pair)])
+        check_command(["describe", path, *(word for pair in options for word in pair)])
 
 
 NOT_WHOLE, NOT_A_SIZE = ["", "0", "-1", "nan", "inf", "1.5", "x", "1e300"], ["", "-1", "nan", "inf", "-inf", "x"]

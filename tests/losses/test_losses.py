@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import scipy.special
 from scipy.special import expit, log_expit, xlogy
+from scipy.stats import nbinom
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss, mean_pinball_loss, mean_poisson_deviance, mean_squared_error
+from sklearn.metrics import log_loss, mean_gamma_deviance, mean_pinball_loss, mean_poisson_deviance, mean_squared_error
 from sklearn.svm import LinearSVC
 
 import compfed as cf
@@ -32,6 +33,9 @@ LOSSES: dict[str, tuple[Any, np.ndarray]] = {
     "Huber": (losses.Huber(delta=1.35), SIGNS),
     "SmoothedQuantile": (QUANTILE, SIGNS),
     "Poisson": (losses.Poisson(), COUNTS),
+    "Gamma": (losses.Gamma(), COUNTS + 0.5),
+    "NegativeBinomial": (losses.NegativeBinomial(theta=2.5), COUNTS),
+    "ClassWeightedLogistic": (losses.ClassWeightedLogistic(class_weights=[4.0, 0.3]), SIGNS),
 }
 each = pytest.mark.parametrize("name", LOSSES)
 
@@ -70,6 +74,34 @@ def test_squared_hinge_formulas():
     np.testing.assert_allclose(value(losses.SquaredHinge(), Z, SIGNS), hinge**2, rtol=1e-14)
     np.testing.assert_allclose(slope(losses.SquaredHinge(), Z, SIGNS), -2 * SIGNS * hinge, rtol=1e-14)
     assert (hinge == 0).any(), "some rows are beyond the margin, where the loss is flat"
+
+
+def test_gamma_formulas():
+    y = COUNTS + 0.5
+    np.testing.assert_allclose(value(losses.Gamma(), Z, y), y * np.exp(-Z) + Z, rtol=1e-13)
+    half = np.mean(value(losses.Gamma(), Z, y) - np.log(y) - 1)
+    np.testing.assert_allclose(half, mean_gamma_deviance(y, np.exp(Z)) / 2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("theta", [0.3, 2.5, 1e6])
+def test_negative_binomial_formulas(theta):
+    """The log-likelihood of SciPy, up to terms of y alone."""
+    loss = losses.NegativeBinomial(theta=theta)
+    found = value(loss, Z, COUNTS) - value(loss, np.zeros_like(Z), COUNTS)
+    p, at_one = theta / (theta + np.exp(Z)), theta / (theta + 1)
+    expected = nbinom.logpmf(COUNTS, theta, at_one) - nbinom.logpmf(COUNTS, theta, p)
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_class_weights_multiply_the_loss():
+    loss = losses.ClassWeightedLogistic(class_weights=[0.3, 4.0])
+    w = np.where(SIGNS > 0, 4.0, 0.3)
+    np.testing.assert_allclose(value(loss, Z, SIGNS), w * np.log(1 + np.exp(-SIGNS * Z)), rtol=1e-12)
+    theta = 0.7 * slope(loss, Z, SIGNS)
+    grid = np.linspace(-60, 60, 240_001)  # the conjugate is the largest theta z - loss
+    for k in (5, 30, 60, 90):
+        best = np.max(theta[k] * grid - w[k] * np.logaddexp(0, -SIGNS[k] * grid))
+        np.testing.assert_allclose(loss.conjugate(np.asarray(theta), SIGNS)[k], best, rtol=1e-6)
 
 
 @pytest.mark.parametrize("delta", [0.2, 1.35, 100.0])
@@ -149,9 +181,11 @@ def test_curvature_is_the_least_bound_on_the_second_derivative(name):
     (loss, y), h = LOSSES[name], 1e-4
     second = np.asarray(slope(loss, Z + h, y) - slope(loss, Z - h, y)) / (2 * h)
     assert second.min() >= -1e-9  # convex
-    if name == "Poisson":  # no bound: it is exp(z)
+    m = np.exp(Z)
+    unbounded = {"Poisson": m, "Gamma": y / m, "NegativeBinomial": (y + 2.5) * 2.5 * m / (2.5 + m) ** 2}
+    if name in unbounded:
         assert loss.curvature is None
-        np.testing.assert_allclose(second, np.exp(Z), rtol=1e-7, atol=1e-10)
+        np.testing.assert_allclose(second, unbounded[name], rtol=1e-7, atol=1e-9)
         return
     assert second.max() <= loss.curvature * (1 + 1e-7)
     assert second.max() >= loss.curvature * (1 - 1e-7)  # Z contains 0, where the logistic curvature is largest
@@ -407,9 +441,12 @@ def test_losses_of_one_outcome_refuse_several(loss):
 @pytest.mark.parametrize("name", MODELS)
 def test_numbers_are_leaves_and_outputs_are_not(name):
     loss = MODELS[name][0]
-    numbers = {"Huber": [1.35], "SmoothedQuantile": [0.3, 0.8]}.get(name, [])
+    numbers = {"Huber": [1.35], "SmoothedQuantile": [0.3, 0.8], "NegativeBinomial": [2.5]}.get(name, [])
     assert loss.ridge == 0.0
-    assert jax.tree.leaves(dataclasses.replace(loss, ridge=0.25)) == [*numbers, 0.25]
+    leaves = jax.tree.leaves(dataclasses.replace(loss, ridge=0.25))
+    if name == "ClassWeightedLogistic":
+        np.testing.assert_array_equal(leaves.pop(), [4.0, 0.3])
+    assert leaves == [*numbers, 0.25]
 
 
 def test_wrong_numbers_are_refused():

@@ -47,8 +47,8 @@ from network.faults import children, in_session, read_lines, wait_for, writable
 
 import compfed as cf
 from compfed.cli.demo import Loopback, end_process, rehearsal
+from compfed.estimators.model_file import load_model
 from compfed.network import flower, keys
-from compfed.network.model_file import load_model
 from compfed.network.superlink import FLEET_PATHS
 
 NAMES = ("north", "south", "west")
@@ -71,7 +71,7 @@ def numbers() -> set[bytes]:
 
 
 def new_model() -> Any:
-    return cf.FederatedLogisticRegressionCV(n_alphas=3, eps=0.3, cv=3)
+    return cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3)
 
 
 class Watch:
@@ -469,7 +469,7 @@ import gc, sys
 gc.disable()
 import compfed as cf
 with cf.network.connect(sys.argv[1], folder=sys.argv[2]) as federation:
-    model = cf.FederatedLogisticRegressionCV(n_alphas=3, eps=0.3, cv=3).fit_federation(federation)
+    model = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=3).fit_federation(federation)
     print(model.coef_.tobytes().hex(), model.trace_["objective"][-1].tobytes().hex(), flush=True)
     sys.stdin.read()
 """

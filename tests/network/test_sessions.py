@@ -19,13 +19,14 @@ from compfed import estimators
 from compfed._utils import files
 from compfed.algorithms import default_steps
 from compfed.federation import (
-    Describe,
     Evaluate,
     FinishRound,
     HeldOut,
     InProcess,
     LocalUpdate,
     Moments,
+    Score,
+    Tabulate,
     exact_sum,
     secure_sum,
 )
@@ -187,6 +188,7 @@ def test_bundled_tables_with_the_default_policy(weights, tmp_path):
     np.testing.assert_allclose(coef, pooled, rtol=1e-10, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # columns in raw units
 @pytest.mark.thorough
 def test_breast_cancer_with_cross_validation(tmp_path):
     table = cf.data.bundled.breast_cancer()
@@ -715,9 +717,12 @@ ONE_SITE = {
     "leave one out": (Weighted(Evaluate(replace(OBJECTIVE, subset=SiteFold(1, held_out=False)), X), "rows"), "leaving out one site"),
     "one site": (Weighted(Moments(SiteFold(1, held_out=True)), "rows"), "leaving out one site"),
     "held out": (Weighted(HeldOut(OBJECTIVE, SiteFold(0, held_out=True), X), "rows"), "leaving out one site"),
+    "scored": (
+        Weighted(Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), SiteFold(0, held_out=True)), "once"),
+        "leaving out one site",
+    ),
     "participants": (Weighted(LocalUpdate(RUN, 0, 0, {"y": np.zeros(4)}), "rows"), "rounds of some of the sites"),
     "end": (Weighted(FinishRound(RUN, 0, {"y": np.zeros(4)}), "once"), "rounds of some of the sites"),
-    "detail": (Weighted(Describe(detail=True), "once"), "a description in detail"),
     "folds": (Weighted(Moments(Fold(0, 4, 0, np.arange(3), False, held_out=True)), "rows"), "4 folds would leave out sites"),
 }  # fmt: skip
 
@@ -741,7 +746,7 @@ def test_queries_for_the_part_of_one_site_are_refused_at_the_server(paths):
     for request in (
         Request((Moments(),), sites=(0,)),
         Request((QUERY.query,), weights=np.array([1.0, 0.0, 0.0])),
-        Request((Describe(detail=True),)),
+        Request((Tabulate(("a0",), (np.empty(0),)),), sites=(0,)),
     ):
         with pytest.raises(cf.InputError, match=r"sums are masked, and .* would show the server one site's part"):
             federation.exchange([request])
@@ -861,6 +866,34 @@ def test_the_budget_of_models_is_kept_over_runs_and_restarts(tmp_path):
         fitted(connected(paths)[0])
     assert 0 < ledger_of(paths[0]).models <= 12
     assert 2 * each <= 12
+
+
+def test_evaluations_under_masks_have_the_bits_of_a_rehearsal_and_are_counted(tmp_path):
+    """Two scores of each evaluation count, over runs and restarts; those of recalibrated models are models."""
+    paths = furnished_sites(tmp_path, table("classes"), "max_scored_models = 4")
+    model = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(in_process(paths))
+    here = model.evaluate(in_process(paths))
+    for k in (1, 2):
+        there = model.evaluate(connected(paths)[0])
+        assert there.metrics() == here.metrics()
+        assert there.intervals == here.intervals
+        assert ledger_of(paths[0]).scored_models == 2 * k
+    assert np.isfinite(here.calibration_slope)
+    assert here.auc_low < here.auc < here.auc_high
+    with pytest.raises(cf.InputError, match="reached its max_scored_models"):
+        model.evaluate(connected(paths)[0])
+    with pytest.raises(cf.InputError, match="one site would show its part of a sum by subtraction"):
+        model.evaluate(connected(paths)[0], per_site=True)
+
+
+def test_sites_are_scored_one_by_one_without_masks(tmp_path):
+    paths = furnished_sites(tmp_path, table("classes"), secure_sum=False)
+    model = cf.FederatedLogisticRegression(alpha=0.02).fit_federation(in_process(paths))
+    there, here = (model.evaluate(f, per_site=True) for f in (connected(paths)[0], in_process(paths)))
+    assert [one.metrics() for one in there.per_site.values()] == [one.metrics() for one in here.per_site.values()]
+    out = model.evaluate(connected(paths)[0], cv="leave-one-site-out")
+    assert list(out.per_site) == ["north", "east", "south", "west"]
+    assert out.log_loss > here.log_loss
 
 
 def test_columns_with_a_hessian_count_over_all_runs(tmp_path):

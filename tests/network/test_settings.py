@@ -18,6 +18,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
@@ -520,6 +521,12 @@ WRONG_SITE: dict[str, tuple[str, str]] = {
     "bytes": (SITE + NETWORK + "[limits]\nmax_message_bytes = 0\n", "max_message_bytes"),
     "half a byte": (SITE + NETWORK + "[limits]\nmax_state_bytes = 1.5\n", "max_state_bytes"),
     "name": (SITE.replace('"a"', '"A"') + NETWORK, "'A' is not a name for a site"),
+    "sep": ('sep = "::"\n' + SITE + NETWORK, "sep='::' must be one character"),
+    "decimal": ("decimal = 1\n" + SITE + NETWORK, "decimal=1 must be"),
+    "encoding": ('encoding = "klingon"\n' + SITE + NETWORK, "encoding='klingon' is not known"),
+    "missing values": ("missing = [9]\n" + SITE + NETWORK, r"missing=\[9\] must list the cells"),
+    "schema": ("schema = 3\n" + SITE + NETWORK, "schema = 3 must be text"),
+    "neither label nor schema": (SITE.replace('label = "y"\n', "") + NETWORK, "'label' is missing"),
 }  # fmt: skip
 
 
@@ -583,6 +590,31 @@ def test_the_template_names_every_rule_with_its_default(tmp_path):
     assert set(re.findall(r"^# (\w+) =", rules, re.MULTILINE)) == {f.name for f in fields(DisclosurePolicy)} - {
         "accepts"
     }
+
+
+def test_a_site_reads_its_table_as_from_files_does(tmp_path):
+    """Semicolons, decimal commas, words and blanks, with a schema: the arrays of `from_files` with the same schema."""
+    rows = "y;sex;age\n" + "".join(f"{'ja' if k % 3 else 'nein'};{'fm'[k % 2]};{k},5\n" for k in range(30))
+    (tmp_path / "x.csv").write_text(rows + "ja;leer;40,5\n")
+    schema = cf.Schema(
+        {"age": cf.NumericColumn(50.0), "sex": cf.CategoricalColumn(("f", "m"), missing="f")},
+        cf.Label("y", ("nein", "ja")),
+    )
+    (tmp_path / "schema.toml").write_text(schema.to_toml())
+    keys.write_identity(tmp_path / "node.key", ec.derive_private_key(3, ec.SECP384R1()))
+    extra = 'schema = "schema.toml"\nsep = ";"\ndecimal = ","\nencoding = "utf-8"\nmissing = ["leer"]\n'
+    (tmp_path / "site.toml").write_text(extra + SITE.replace('label = "y"\n', "") + NETWORK)
+    site = SiteSettings.read(tmp_path / "site.toml").site()
+    here = cf.data.from_files(tmp_path / "x.csv", schema=tmp_path / "schema.toml", missing=["leer"])
+    np.testing.assert_array_equal(site.features, here.features[0])
+    np.testing.assert_array_equal(site.labels, here.labels[0])
+    assert (site.columns, site.schema) == (("age", "sex=m"), schema)
+    assert site.raw is not None
+    (tmp_path / "site.toml").write_text(
+        SITE + NETWORK
+    )  # without a schema nobody knows what the other sites make of words
+    site = SiteSettings.read(tmp_path / "site.toml").site()
+    assert re.match(r"cannot encode its table without a schema: .*words in column 'sex'", site.not_encoded)
 
 
 def test_the_secret_of_a_site_follows_from_its_key_alone(tmp_path):

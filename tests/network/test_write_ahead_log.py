@@ -318,7 +318,7 @@ def test_a_kill_at_any_message_leaves_the_same_bits(problem, paths, tmp_path, un
 
 @both
 def test_a_killed_cross_validation_continues(paths, problem, tmp_path):
-    estimator = cf.FederatedLogisticRegressionCV(n_alphas=3, eps=0.3, cv=2, tol=1e-6)
+    estimator = cf.FederatedLogisticRegressionCV(n_alphas=2, eps=0.3, cv=2, tol=1e-6)
     whole = estimator.fit_federation(InProcess(problem.sites, exact=True))
     coef, alpha, cost = whole.coef_path_, whole.alpha_, whole.communication_
     for number in (2, 5, 7):  # killed again and again

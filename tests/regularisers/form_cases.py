@@ -61,6 +61,7 @@ CASES: dict[str, Any] = {
     "Zero+NonNegative": reg.Zero() + reg.NonNegative(),
     "NonNegative+ElasticNet": 2.0 * reg.NonNegative() + 0.5 * reg.ElasticNet(0.5, WEIGHTS),
     "L1+GroupL2": 0.5 * reg.L1(WEIGHTS) + 2.0 * reg.GroupL2(0.4, GROUPS),
+    "GroupL2+Box": reg.GroupL2(0.8, GROUPS) + reg.Box(*np.where(np.equal(GROUPS, 7), 0.0, [[-np.inf], [np.inf]])),
     "GroupL2+Ridge": reg.GroupL2(0.8, GROUPS) + reg.Ridge(0.6),
     "Ridge+SparseGroup": 2.0 * reg.Ridge(0.6) + reg.SparseGroup(WEIGHTS, 0.6, GROUPS),
     "L1+GroupL2+Ridge": reg.Ridge(0.6) + (reg.L1(0.2) + reg.GroupL2(0.4, GROUPS)),

@@ -122,6 +122,7 @@ FORMULAS: dict[str, Convex] = {
 }
 
 # Every other pair of the rules in sums.py.
+FREE = np.where(np.equal(GROUPS, 7), 0.0, np.inf)
 SUMS: dict[str, tuple[Any, Convex]] = {
     "Zero+Box": (reg.Zero() + reg.Box(-0.4, 0.9), Convex(lambda u: 0.0, box)),
     "L1+Box": (reg.L1(WEIGHTS) + reg.Box(LOWER, UPPER), Convex(lambda u: WEIGHTS @ cp.abs(u), bounded)),
@@ -140,6 +141,10 @@ SUMS: dict[str, tuple[Any, Convex]] = {
     ),
     "TV+Box": (reg.TotalVariation1D(0.7) + reg.Box(-0.4, 0.9), Convex(lambda u: 0.7 * tv(u), box)),
     "TV+NonNegative": (reg.NonNegative() + reg.TotalVariation1D(0.7), Convex(lambda u: 0.7 * tv(u), positive)),
+    "GroupL2+Box": (  # holds the group of label 7 at 0
+        reg.GroupL2(0.8, GROUPS) + reg.Box(-FREE, FREE),
+        Convex(lambda u: 0.8 * groups(u), lambda u: [u[0] == 0, u[2] == 0]),
+    ),
     "L1+GroupL2": (reg.GroupL2(0.8, GROUPS) + reg.L1(WEIGHTS), Convex(lambda u: 0.8 * groups(u) + WEIGHTS @ cp.abs(u))),
     "Zero+L2Ball": (reg.Zero() + reg.L2Ball(1.5), Convex(lambda u: 0.0, radius=1.5)),
     "NonNegative+L2Ball": (reg.NonNegative() + reg.L2Ball(1.5), Convex(lambda u: 0.0, positive, radius=1.5)),

@@ -1,4 +1,4 @@
-"""The commands that need no network: `compfed reproduce`, `compare`, `list`, `data describe` and `worker`."""
+"""The commands that need no network: `compfed reproduce`, `compare`, `list`, `describe` and `worker`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGEST = 2**34  # bytes of numbers that are drawn for a comparison
 
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
-    for add in (_add_reproduce, _add_compare, _add_list, _add_data, _add_worker):
+    for add in (_add_reproduce, _add_compare, _add_list, _add_describe, _add_worker):
         add(commands)
 
 
@@ -186,41 +186,37 @@ def list_methods(args: argparse.Namespace) -> int:
     return 0
 
 
-# --- data describe ---
+# --- describe ---
 
 
-def _add_data(commands: Commands) -> None:
-    data = commands.add_parser("data", help="look at data files").add_subparsers(metavar="COMMAND", required=True)
-    parser = data.add_parser(
+def _add_describe(commands: Commands) -> None:
+    parser = commands.add_parser(
         "describe",
-        help="sizes, labels and differences of the sites",
-        description="Print sizes and labels of the sites, and how far they differ. One file per site; with --site, "
-        "the files are one table whose column COL names the site.",
+        help="Table 1 of the sites: counts, missing values, means, quantiles, levels, differences",
+        description="Print Table 1: counts, missing values, mean, SD, quantiles and levels of every column, over all rows and "
+        "at each site. One file per site; with --site, the files are one table whose column COL names the site.",
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files, or a folder of them")
-    parser.add_argument("--label", metavar="COL", help="column of labels (CSV and Parquet need it)")
+    parser.add_argument("--label", metavar="COL", help="column of labels")
     parser.add_argument("--site", metavar="COL", help="column that names the site of each row")
     parser.add_argument("--drop", metavar="A,B,...", help="columns to leave out")
     parser.add_argument("--format", choices=["csv", "parquet", "svmlight"], help="default: by the file's ending")
-    parser.set_defaults(run=describe_data)
+    parser.set_defaults(run=describe_files)
 
 
-def describe_data(args: argparse.Namespace) -> int:
-    """Run `compfed data describe`; return its exit status."""
-    from compfed.data import describe, from_files, from_svmlight
-    from compfed.data.readers import SVMLIGHT_ENDINGS
+def describe_files(args: argparse.Namespace) -> int:
+    """Run `compfed describe`; return its exit status."""
+    from compfed.data.readers import SVMLIGHT_ENDINGS, from_svmlight, read_tables
+    from compfed.federation.tables import describe, describe_tables
 
     if args.format == "svmlight" or (args.format is None and args.paths[0].suffix in SVMLIGHT_ENDINGS):
         named = [option for option in ("label", "site", "drop") if getattr(args, option) is not None]
         if named:
             raise InputError(f"--{named[0]} is for CSV and Parquet; svmlight files have no named columns.")
-        sites = from_svmlight(args.paths)
-    elif args.label is None:
-        raise InputError("--label COL is needed for CSV and Parquet; for svmlight files say --format svmlight.")
-    else:
-        drop = args.drop.split(",") if args.drop else ()
-        sites = from_files(args.paths, args.label, drop=drop, site=args.site, format=args.format)
-    print(describe(sites))
+        print(describe(from_svmlight(args.paths)))
+        return 0
+    drop = args.drop.split(",") if args.drop else ()
+    print(describe_tables(read_tables(args.paths, site=args.site, drop=drop, format=args.format), args.label))
     return 0
 
 

@@ -47,13 +47,18 @@ def _add_federation(steps: Commands) -> None:
     roster = _add_step(steps, "roster", _write_roster, "write roster.txt: all sites and their keys, for every site")
     serve = _add_step(steps, "serve", _serve, "run the SuperLink, until interrupted")
     run = _add_step(steps, "run", _run, "fit the estimator of federation.toml, or continue a run that was interrupted")
+    schema = _add_step(
+        steps, "schema", _schema, "agree on a schema with all sites: kinds, levels, missing values, classes"
+    )
+    describe = _add_step(steps, "describe", _describe, "Table 1 of all sites")
     status = _add_step(steps, "status", _status, "who is connected, and how the run is getting on")
     stop = _add_step(steps, "stop", _stop, "stop a run; `compfed federation run` continues it later")
     demo = _add_step(steps, "demo", _demo, "everything on this machine: a SuperLink and four sites as processes")
-    for parser in (new, keys, admit, roster, serve, run, status, stop):
+    for parser in (new, keys, admit, roster, serve, run, schema, describe, status, stop):
         parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
     for parser in (run, status, stop):
         parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: DIR/run)")
+    schema.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/schema.toml")
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
     demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
     new.add_argument("--sites", required=True, metavar="A,B,...", help="names of the sites, in order")
@@ -181,7 +186,33 @@ def _run(args: argparse.Namespace) -> int:
     cost = model.communication_
     kilobytes = f"{cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down"
     print(f"\n{result_text(model)}\n{cost.rounds} messages, {kilobytes} per site. Run folder: {folder}")
-    print(f"Next: compfed.network.load_model({str(folder)!r}) is the fitted estimator.")
+    print(f"Next: compfed.load_model({str(folder)!r}) is the fitted estimator.")
+    return 0
+
+
+def _schema(args: argparse.Namespace) -> int:
+    from compfed._utils.files import check_writable
+    from compfed.network.operator import connect
+    from compfed.schema import Schema
+
+    path = args.folder / "schema.toml" if args.out is None else args.out
+    check_writable(path.parent, f"--out {path}")
+    with connect(args.folder) as federation:
+        schema = Schema.agree(federation)
+    path.write_text(schema.to_toml(), encoding="utf-8")
+    print(f"{path}: {len(schema.columns)} columns, {len(schema.feature_names)} features.", *schema.notes, sep="\n")
+    print(f"Next: read {path}, and send it to every site. There: put it beside site.toml, write")
+    print('    schema = "schema.toml"')
+    print("above [network] in site.toml, run `compfed site check`, and restart `compfed site run`.")
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from compfed.federation.tables import describe
+    from compfed.network.operator import connect
+
+    with connect(args.folder) as federation:
+        print(describe(federation))
     return 0
 
 

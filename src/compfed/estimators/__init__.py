@@ -1,13 +1,16 @@
 """Estimators with scikit-learn's habits: fit(X, y, sites=...) gives the coefficients of the pooled rows."""
 
 from compfed.estimators.classification import FederatedLogisticRegression
+from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.path_and_cv import (
     FederatedElasticNetCV,
+    FederatedGammaRegressorCV,
     FederatedGroupLassoCV,
     FederatedHuberCV,
     FederatedLassoCV,
     FederatedLogisticRegressionCV,
     FederatedMultiTaskLassoCV,
+    FederatedNegativeBinomialRegressorCV,
     FederatedNuclearRegressorCV,
     FederatedPoissonRegressorCV,
     Path,
@@ -15,18 +18,22 @@ from compfed.estimators.path_and_cv import (
 )
 from compfed.estimators.regression import (
     FederatedElasticNet,
+    FederatedGammaRegressor,
     FederatedGroupLasso,
     FederatedHuber,
     FederatedLasso,
     FederatedMultiTaskLasso,
+    FederatedNegativeBinomialRegressor,
     FederatedNuclearRegressor,
     FederatedPoissonRegressor,
 )
 
 __all__ = [
-    "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
+    "Evaluation", "FederatedElasticNet", "FederatedElasticNetCV", "FederatedGammaRegressor", "FederatedGammaRegressorCV",
+    "FederatedGroupLasso", "FederatedGroupLassoCV", "FederatedHuber",
     "FederatedHuberCV", "FederatedLasso", "FederatedLassoCV", "FederatedLogisticRegression",
     "FederatedLogisticRegressionCV", "FederatedMultiTaskLasso", "FederatedMultiTaskLassoCV",
-    "FederatedNuclearRegressor", "FederatedNuclearRegressorCV",
+    "FederatedNegativeBinomialRegressor", "FederatedNegativeBinomialRegressorCV", "FederatedNuclearRegressor",
+    "FederatedNuclearRegressorCV",
     "FederatedPoissonRegressor", "FederatedPoissonRegressorCV", "Path", "regularisation_path",
 ]  # fmt: skip

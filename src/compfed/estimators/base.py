@@ -9,9 +9,9 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -22,18 +22,36 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from compfed._utils.text import join_names, progress_bar
-from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, check_same_index
+from compfed._utils.validation import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_nonnegative,
+    check_numbers,
+    check_same_index,
+    is_number,
+)
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
+from compfed.data.columns import is_dataframe
+from compfed.data.encoding import Encoded
+from compfed.data.frames import encode_frame, encode_to_predict, labels_as_encoded
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
+from compfed.estimators.evaluation import Evaluation
+from compfed.estimators.programs import evaluation
 from compfed.estimators.programs import fit as programs
-from compfed.estimators.programs.fit import Family, FitOptions, Fitted
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table
+from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
+from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SchemaLike, SiteOfRows, Table
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
+from compfed.federation.site.disclosure import site_intercept
+from compfed.federation.site.in_process import InProcess
+from compfed.losses import Loss
+from compfed.schema import Schema
 from compfed.simulation.local_federation import Simulated
-from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
+from compfed.solvers.auto import check_profile_method
+from compfed.solvers.base import SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
 
 T = TypeVar("T")
@@ -125,6 +143,10 @@ class FederatedModel(BaseEstimator):
         Cost of a message beside its bytes, for the choice that "auto" makes.
     verbose : bool, default=False
         Whether to report progress on the error stream: a bar on a terminal, lines elsewhere.
+    site_effects : {None, "profile"}, default=None
+        "profile": every site has an intercept of its own, as with an unpenalised dummy variable for each site. It is minimised out
+        at the site and stays there. `intercept_` is then the best common intercept beside `coef_`, for rows of a new site;
+        it takes a few messages more. For one prediction per row, with ProximalNewton or ProximalBFGS.
 
     Attributes
     ----------
@@ -144,10 +166,16 @@ class FederatedModel(BaseEstimator):
         The method that was used, with its steps.
     site_names_ : ndarray of str
         The sites.
+    site_intercepts_ : dict of str to float
+        The intercept of each site, with `site_effects="profile"`; only where all sites are in this process, without a policy.
+    has_offset_ : bool
+        Whether rows had offsets at fit.
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of str
-        Names of the features, where the columns of X have names.
+        Names of the features, where the columns of X have names; with a schema those of the encoded ones ("sex=male").
+    schema_ : Schema
+        How the features and labels were encoded, where the fit had a schema.
     """
 
     fit_intercept: bool = True
@@ -159,8 +187,7 @@ class FederatedModel(BaseEstimator):
     max_rounds: int = 20_000
     seconds_per_round: float = 1.0
     verbose: bool = False
-
-    scored_by_squares = False  # is `score` R^2 of a linear prediction?
+    site_effects: str | None = None
 
     def family(self) -> Family:
         """Loss and penalty, from the parameters; refuses parameters that cannot be used."""
@@ -176,22 +203,31 @@ class FederatedModel(BaseEstimator):
     def fit(
         self,
         X: Features,
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | str,
         *more: object,
         sites: SiteOfRows = UNSPECIFIED,
         sample_weight: RowWeights = None,
+        offset: Offset = None,
+        schema: SchemaLike = None,
     ) -> Self:
         """Fit over all sites. The coefficients are those of the pooled rows.
 
         Parameters
         ----------
         X : array, DataFrame or sparse matrix of shape (n_rows, n_features)
-        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several
+        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several; or str
+            The labels, or the name of a column of the DataFrame X.
         sites : array of shape (n_rows,), str or None
             The site of every row, or the name of a column of X. None means that all rows are at one site; if `sites` is left
             out, so does a `OneSiteWarning`.
         sample_weight : array of shape (n_rows,), optional
             How much each row counts.
+        offset : array of shape (n_rows,) or str, optional
+            Added to the linear predictor of each row, such as the log of a time at risk; or the name of a column of X. For one
+            prediction per row. A prediction then needs an offset, too.
+        schema : "auto", Schema or path, optional
+            How words and missing values of the DataFrame X become numbers. "auto" proposes a schema from the table; after the
+            fit it is `schema_`, and `predict` takes DataFrames like X. Without one all values must be numbers.
 
         Returns
         -------
@@ -203,10 +239,15 @@ class FederatedModel(BaseEstimator):
                 "the site of every row, sample_weight=... how much every row counts (what scikit-learn takes third)."
             )
         with self._restored_on_failure():
-            self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
+            table = self.make_table(X, y, sites, sample_weight, schema, offset)
+            self._fit_table(table, (X, y, sites, sample_weight))
             if isinstance(sites, str):
                 self.site_column_ = sites
-            labels = tables.column_labels(self._without_sites(X))
+            if isinstance(y, str):
+                self.label_column_ = y
+            if isinstance(offset, str):
+                self.offset_column_ = offset
+            labels = tables.column_labels(self._features_of(X)) if table.schema is None else None
             if labels is not None:
                 self.column_labels_ = labels
             tables.warn_of_one_site(type(self).__name__, sites)
@@ -235,12 +276,13 @@ class FederatedModel(BaseEstimator):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Fit over a federation: sites in this process, or sites across a network."""
+        self._check_schema(getattr(federation, "schema", None))
         alpha = float(self.get_params(deep=False)["alpha"])
         fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
         with self._restored_on_failure():
             self._set_attributes(federation, fitted, cost)
             if not fitted.minimum.converged:
-                warnings.warn(self._why_not_converged(fitted.minimum), ConvergenceWarning, stacklevel=2)
+                warnings.warn(self._why_not_converged(fitted), ConvergenceWarning, stacklevel=2)
             self._warn_if_not_unique(fitted, stacklevel=3)
         return self
 
@@ -254,9 +296,11 @@ class FederatedModel(BaseEstimator):
                 stacklevel=stacklevel,
             )
 
-    def _why_not_converged(self, minimum: FederatedSolution) -> str:
+    def _why_not_converged(self, fitted: Fitted) -> str:
         """Why the certificate does not hold, for a person."""
-        me = type(self).__name__
+        me, minimum = type(self).__name__, fitted.minimum
+        if minimum is fitted.model.refit:
+            me += " (the refit without a penalty, relax=True)"
         if not minimum.certificate.minimiser_exists:
             return f"{me}: {minimum.notes[-1]}."
         note = f"{minimum.notes[-1][0].upper()}{minimum.notes[-1][1:]}. " if minimum.notes else ""
@@ -285,28 +329,109 @@ class FederatedModel(BaseEstimator):
             self.algorithm, tau, float(self.tol), max_rounds, seconds_per_round=float(self.seconds_per_round),
             progress=progress_bar(me, quiet=0.0) if self.verbose else None,
         )  # fmt: skip
-        equal = self.site_weights == "equal"
-        return FitOptions(self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal)
+        equal, profile = self.site_weights == "equal", self._has_site_effects(search)
+        return FitOptions(
+            self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal, self._gammas(), profile
+        )  # fmt: skip
 
-    def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
+    def _gammas(self) -> tuple[float, ...]:
+        """The shares of the penalised fit to try, the largest first; 1 alone without a refit."""
+        return (1.0,)
+
+    def _has_site_effects(self, search: SearchOptions) -> bool:
+        if self.site_effects is None:
+            return False
+        me = type(self).__name__
+        check_choice(self.site_effects, f"{me}: site_effects", ("profile",), " None is for a common intercept.")
+        if not self.fit_intercept:
+            raise InputError(
+                f"{me}: site_effects='profile' fits an intercept for every site; leave out fit_intercept=False."
+            )
+        if search.algorithm != "auto":
+            check_profile_method(search.algorithm)
+        return True
+
+    def make_table(
+        self,
+        X: Features,
+        y: npt.ArrayLike | str,
+        sites: SiteOfRows,
+        sample_weight: RowWeights,
+        schema: SchemaLike = None,
+        offset: Offset = None,
+    ) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
         me = type(self).__name__
         if isinstance(sites, str):
             X, sites = tables.take_site_column(X, sites)
-        tables.check_table(me, X, y, sites, sample_weight)
-        labels = tables.column_labels(X)
-        if labels is not None:
-            self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
+        if schema is not None:
+            return self._encoded_table(X, y, sites, sample_weight, schema, offset)
+        if isinstance(offset, str):
+            X, offset = tables.take_offset_column(X, offset)
+        if isinstance(y, str):
+            X, y = tables.take_label_column(X, y)
+        tables.check_table(me, X, y, sites, sample_weight, offset)
+        return self._checked_table(X, y, sites, sample_weight, offset)
+
+    def _encoded_table(
+        self, X: Features, y: npt.ArrayLike | str, sites: SiteOfRows, sample_weight: RowWeights, schema: SchemaLike,
+        offset: Offset,
+    ) -> Table:  # fmt: skip
+        """The table of a DataFrame with words and missing values."""
+        me, classifies = type(self).__name__, self.family().classifies
+        if isinstance(offset, str):
+            X, offset = tables.take_offset_column(X, offset)
+        tables.check_rows(me, X, [] if isinstance(y, str) else y, sites, sample_weight, offset)
+        where = tables.site_of_rows(me, sites, len(X)) if is_dataframe(X) else None  # encode_frame refuses others
+        found = encode_frame(X, y, where, cast(Any, schema), classifies=classifies, name=f"{me}: X")
+        self._check_schema(found.schema)
+        part = found.encoded
+        weight = part.weights if sample_weight is None else sample_weight
+        added = part.offset if offset is None else offset
+        table = self._checked_table(part.A, cast(Any, part.y), where, weight, added, part.columns)
+        return replace(table, raw=found.raw, schema=found.schema)
+
+    def _check_schema(self, schema: Schema | None) -> None:
+        """Refuse classes that are words where the outcome is a number."""
+        label = None if schema is None else schema.label
+        if label is None or label.classes is None or self.family().classifies:
+            return
+        if list(label.classes) != list(range(len(label.classes))):
+            classes = join_names([repr(c) for c in label.classes])
+            raise InputError(
+                f"{type(self).__name__} predicts numbers, and the label {label.column!r} has classes: {classes}. Take "
+                "FederatedLogisticRegression, or labels that are numbers."
+            )
+
+    def _checked_table(
+        self,
+        X: Features,
+        y: npt.ArrayLike,
+        sites: SiteOfRows,
+        sample_weight: RowWeights,
+        offset: Offset = None,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """The table of features and labels that are numbers; `columns` are their names unless X has them."""
+        me = type(self).__name__
+        labels = tables.column_labels(X) if columns is None else columns
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
         given: Any = (X, y)  # scikit-learn's annotations say str
-        X, y = validate_data(
-            checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
-            dtype=np.float64,
-        )  # fmt: skip
-        columns = getattr(checked, "feature_names_in_", None)
-        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
+        try:
+            X, y = validate_data(
+                checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+                dtype=np.float64,
+            )  # fmt: skip
+        except ValueError as problem:
+            if str(problem).startswith("Input X contains"):
+                tables.refuse_missing(me, X, getattr(checked, "feature_names_in_", None))
+            raise
+        columns = getattr(checked, "feature_names_in_", None) if columns is None else columns
+        names = labels if columns is None else columns  # labels that are not words are no names, and may mislead
+        self.family().with_columns(None if names is None else tuple(map(str, names)), checked.n_features_in_)
+        return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns, offset)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         """The labels of a table, checked at once; the sites check their own again."""
@@ -317,9 +442,17 @@ class FederatedModel(BaseEstimator):
             delattr(self, name)
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
-        self.coef_, self.intercept_ = prepared.coef_and_intercept(minimum.x)
+        self.coef_, self.intercept_ = fitted.coef_and_intercept
+        self.has_offset_ = summary.offset
+        if prepared.options.site_effects and (own := site_intercepts(federation, prepared, fitted.model.x)) is not None:
+            self.site_intercepts_ = own
+        schema = getattr(federation, "schema", None)
+        if schema is not None:
+            self.schema_ = schema
         if summary.labels.classes is not None:
             self.classes_ = summary.labels.classes
+            if schema is not None and schema.label is not None and schema.label.classes is not None:
+                self.classes_ = np.array(schema.label.classes)[summary.labels.classes.astype(int)]
         self.n_features_in_ = summary.width
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
@@ -341,56 +474,278 @@ class FederatedModel(BaseEstimator):
 
     # --- prediction ---
 
-    def predict(self, X: Features) -> np.ndarray:
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict the outcome of every row."""
         raise NotImplementedError
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """How well the predictions of rows fit their outcomes: 1 is perfect."""
         raise NotImplementedError
 
-    def score_federation(self, federation: Federation) -> float:
-        """R^2 of the model on the rows of all sites together, which stay where they are. Two messages.
+    def evaluate(
+        self,
+        X: Features | Sites | Federation,
+        y: npt.ArrayLike | None = None,
+        *,
+        sites: SiteOfRows = None,
+        sample_weight: RowWeights = None,
+        cv: int | str | None = None,
+        per_site: bool = False,
+        threshold: float = 0.5,
+        seed: int = 0,
+    ) -> Evaluation:
+        """Measure how well the model predicts rows that stay at their sites.
 
-        Only where sums over rows are enough: one outcome with a linear prediction. Other scores need the prediction of every
-        row; `cf.compare_local_federated` gives the mean loss on rows that the sites hold out.
+        The sites add sums and counts; no prediction of a row leaves. Two classes: AUC with an interval that contains it, ROC and
+        calibration curves, calibration slope and intercept, Brier score, log-loss, confusion matrix. Several classes: the
+        same without calibration. Numbers: R^2, errors, deviance explained, calibration.
+
+        Parameters
+        ----------
+        X : Federation, Sites, or array, DataFrame or sparse matrix of shape (n_rows, n_features)
+            Where the rows are.
+        y, sites, sample_weight
+            As in `fit`, where X is a table.
+        cv : int or "leave-one-site-out", optional
+            Fit again without each fold of the sites' rows, or without each site, with the same parameters and alpha, and score
+            every row by the model that has not seen it. Without it the fitted model is scored: on the rows of its fit that is
+            optimistic.
+        per_site : bool, default=False
+            Whether to give the evaluation of every site too; not where sums are masked. With "leave-one-site-out" it always is.
+        threshold : float, default=0.5
+            The second of two classes is predicted where its risk is above this.
+        seed : int, default=0
+            Seed of the folds.
+
+        Returns
+        -------
+        Evaluation
+
+        Examples
+        --------
+        >>> import compfed as cf
+        >>> table = cf.data.bundled.breast_cancer()
+        >>> model = cf.FederatedLogisticRegression(alpha=0.01).fit(table.X, table.y, sites=table.sites)
+        >>> found = model.evaluate(table.federation())
+        >>> round(found.auc, 3), round(found.brier, 3)
+        (0.992, 0.033)
         """
         check_is_fitted(self)
-        if np.ndim(self.coef_) != 1 or not self.scored_by_squares:
-            raise InputError(
-                f"the score of {type(self).__name__} needs a prediction for every row, and no site tells those. "
-                "cf.compare_local_federated(estimator, federation) gives the mean loss on rows that the sites hold out."
+        me = type(self).__name__
+        check_bool(per_site, f"{me}.evaluate: per_site")
+        if not is_number(threshold) or not 0 < threshold < 1:
+            raise InputError(f"{me}.evaluate(threshold={threshold!r}): threshold must be a risk between 0 and 1.")
+        federation, model = self._federation_to_score(X, y, sites, sample_weight), self._linear_model()
+        if cv is None:
+            program = evaluation.evaluate(federation, model, float(threshold), per_site)
+        else:
+            alpha = float(self.alpha_ if hasattr(self, "alpha_") else self.get_params(deep=False)["alpha"])  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
+            seed = check_int(seed, f"{me}.evaluate: seed", 0)
+            program = evaluation.cross_evaluate(
+                federation, self._options_to_repeat(), alpha, model, cv, seed, float(threshold), per_site
             )
-        names = self._names_at_fit()
-        columns = None if names is None else tuple(map(str, names))
-        return run_program(federation, programs.r2_score(federation, self.coef_, float(self.intercept_), columns))[0]  # pyright: ignore[reportArgumentType]  # one outcome
+        (whole, each), cost = run_program(federation, program)
+        named = None if each is None else dict(zip(federation.names, each, strict=True))
+        return whole.with_sites(named, cost)
 
-    def linear_predictor(self, X: Features) -> np.ndarray:
-        """The linear predictor z = X w + b, of shape (rows, outputs)."""
+    def _options_to_repeat(self) -> FitOptions:
+        """The parameters, with the gamma that a cross-validation chose."""
+        options = self.fit_options()
+        return replace(options, gammas=(float(self.gamma_),)) if hasattr(self, "gamma_") else options  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
+
+    def _federation_to_score(
+        self, X: Any, y: npt.ArrayLike | None, sites: SiteOfRows, sample_weight: RowWeights
+    ) -> Federation:
+        """The sites of rows to score: given, or made of a table."""
+        if hasattr(X, "send") or hasattr(X, "exchange"):
+            return X
+        if isinstance(X, Sites):
+            return Simulated(X)
+        if y is None:
+            raise InputError(
+                f"{type(self).__name__}.evaluate needs a federation, sites from compfed.data, or rows with their labels: "
+                "evaluate(X, y, sites=...)."
+            )
+        if sites is None:
+            column = getattr(self, "site_column_", None)
+            sites = column if column is not None and column in getattr(X, "columns", ()) else None
+        return self.make_table(X, y, sites, sample_weight).federation()
+
+    def _linear_model(self) -> evaluation.LinearModel:
+        """The fitted model as the server programs take it."""
+        coef, intercept = np.atleast_2d(self.coef_).T, np.atleast_1d(np.asarray(self.intercept_, float))
+        classes, names = getattr(self, "classes_", None), self._names_at_fit()
+        labels = Labels(classes, None, None if classes is not None else np.ones(len(intercept)))
+        columns = None if names is None else tuple(map(str, names))
+        offset = bool(getattr(self, "has_offset_", False))
+        return evaluation.LinearModel(self._unweighted_loss(labels), coef, intercept, classes, columns, offset)
+
+    def _unweighted_loss(self, labels: Labels) -> Loss:
+        """The loss of one row, without weights of classes."""
+        return self.family().loss(labels)
+
+    def linear_predictor(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """The linear predictor z = X w + b + offset, of shape (rows, outputs)."""
         check_is_fitted(self)
-        rows = self._without_sites(X)
-        tables.check_features(type(self).__name__, rows)
-        tables.check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
-        rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
-        return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+        me, encoded, added = type(self).__name__, self._encode(X), self._offset_of(X, offset)
+        if encoded is not None:
+            rows = encoded.A
+        else:
+            rows = self._features_of(X, offset)
+            tables.check_features(me, rows)
+            tables.check_same_columns(me, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
+            try:
+                rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+            except ValueError as problem:
+                if str(problem).startswith("Input X contains"):
+                    tables.refuse_missing(me, rows, None, "Drop these rows, or impute as at the fit.")
+                raise
+        z = np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+        return z if added is None else z + np.reshape(added, (-1, 1))
+
+    def _offset_of(self, X: Features, offset: Offset) -> np.ndarray | None:
+        """The offset of every row of a prediction: as given, or from the column of X that the fit took it from."""
+        me, frame = type(self).__name__, cast(Any, X)
+        if not getattr(self, "has_offset_", False):
+            if offset is not None:
+                raise InputError(f"{me} was fitted without an offset; leave out offset here, or fit with one.")
+            return None
+        of_schema = getattr(getattr(self, "schema_", None), "offset", None)
+        known = (offset,) if isinstance(offset, str) else (getattr(self, "offset_column_", None), of_schema)
+        column = next((name for name in known if name is not None and name in getattr(X, "columns", ())), None)
+        if isinstance(offset, str) or (offset is None and column is not None):
+            offset = tables.take_offset_column(frame, column or str(offset))[1]
+        if offset is None:
+            raise InputError(
+                f"{me} was fitted with an offset, and a prediction needs one: give offset=..., one number per row, or offset=0 to "
+                "predict without."
+            )
+        check_same_index(X, offset, "offset")
+        length = frame.shape[0] if hasattr(frame, "shape") else len(frame)
+        return tables.as_offset(me, np.full(length, offset) if np.ndim(cast(Any, offset)) == 0 else offset, length)
+
+    def _encode(self, X: Features) -> Encoded | None:
+        """The rows of a DataFrame with the columns of the schema, encoded; None for rows that are encoded already."""
+        schema, frame = getattr(self, "schema_", None), cast(Any, X)
+        if schema is None or not is_dataframe(frame):
+            return None
+        names = {str(c).strip() for c in frame.columns}
+        if not set(schema.columns) <= names and set(schema.feature_names) <= names:
+            return None
+        return encode_to_predict(frame, schema, f"{type(self).__name__}: X")
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""
         return getattr(self, "feature_names_in_", getattr(self, "column_labels_", None))
 
-    def _check_same_rows(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights) -> None:
-        """Refuse labels and weights to score with whose index is not that of X."""
+    def _labels_to_score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights) -> Any:
+        """The labels to score with: a column of X by name, and raw labels as the schema reads them.
+
+        Refuses labels and weights whose index is not that of X.
+        """
+        if isinstance(y, str):
+            y = tables.take_label_column(X, y)[1]
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
+        schema = getattr(self, "schema_", None)
+        if schema is None or schema.label is None or schema.label.classes is None:
+            return y
+        codes = labels_as_encoded(y, schema, f"{type(self).__name__}: y")
+        return np.array(schema.label.classes)[codes.astype(int)]
 
-    def _without_sites(self, X: Features) -> Any:
-        column, frame = getattr(self, "site_column_", None), cast(Any, X)
-        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+    def _features_of(self, X: Features, offset: Offset = None) -> Any:
+        """A DataFrame without the columns of sites, labels and offsets that were given by name."""
+        names = ("site_column_", "label_column_", "offset_column_")
+        taken = {getattr(self, name, None) for name in names} | {offset if isinstance(offset, str) else None}
+        there, frame = [c for c in getattr(X, "columns", ()) if isinstance(c, str) and c in taken], cast(Any, X)
+        return frame.drop(columns=there) if there else X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+# --- penalties of single coefficients or groups of them ---
+
+
+@estimator
+class RelaxedModel(FederatedModel):
+    """An estimator whose penalty acts on coefficients or groups of them: with a support, and with factors.
+
+    Parameters
+    ----------
+    penalty_factors : array of shape (n_features,) or dict, optional
+        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. 0: not penalised.
+        inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
+        they are.
+    relax : bool, default=False
+        Whether to refit without the penalty (its ridge included) the coefficients that the penalised fit uses, and those of
+        factor 0. Bounds still hold. `certificate_` and `trace_` are then those of the refit.
+    gamma : float, default=0.0
+        With `relax`: the model is gamma * penalised fit + (1 - gamma) * refit, coefficients and intercepts. 0 is the refit.
+
+    Attributes
+    ----------
+    gamma_ : float
+        Share of the penalised fit in the model: 1.0 without `relax`.
+    """
+
+    penalty_factors: npt.ArrayLike | Mapping[Any, float] | None = None
+    relax: bool = False
+    gamma: float | Sequence[float] = 0.0
+
+    several_gammas = False  # may gamma be a list?
+
+    @property
+    def has_own_penalty(self) -> bool:
+        """Whether penalty factors, bounds or a refit make the objective another one than without these parameters."""
+        return bool(self.relax) or self.penalty_factors is not None or getattr(self, "bounds", None) is not None
+
+    def _set_attributes(self, federation: Federation, fitted: Fitted, cost: Communication) -> None:
+        super()._set_attributes(federation, fitted, cost)
+        self.gamma_ = fitted.model.gamma
+
+    def _gammas(self) -> tuple[float, ...]:
+        me = type(self).__name__
+        relax, given = check_bool(self.relax, f"{me}: relax"), self.gamma
+        values = check_numbers(given, f"{me}: gamma")
+        if values.ndim > int(self.several_gammas) or not values.size or not ((values >= 0) & (values <= 1)).all():
+            several = ", or a list of them" if self.several_gammas else ""
+            raise InputError(f"{me}: gamma={given!r} must be a number between 0 and 1{several}.")
+        if not relax and values.any():
+            raise InputError(f"{me}: gamma={given!r} needs relax=True: it mixes the penalised fit with its refit.")
+        return tuple(np.unique(values)[::-1].tolist()) if relax else (1.0,)
+
+
+@estimator
+class BoundedModel(RelaxedModel):
+    """An estimator with an elastic-net penalty, whose coefficients may have bounds.
+
+    Parameters
+    ----------
+    bounds : pair or dict, optional
+        (lower, upper), each a number, an array of shape (n_features,), or None for none; or a dict from column name (or
+        position) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`, also with `standardize`. With several
+        classes they hold for the coefficients of each class.
+    """
+
+    bounds: Any = None
+
+
+def site_intercepts(federation: Any, prepared: PreparedProblem, x: np.ndarray) -> dict[str, float] | None:
+    """The intercept of each site at a model of a profile, where there is no wall around the sites; None elsewhere."""
+    if not isinstance(federation, InProcess) or federation.enrolments is not None:
+        return None
+    objective, centre = prepared.spec.objective, prepared.scaling.centre
+    moved = float(centre @ prepared.scaling.coefficients(x)[0][:, 0])
+    found = {}
+    for site in federation.sites:
+        shift, finite = site_intercept(objective, site.dataset(objective), x)
+        found[site.name] = shift - moved if finite else float(np.copysign(np.inf, shift))
+    return found
 
 
 # --- names of parameters ---
@@ -418,10 +773,21 @@ INSTEAD_OF_EACH = {
     "warm_start": f"nothing: a fit takes about a dozen messages from the start, and {ALWAYS}",
     "copy_X": f"nothing: X is never changed, and {ALWAYS}",
     "precompute selection dual": f"nothing: {ALWAYS}",
+    "penalty_factor penalty.factor penalties weights_l1 adaptive_weights": "penalty_factors, where the model has it",
+    "exclude": "penalty_factors with inf for a column, which leaves it out",
+    "lower_limits upper_limits lower.limits upper.limits limits lower upper nonneg non_negative nonnegative":
+        "bounds=(lower, upper), where the model has it",
+    "lambda_1se lambda.1se one_se": "rule='one_standard_error' to the estimator with CV in its name",
+    "lambda_min lambda.min": "rule='best' to the estimator with CV in its name",
+    "nlambda": "n_alphas to the estimator with CV in its name",
+    "lambda_min_ratio lambda.min.ratio": "eps to the estimator with CV in its name",
+    "nfolds folds n_folds": "cv to the estimator with CV in its name",
+    "relaxed": "relax, where the model has it",
     "intercept": "fit_intercept",
     "intercept_scaling": "fit_intercept alone: the intercept is never penalised",
     "multi_class": "nothing: more than two classes are fitted together (multinomial)",
     "class_weight sample_weight": "fit(..., sample_weight=...), the weight of every row",
+    "offset": "fit(..., offset=...), a number for every row or the name of a column",
     "sites": "fit(..., sites=...), the site of every row",
 }  # fmt: skip
 INSTEAD = {name: text for names, text in INSTEAD_OF_EACH.items() for name in names.split()}

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -13,16 +14,37 @@ import numpy.typing as npt
 from sklearn.model_selection import BaseCrossValidator
 
 from compfed._utils.validation import check_choice, check_int
-from compfed.errors import InputError
+from compfed.errors import EdgeOfGridWarning, InputError
 from compfed.estimators import regression
 from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
-from compfed.estimators.programs.fit import FitOptions, PreparedProblem, describe_and_prepare
-from compfed.estimators.programs.path_and_cv import AlphaGrid, cross_validate, solve_path, warn_if_not_converged
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.estimators.programs.fit import (
+    FitOptions,
+    Relaxed,
+    describe_and_prepare,
+    refit_on_supports,
+    with_common_intercepts,
+)
+from compfed.estimators.programs.path_and_cv import (
+    AlphaGrid,
+    ModelPath,
+    Selection,
+    cross_validate,
+    solve_path,
+    warn_if_not_converged,
+)
+from compfed.estimators.table import (
+    UNSPECIFIED,
+    Features,
+    Offset,
+    RowWeights,
+    SchemaLike,
+    SiteOfRows,
+    Table,
+    warn_of_one_site,
+)
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
-from compfed.solvers.base import FederatedSolution
 from compfed.splits import RowSubset, given_splits
 
 # --- paths ---
@@ -59,10 +81,12 @@ class Path:
 def regularisation_path(
     model: FederatedModel,
     X: Features,
-    y: npt.ArrayLike,
+    y: npt.ArrayLike | str,
     sites: SiteOfRows = UNSPECIFIED,
     *,
     sample_weight: RowWeights = None,
+    offset: Offset = None,
+    schema: SchemaLike = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,
@@ -81,6 +105,10 @@ def regularisation_path(
         The site of every row, or the name of a column of X; None if all rows are at one site.
     sample_weight : array of shape (n_rows,), optional
         How much each row counts.
+    offset : array of shape (n_rows,) or str, optional
+        Added to the linear predictor of each row; or the name of a column of X.
+    schema : "auto", Schema or path, optional
+        How words and missing values of a DataFrame become numbers, as in `fit`.
     alphas : array, optional
         Values of alpha.
     n_alphas : int, default=50
@@ -112,7 +140,7 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
         )
     grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
-    federation = model.make_table(X, y, sites, sample_weight).federation()
+    federation = model.make_table(X, y, sites, sample_weight, schema, offset).federation()
     path = path_over(federation, model, grid)
     warn_of_one_site("regularisation_path", sites)
     return path
@@ -122,14 +150,18 @@ def path_over(federation: Federation, model: FederatedModel, grid: AlphaGrid) ->
     """`regularisation_path` over a federation: sites in this process, or sites across a network."""
     options = model.fit_options()
 
-    def program() -> Program[tuple[PreparedProblem, np.ndarray, list[FederatedSolution]]]:
+    def program() -> Program[tuple[np.ndarray, ModelPath, list[Relaxed]]]:
         prepared = yield from describe_and_prepare(federation, options)
-        values = grid.values(prepared)
-        return prepared, values, (yield from solve_path(federation, prepared, values, options.search.progress))
+        values = yield from grid.values(federation, prepared)
+        found = yield from solve_path(federation, prepared, values, options.search.progress)
+        refits = yield from refit_on_supports(federation, prepared, found)
+        path = ModelPath(prepared, None, found, refits, np.empty((0, 1)))
+        return values, path, (yield from with_common_intercepts(prepared, path.mixed(options.gammas[0])))
 
-    (prepared, values, found), cost = run_program(federation, program())
-    warn_if_not_converged(grid.name, found, options.search)
-    return Path(values, *prepared.coefs_and_intercepts(found), cost.rounds, all(m.converged for m in found), cost)
+    (values, found, models), cost = run_program(federation, program())
+    warn_if_not_converged(grid.name, found.fits, options.search)
+    coefs, intercepts = found.prepared.coefs_and_intercepts(models)
+    return Path(values, coefs, intercepts, cost.rounds, all(m.converged for m in found.fits), cost)
 
 
 # --- cross-validation ---
@@ -147,9 +179,13 @@ class CrossValidated(FederatedModel):
     alphas : array of shape (n_alphas,), optional
         Values of alpha to choose from.
     n_alphas : int, default=50
-        Without `alphas`: how many values, from the least alpha at which all coefficients are zero downwards.
+        Without `alphas`: how many values, from the least alpha at which all penalised coefficients are zero downwards. Where the
+        loss still falls at the smallest one, half as many again are added below it, at most twice; then an
+        `EdgeOfGridWarning` says so.
     eps : float, default=0.001
         Without `alphas`: the smallest value, as a share of the largest.
+    gamma : float or list of float, default=0.0
+        With `relax`: the model is gamma * penalised fit + (1 - gamma) * refit. Of a list, the best is chosen together with alpha.
     cv : int, str, array, splitter or pairs, default=5
         The number of folds inside the sites; "leave-one-site-out"; the fold of every row; or what scikit-learn takes, a
         splitter (its groups are the sites) or pairs (train, test) of rows.
@@ -170,7 +206,10 @@ class CrossValidated(FederatedModel):
     alphas_ : ndarray of shape (n_alphas,)
         All alphas, the largest first.
     cv_loss_ : ndarray of shape (n_alphas, n_splits)
-        Mean loss on the held-out rows, without the penalty.
+        Mean loss on the held-out rows, without the penalty; with `relax`, that of `gamma_`.
+    cv_results_ : dict of ndarray
+        One entry for each alpha (and gamma): alpha, mean_loss, std_loss, standard_error, n_nonzero, split0_loss, ...;
+        ``pandas.DataFrame(model.cv_results_)`` is the table.
     coef_path_ : ndarray of shape (n_alphas, ...)
         Coefficients of all rows at each alpha.
     intercept_path_ : ndarray of shape (n_alphas, ...)
@@ -189,6 +228,8 @@ class CrossValidated(FederatedModel):
     cv: int | str | Iterable[object] | BaseCrossValidator = 5
     rule: str = "best"
     seed: int = 0
+
+    several_gammas = True
 
     # As a class variable, the alpha of the twin is not a parameter; as this property, it is not an attribute either.
     alpha: ClassVar[property] = property(lambda self: _raise_no_alpha(self))
@@ -214,6 +255,7 @@ class CrossValidated(FederatedModel):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
+        self._check_schema(getattr(federation, "schema", None))
         with self._restored_on_failure():
             self._choose_alpha(federation, 0, stacklevel=4)
         return self
@@ -222,18 +264,41 @@ class CrossValidated(FederatedModel):
         options, grid = self.fit_options(), self._alpha_grid()
         program = cross_validate(federation, options, grid, self.cv, self.seed, self.rule, listed)
         found, cost = run_program(federation, program)
-        fits = [m for path in found.paths for m in path]
+        fits = [m for path in found.paths for m in path.fits]
         self._set_attributes(federation, found.fitted, cost)
         self.trace_ = found.fitted.minimum.trace  # of one model among many: its own rounds
-        self.alphas_, self.cv_loss_ = found.alphas, found.losses
+        self.alphas_, self.cv_loss_ = found.alphas, found.losses[:, found.gamma]
         self.alpha_, self.alpha_best_ = float(found.alphas[found.chosen]), float(found.alphas[found.best])
         within = found.within_error
         self.alpha_one_standard_error_ = np.nan if within is None else float(found.alphas[within])
-        self.coef_path_, self.intercept_path_ = found.fitted.prepared.coefs_and_intercepts(found.paths[0])
+        prepared = found.fitted.prepared
+        paths = [prepared.coefs_and_intercepts(models) for models in found.models]
+        self.coef_path_, self.intercept_path_ = paths[found.gamma]
+        self.cv_results_ = _results(found, [coefs for coefs, _ in paths], bool(getattr(self, "relax", False)))
         self.n_fits_, self.n_fits_not_converged_ = len(fits), sum(not m.converged for m in fits)
         warn_if_not_converged(grid.name, fits, options.search, stacklevel)
         self._warn_if_not_unique(found.fitted, stacklevel)
+        if found.edge:
+            warnings.warn(found.edge, EdgeOfGridWarning, stacklevel=stacklevel)
         return found.splits
+
+
+def _results(found: Selection, coefs: Sequence[np.ndarray], relaxed: bool) -> dict[str, np.ndarray]:
+    """cv_results_: one row for each alpha, and for each gamma of it."""
+    losses, (alphas, gammas, splits) = found.losses, found.losses.shape
+    flat = losses.reshape(-1, splits)
+    error = flat.std(axis=1, ddof=1) / np.sqrt(splits) if splits > 1 else np.full(len(flat), np.nan)
+    nonzero = np.array([np.count_nonzero(c.reshape(alphas, -1), axis=1) for c in coefs]).T.ravel()
+    table = {"alpha": np.repeat(found.alphas, gammas)}
+    if relaxed:
+        table["gamma"] = np.tile(found.gammas, alphas)
+    table |= {
+        "mean_loss": flat.mean(axis=1),
+        "std_loss": flat.std(axis=1),
+        "standard_error": error,
+        "n_nonzero": nonzero,
+    }
+    return table | {f"split{k}_loss": flat[:, k] for k in range(splits)}
 
 
 def _raise_no_alpha(model: CrossValidated) -> float:
@@ -318,6 +383,60 @@ class FederatedPoissonRegressorCV(CrossValidated, regression.FederatedPoissonReg
     >>> model = cf.FederatedPoissonRegressorCV(n_alphas=10, cv=3).fit(X, counts, sites=np.arange(60) % 3)
     >>> bool(model.coef_[0] > 2)
     True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedNegativeBinomialRegressorCV(CrossValidated, regression.FederatedNegativeBinomialRegressor):
+    """Negative binomial regression of counts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedNegativeBinomialRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> X = np.arange(60.0)[:, None] / 60
+    >>> counts = np.floor(np.exp(3 * X[:, 0]))
+    >>> model = cf.FederatedNegativeBinomialRegressorCV(n_alphas=5, cv=3).fit(X, counts, sites=np.arange(60) % 3)
+    >>> bool(model.coef_[0] > 2)
+    True
+    """
+
+    l1_ratio: float = 0.5
+
+
+@estimator
+class FederatedGammaRegressorCV(CrossValidated, regression.FederatedGammaRegressor):
+    """Gamma regression of amounts over sites, with alpha chosen by cross-validation.
+
+    Parameters
+    ----------
+    l1_ratio : float, default=0.5
+        Share of the l1 norm in the penalty. Not 0: with a ridge alone no alpha makes all coefficients zero, so that
+        there is no largest alpha to start from.
+
+    See Also
+    --------
+    FederatedGammaRegressor : with a given alpha.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedGammaRegressorCV(n_alphas=5, cv=3).fit(table.X, table.y, sites=table.sites)
+    >>> model.n_fits_not_converged_
+    0
     """
 
     l1_ratio: float = 0.5

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import xlogy
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.metrics import d2_tweedie_score, mean_poisson_deviance
+from sklearn.metrics import mean_gamma_deviance, mean_poisson_deviance, r2_score
 from sklearn.utils import Tags
 
 from compfed._utils.text import join_names, shorten
 from compfed._utils.validation import as_row_labels, check_numbers, check_unmasked, is_int
 from compfed.data.columns import as_floats
 from compfed.errors import InputError
-from compfed.estimators.base import FederatedModel, estimator, first
+from compfed.estimators.base import BoundedModel, FederatedModel, RelaxedModel, estimator, first
 from compfed.estimators.programs.fit import ElasticNetFamily, Family, Labels
-from compfed.estimators.table import Features, RowWeights
-from compfed.losses import Huber, MultiSquared, Poisson
-from compfed.regularisers import GroupL2, Nuclear
+from compfed.estimators.programs.per_column import read_factors
+from compfed.estimators.table import Features, Offset, RowWeights
+from compfed.losses import Gamma, Huber, MultiSquared, NegativeBinomial, Poisson
+from compfed.regularisers import Box, GroupL2, Nuclear
 
 
 class Regressor(RegressorMixin, FederatedModel):
     """Predictions are X w + b."""
 
-    scored_by_squares = True
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """Predict X w + b, plus the offset of a model that has one."""
+        return self.linear_predictor(X, offset)[:, 0]
 
-    def predict(self, X: Features) -> np.ndarray:
-        """Predict X w + b."""
-        return self.linear_predictor(X)[:, 0]
-
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
         """R^2, the share of the variance explained: 1 is perfect, 0 is the mean. Of several outcomes, the mean over them."""
-        self._check_same_rows(X, y, sample_weight)
-        return float(super().score(X, y, sample_weight=sample_weight))
+        y = self._labels_to_score(X, y, sample_weight)
+        return float(r2_score(y, self.predict(X, offset), sample_weight=sample_weight))
 
 
 # --- least squares ---
 
 
 @estimator
-class FederatedLasso(Regressor):
+class FederatedLasso(BoundedModel, Regressor):
     """Lasso over sites, with the coefficients of the pooled table.
 
     Minimises over w and b::
@@ -57,7 +59,7 @@ class FederatedLasso(Regressor):
     alpha : float, default=1.0
         Weight of the penalty, on scikit-learn's scale.
     positive : bool, default=False
-        Whether coefficients must be >= 0.
+        Whether coefficients must be >= 0: bounds=(0, None).
 
     See Also
     --------
@@ -83,11 +85,11 @@ class FederatedLasso(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return ElasticNetFamily(1.0, self.positive)
+        return ElasticNetFamily(1.0, self.positive, self.penalty_factors, self.bounds)
 
 
 @estimator
-class FederatedElasticNet(Regressor):
+class FederatedElasticNet(BoundedModel, Regressor):
     """Elastic net over sites, with the coefficients of the pooled table.
 
     Minimises over w and b::
@@ -104,7 +106,7 @@ class FederatedElasticNet(Regressor):
     l1_ratio : float, default=0.5
         Share of the l1 norm in the penalty: 1 is the lasso, 0 ridge regression.
     positive : bool, default=False
-        Whether coefficients must be >= 0.
+        Whether coefficients must be >= 0: bounds=(0, None).
 
     See Also
     --------
@@ -125,7 +127,7 @@ class FederatedElasticNet(Regressor):
     positive: bool = False
 
     def family(self) -> Family:
-        return ElasticNetFamily(self.l1_ratio, self.positive)
+        return ElasticNetFamily(self.l1_ratio, self.positive, self.penalty_factors, self.bounds)
 
 
 # --- groups of features ---
@@ -134,15 +136,17 @@ class FederatedElasticNet(Regressor):
 LISTS = (list, tuple, np.ndarray)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Grouped(Family):
     """Least squares with a penalty on the norm of each group of coefficients."""
 
     groups: Any  # as the user gave them
     group_weights: npt.ArrayLike | None
+    factors: Any = None
     names: tuple[str, ...] = ()
+    held: np.ndarray | None = None  # groups that are left out
 
-    def with_columns(self, names):
+    def with_columns(self, names, width):
         """Refuses the number of a feature that is the name of another one: columns may be called 0, 1, 2."""
         places: list[tuple[int, Any]] = []  # where a feature is, and what `groups` calls it
         if self._series_index is not None:
@@ -157,7 +161,25 @@ class Grouped(Family):
                     f"column number {entry}. Give X.rename(columns=str) and names as text, '{entry}', to match by name; "
                     "give X.to_numpy() to match by place."
                 )
-        return replace(self, names=names or ())
+        named = replace(self, names=names or ())
+        if self.factors is None:
+            return named
+        labels = named._group_names(width)
+        factors = read_factors(
+            self.factors, labels, int(named.members(width).max()) + 1, "group", by_place=labels is None
+        )
+        assert factors is not None
+        return replace(named, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
+
+    def _group_names(self, width: int) -> list[str] | None:
+        """The labels of the groups; None where they are lists of features, which are known by their number."""
+        if self.groups is None:
+            return list(self.names) or None
+        labels = self._listed()
+        if isinstance(labels[0], LISTS):
+            return None
+        labels = np.unique(as_row_labels("groups: a label for every feature is needed", labels))
+        return [str(label) for label in labels]
 
     @property
     def _series_index(self) -> list[Any] | None:
@@ -225,12 +247,25 @@ class Grouped(Family):
         if weights.shape != sizes.shape or not (np.isfinite(weights) & (weights >= 0)).all():
             given = self.group_weights
             raise InputError(f"group_weights={given!r} must be {sizes.size} finite numbers >= 0, one for each group.")
+        if self.factors is not None:
+            weights = weights * self.factors
         first_of = np.unique(member, return_index=True)[1]
         return GroupL2(lam=alpha, groups=member, weights=weights / scale[first_of])  # pyright: ignore[reportArgumentType]  # an array will do
 
+    def constraint(self, scale, outputs):
+        return held_at_zero(self.held, self.members(scale.size))
+
+
+def held_at_zero(held: np.ndarray | None, group: np.ndarray) -> Box | None:
+    """Bounds of 0 for the coefficients of the groups that are left out; none for the others."""
+    if held is None or not held.any():
+        return None
+    size = np.where(held[group], 0.0, np.inf)
+    return Box(-size, size)
+
 
 @estimator
-class FederatedGroupLasso(Regressor):
+class FederatedGroupLasso(RelaxedModel, Regressor):
     """Group lasso over sites: the coefficients of a group are all zero or all used.
 
     Minimises over w and b::
@@ -249,6 +284,9 @@ class FederatedGroupLasso(Regressor):
         it every feature is a group, which is the lasso.
     group_weights : array of shape (n_groups,), optional
         Weight of each group, in the order of the sorted labels; the square root of its size unless given.
+    penalty_factors : array of shape (n_groups,) or dict, optional
+        Factor of alpha for each group, in the order of `group_weights`, which it multiplies; a dict from the label of a group, or
+        from its number where `groups` are lists, to factor, 1 for all others. 0: not penalised. inf: left out.
 
     See Also
     --------
@@ -271,13 +309,13 @@ class FederatedGroupLasso(Regressor):
     group_weights: npt.ArrayLike | None = None
 
     def family(self) -> Family:
-        return Grouped(self.groups, self.group_weights)
+        return Grouped(self.groups, self.group_weights, self.penalty_factors)
 
 
 # --- robust regression ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Robust(ElasticNetFamily):
     """The Huber loss with an elastic net."""
 
@@ -291,7 +329,7 @@ class Robust(ElasticNetFamily):
 
 
 @estimator
-class FederatedHuber(Regressor):
+class FederatedHuber(BoundedModel, Regressor):
     """Huber regression over sites: least squares that outliers cannot dominate.
 
     Minimises over w and b::
@@ -331,13 +369,13 @@ class FederatedHuber(Regressor):
     l1_ratio: float = 1.0
 
     def family(self) -> Family:
-        return Robust(self.l1_ratio, delta=self.delta)
+        return Robust(self.l1_ratio, False, self.penalty_factors, self.bounds, delta=self.delta)
 
 
 # --- counts ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Counts(ElasticNetFamily):
     """The Poisson loss with an elastic net."""
 
@@ -351,8 +389,38 @@ class Counts(ElasticNetFamily):
         return np.log(labels.mean)
 
 
+class LogLink(BoundedModel, Regressor):
+    """Predictions are exp(X w + b)."""
+
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
+        """Predict the expected outcome, exp(X w + b), or exp(X w + b + offset) of a model that has one."""
+        return np.exp(self.linear_predictor(X, offset)[:, 0])
+
+    def _deviance(self, y: npt.ArrayLike, predicted: np.ndarray, sample_weight: RowWeights) -> float:
+        """The mean deviance."""
+        raise NotImplementedError
+
+    def score(
+        self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None, offset: Offset = None
+    ) -> float:
+        """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
+        y = self._labels_to_score(X, y, sample_weight)
+        outcome = as_floats(np.asarray(y), f"{type(self).__name__}: y")
+        found = self._deviance(outcome, self.predict(X, offset), sample_weight)
+        mean = np.full(len(outcome), np.average(outcome, weights=cast(Any, sample_weight)))
+        whole = self._deviance(outcome, mean, sample_weight)
+        if whole <= 0:  # labels that are all the same have no deviance to explain: 1 or 0, as in r2_score
+            return float(found == 0)
+        return float(1.0 - found / whole)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags
+
+
 @estimator
-class FederatedPoissonRegressor(Regressor):
+class FederatedPoissonRegressor(LogLink):
     """Poisson regression of counts over sites, with the coefficients of the pooled table.
 
     Minimises over w and b, with z = x @ w + b::
@@ -388,37 +456,164 @@ class FederatedPoissonRegressor(Regressor):
     alpha: float = first(default=1.0)
     l1_ratio: float = 0.0
 
-    scored_by_squares = False
+    def family(self) -> Family:
+        return Counts(self.l1_ratio, False, self.penalty_factors, self.bounds)
+
+    def _check_labels(self, y: np.ndarray) -> np.ndarray:
+        return _counts(type(self).__name__, y, "Poisson loss")
+
+    def _deviance(self, y: npt.ArrayLike, predicted: np.ndarray, sample_weight: RowWeights) -> float:
+        return float(mean_poisson_deviance(y, predicted, sample_weight=sample_weight))
+
+
+def _counts(name: str, y: np.ndarray, loss: str) -> np.ndarray:
+    """Labels that are counts, checked at once; the sites check their own again."""
+    y = as_floats(y, f"{name}: y")
+    if (y < 0).any() or not y.any():
+        raise InputError(
+            f"{name}: some value(s) of y are out of the valid range of the {loss}; y must be >= 0 and not all zero. The smallest "
+            f"is {y.min():g}, the largest {y.max():g}."
+        )
+    return y
+
+
+@dataclass(frozen=True, eq=False)
+class Overdispersed(ElasticNetFamily):
+    """The negative binomial loss with an elastic net."""
+
+    theta: float = 1.0
+
+    def loss(self, labels):
+        if labels.mean is not None and not labels.mean.any():
+            raise InputError(
+                "FederatedNegativeBinomialRegressor: all labels are zero; y must be >= 0 and not all zero."
+            )
+        return NegativeBinomial(theta=self.theta)
+
+    def null_intercept(self, labels: Labels) -> np.ndarray:
+        assert labels.mean is not None
+        return np.log(labels.mean)
+
+
+@estimator
+class FederatedNegativeBinomialRegressor(LogLink):
+    """Negative binomial regression of counts over sites, with the coefficients of the pooled table.
+
+    Minimises over w and b, with z = x @ w + b::
+
+        1 / n * sum_rows ((y + theta) * log(theta + exp(z)) - y * z)
+            + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
+
+    Counts have mean m = exp(z) and variance m + m**2 / theta: more than Poisson's. `theta` is given, not estimated; it is 1 / alpha
+    of statsmodels' family NegativeBinomial(alpha), and `theta` of R's MASS. Rows stay at their sites: each site adds its row count,
+    column moments, gradients and a block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty beside the mean loss.
+    theta : float, default=1.0
+        Size of the distribution.
+    l1_ratio : float, default=0.0
+        Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
+
+    See Also
+    --------
+    FederatedNegativeBinomialRegressorCV : chooses alpha by cross-validation.
+    FederatedPoissonRegressor : the variance is the mean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((90, 3))
+    >>> y = rng.poisson(rng.gamma(2.0, np.exp(0.5 * X[:, 0] + 1) / 2.0))
+    >>> model = cf.FederatedNegativeBinomialRegressor(alpha=0.1, theta=2.0).fit(X, y, sites=np.arange(90) % 3)
+    >>> model.certificate_.holds
+    True
+    """
+
+    alpha: float = first(default=1.0)
+    theta: float = 1.0
+    l1_ratio: float = 0.0
 
     def family(self) -> Family:
-        return Counts(self.l1_ratio)
+        return Overdispersed(self.l1_ratio, False, self.penalty_factors, self.bounds, theta=self.theta)
+
+    def _check_labels(self, y: np.ndarray) -> np.ndarray:
+        return _counts(type(self).__name__, y, "negative binomial loss")
+
+    def _deviance(self, y: npt.ArrayLike, predicted: np.ndarray, sample_weight: RowWeights) -> float:
+        y, theta = np.asarray(y, float), float(self.theta)
+        each = xlogy(y, y) - xlogy(y, predicted) - (y + theta) * (np.log(y + theta) - np.log(predicted + theta))
+        return float(np.average(2 * each, weights=cast(Any, sample_weight)))
+
+
+# --- amounts ---
+
+
+@dataclass(frozen=True, eq=False)
+class Amounts(ElasticNetFamily):
+    """The Gamma loss with an elastic net."""
+
+    def loss(self, labels):
+        return Gamma()
+
+    def null_intercept(self, labels: Labels) -> np.ndarray:
+        assert labels.mean is not None
+        return np.log(np.maximum(labels.mean, np.finfo(float).tiny))  # the sites refuse labels that are not > 0
+
+
+@estimator
+class FederatedGammaRegressor(LogLink):
+    """Gamma regression of amounts over sites, with the coefficients of the pooled table.
+
+    Minimises over w and b, with z = x @ w + b::
+
+        1 / n * sum_rows (y * exp(-z) + z) + alpha * (l1_ratio * ||w||_1 + (1 - l1_ratio) / 2 * ||w||**2)
+
+    Amounts y > 0, such as costs or times, have mean exp(z). With l1_ratio = 0 this is the objective of
+    sklearn.linear_model.GammaRegressor. Rows stay at their sites: each site adds its row count, column moments, gradients and a
+    block of its Hessian to sums, and the server sees the sums.
+
+    Parameters
+    ----------
+    alpha : float, default=1.0
+        Weight of the penalty, on scikit-learn's scale.
+    l1_ratio : float, default=0.0
+        Share of the l1 norm in the penalty: 1 is the l1 norm alone, 0 the ridge alone.
+
+    See Also
+    --------
+    FederatedGammaRegressorCV : chooses alpha by cross-validation.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedGammaRegressor(alpha=0.01).fit(table.X, table.y, sites=table.sites)
+    >>> model.certificate_.holds
+    True
+    """
+
+    alpha: float = first(default=1.0)
+    l1_ratio: float = 0.0
+
+    def family(self) -> Family:
+        return Amounts(self.l1_ratio, False, self.penalty_factors, self.bounds)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
         y = as_floats(y, f"{type(self).__name__}: y")
-        if (y < 0).any() or not y.any():
+        if not (y > 0).all():
             raise InputError(
-                f"{type(self).__name__}: some value(s) of y are out of the valid range of the Poisson loss; y must be "
-                f">= 0 and not all zero. The smallest is {y.min():g}, the largest {y.max():g}."
+                f"{type(self).__name__}: some value(s) of y are out of the valid range of the Gamma loss; y must be > 0. The "
+                f"smallest is {y.min():g}."
             )
         return y
 
-    def predict(self, X: Features) -> np.ndarray:
-        """Predict the expected count, exp(X w + b)."""
-        return np.exp(self.linear_predictor(X)[:, 0])
-
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
-        """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
-        self._check_same_rows(X, y, sample_weight)
-        predicted = self.predict(X)
-        try:
-            return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))
-        except ZeroDivisionError:  # labels that are all the same have no deviance to explain: 1 or 0, as in r2_score
-            return float(mean_poisson_deviance(y, predicted, sample_weight=sample_weight) == 0)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.positive_only = True
-        return tags
+    def _deviance(self, y: npt.ArrayLike, predicted: np.ndarray, sample_weight: RowWeights) -> float:
+        return float(mean_gamma_deviance(y, predicted, sample_weight=sample_weight))
 
 
 # --- several outcomes, which share their features or a few directions of them ---
@@ -435,13 +630,27 @@ class _ManyOutcomes(Family):
         return coef.T, intercept
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SharedFeatures(_ManyOutcomes):
     """A penalty on the norm of each feature's coefficients."""
 
+    factors: Any = None
+    held: np.ndarray | None = None  # features that are left out
+
+    def with_columns(self, names, width):
+        factors = read_factors(self.factors, names, width)
+        return (
+            self
+            if factors is None
+            else replace(self, factors=np.where(np.isinf(factors), 0.0, factors), held=np.isinf(factors))
+        )
+
+    def constraint(self, scale, outputs):
+        return held_at_zero(self.held, np.repeat(np.arange(scale.size), outputs))
+
     def penalty(self, alpha, scale, outputs):
-        groups = np.repeat(np.arange(scale.size), outputs)
-        return GroupL2(lam=alpha, groups=groups, weights=1.0 / scale)  # pyright: ignore[reportArgumentType]  # an array will do
+        groups, factors = np.repeat(np.arange(scale.size), outputs), 1.0 if self.factors is None else self.factors
+        return GroupL2(lam=alpha, groups=groups, weights=factors / scale)  # pyright: ignore[reportArgumentType]  # an array will do
 
 
 @dataclass(frozen=True)
@@ -467,14 +676,14 @@ class MultiRegressor(MultiOutputMixin, Regressor):
         The intercepts; zeros without them.
     """
 
-    def predict(self, X: Features) -> np.ndarray:
+    def predict(self, X: Features, offset: Offset = None) -> np.ndarray:
         """Predict X W^T + b, one column per outcome."""
-        z = self.linear_predictor(X)
+        z = self.linear_predictor(X, offset)
         return z[:, 0] if self.one_outcome_ else z
 
 
 @estimator
-class FederatedMultiTaskLasso(MultiRegressor):
+class FederatedMultiTaskLasso(RelaxedModel, MultiRegressor):
     """Multi-task lasso over sites: a feature is used for all outcomes or for none.
 
     Minimises over W and b::
@@ -510,7 +719,7 @@ class FederatedMultiTaskLasso(MultiRegressor):
     alpha: float = first(default=1.0)
 
     def family(self) -> Family:
-        return SharedFeatures()
+        return SharedFeatures(self.penalty_factors)
 
 
 @estimator

@@ -18,16 +18,18 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Refusal,
+    Score,
     SiteRefusal,
+    Tabulate,
 )
-from compfed.federation.server.moments import describe
 from compfed.federation.server.program import Federation, Program, Request, ask, for_site, gather, run_program
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.site.site import Site
+from compfed.federation.table_one import TableOne
 
 __all__ = [
     "QUERIES", "Communication", "Describe", "DisclosurePolicy", "Evaluate", "Federation", "FinishRound", "HeldOut", "InProcess",
-    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Site", "SiteRefusal", "ask",
-    "describe", "for_site", "gather", "run_program",
+    "Lipschitz", "LocalUpdate", "Moments", "Program", "Query", "QueryLimits", "Refusal", "Request", "Score", "Site",
+    "SiteRefusal", "TableOne", "Tabulate", "ask", "for_site", "gather", "run_program",
 ]  # fmt: skip

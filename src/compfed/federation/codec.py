@@ -33,7 +33,6 @@ from compfed.federation import queries, spec
 from compfed.federation.enrolment import Enrolment
 from compfed.losses import Model
 from compfed.regularisers.base import Adapted
-from compfed.site_summary import SiteFacts
 
 # dtypes that travel, beside words of 1 to 200 characters ("<U1" to "<U200")
 DTYPES = frozenset(("|b1", "|i1", "|u1", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "<f4", "<f8"))
@@ -484,7 +483,7 @@ def known_records() -> dict[str, type]:
 
 def _replies() -> list[type]:
     replies = [getattr(cls, "Reply") for cls in queries.QUERIES]  # noqa: B009  # a type has no such attribute
-    return [*replies, queries.Refusal, SiteFacts, Enrolment]
+    return [*replies, queries.Refusal, Enrolment]
 
 
 def _modules() -> Iterator[ModuleType]:

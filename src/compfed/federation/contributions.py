@@ -39,11 +39,13 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
+    Tabulate,
     Weighted,
     lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
-from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
+from compfed.federation.sums import Description, HeldOutSum, MomentsSum, TabulateSum, UpdateSum
 from compfed.losses import Loss
 from compfed.splits import RowSubset
 
@@ -53,7 +55,8 @@ UNIT, DIGITS = 2**512, 16  # of these powers: from 2^-512 to 2^512
 SLACK = 32  # bits by which a number may be larger than expected
 SCALED_BITS = 4  # of a column in units of its standard deviation
 LARGEST_BITS = 32  # of a prediction
-ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "not_finite", "power")
+LOG_BITS = 12  # of the logarithm of a double, and one more
+ALWAYS_THERE = ("factor", "weight", "sites", "infinite", "outside", "no_conjugate", "no_line", "not_finite", "power")
 UPDATE_BITS = 16  # of an update: its fields may be models, gradients or both
 
 
@@ -80,6 +83,8 @@ class Field(NamedTuple):
 def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
     """The fields of a contribution, in the order in which they travel."""
     query, R, n = weighted.query, agreement.factor_bits(weighted.weighting), agreement.site_bits
+    if not isinstance(query, Tabulate):
+        agreement.check_encoded()
     own = weighted.weighting != "given"  # the enrolments bound the factor
     match query:
         case Describe():
@@ -105,6 +110,8 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             sums = {"loss": Field(models, agreement.weight_bits + bits), "means": Field(models, n + bits)}
             counts = Field(models, n, bounded=True)
             return {**whole, "infinite": counts, "outside": counts, **sums}
+        case Score():
+            return _scored_fields(query, agreement)
         case LocalUpdate():
             largest = max((_bits(array) for array in query.d.values()), default=0)
             size = _Sizes(query.run_spec.objective, query.run_spec.x0, agreement, R)
@@ -115,6 +122,8 @@ def fields(weighted: Weighted, agreement: Agreement) -> dict[str, Field]:
             return {**found, **{f"u.{k}": Field(leaf.shape, bits) for k, leaf in enumerate(leaves)}}
         case FinishRound():
             return {"not_finite": Field((), n, bounded=True)}
+        case Tabulate():
+            return _tabulated_fields(query, agreement)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -125,13 +134,27 @@ def word_count(weighted: Weighted, agreement: Agreement) -> int:
 
 def _described_fields(query: Describe, agreement: Agreement) -> dict[str, Field]:
     R, n, y = agreement.weight_bits, agreement.site_bits, agreement.label_bits
-    rows = int(np.frexp(float(sum(e.rows for e in agreement.enrolments)))[1])
-    found = {name: Field((), bits, bounded=True) for name, bits in {"weight": R, "rows": rows, "sites": n}.items()}
+    sizes = {"weight": R, "rows": agreement.row_bits, "sites": n}
+    found = {name: Field((), bits, bounded=True) for name, bits in sizes.items()}
     if query.classes:
         each = (len(agreement.classes),)
         return {**found, "class_weights": Field(each, R, bounded=True), "class_shares": Field(each, n, bounded=True)}
     shape = agreement.enrolments[0].label_shape
     return {**found, "label_sum": Field(shape, R + y, bounded=True), "label_means": Field(shape, n + y, bounded=True)}
+
+
+def _tabulated_fields(query: Tabulate, agreement: Agreement) -> dict[str, Field]:
+    rows, width = agreement.row_bits, (len(query.numeric),)
+    bits = agreement.table_bits(query.numeric)
+    counts = {"missing": (len(query.numeric) + len(query.categorical), 2), "values": width}
+    counts |= {"below": (sum(map(len, query.thresholds)), 2), "levels": (sum(map(len, query.levels)), 2)}
+    return {
+        "rows": Field((), rows, bounded=True),
+        **{name: Field(shape, rows + 1, bounded=True) for name, shape in counts.items()},
+        "withheld": Field(width, agreement.site_bits, bounded=True),
+        "mean": Field(width, rows + bits, pair=True, bounded=True),
+        "square": Field(width, rows + 2 * bits, pair=True, bounded=True),
+    }
 
 
 def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str, Field]:
@@ -151,6 +174,23 @@ def _evaluated_fields(query: Evaluate, agreement: Agreement, R: int) -> dict[str
     if query.dual is not None:
         found["conjugate"], found["no_conjugate"] = Field((models,), size.value), counts
     return found
+
+
+def _scored_fields(query: Score, agreement: Agreement) -> dict[str, Field]:
+    """Counts are below the weight of all rows; sums of losses and of squares are as large as those of `HeldOut`."""
+    R, shapes = agreement.weight_bits, query.shapes()
+    bits = R + int(_Sizes(query.objective, query.x, agreement, 0).value.max())
+    counts = Field((), agreement.site_bits, bounded=True)
+    found = {"weight": Field((), R, bounded=True), "infinite": counts, "outside": counts}
+    labels = R + max(agreement.label_bits, 0) + LOG_BITS  # of y log y
+    found |= {"loss": Field((), bits), "saturated": Field((), labels, bounded=True)}
+    found |= {"brier": Field((), R + 1, bounded=True), "moments": Field(shapes["moments"], bits)}
+    found |= {
+        "lines": Field(shapes["lines"], bits),
+        "no_line": Field(shapes["lines"][:1], agreement.site_bits, bounded=True),
+    }
+    every = ("class_weights", "low", "high", "confusion_low", "confusion_high")
+    return {**found, **{name: Field(shapes[name], R, bounded=True) for name in every}}
 
 
 def hessian_size(loss: Loss, coords: np.ndarray) -> int:
@@ -223,7 +263,7 @@ def _bits(values: np.ndarray) -> int:
 def row_subset(query: Query) -> RowSubset | None:
     """The rows that a query is about."""
     match query:
-        case Describe() | Moments() | HeldOut():
+        case Describe() | Moments() | HeldOut() | Score():
             return query.subset
         case Lipschitz() | Evaluate():
             return query.objective.subset
@@ -283,12 +323,18 @@ def contribution(weighted: Weighted, reply: object, weight: float, agreement: Ag
             loss = _hidden(r.loss, ~np.isfinite(r.weight * r.loss)) if there else np.zeros(r.loss.shape)
             whole = {"weight": np.array(r.weight), "sites": np.array(there), "infinite": _flag(np.isnan(loss))}
             return {**whole, "outside": np.zeros(loss.shape), "loss": r.weight * loss, "means": loss}
+        case Score():
+            assert isinstance(r, Score.Reply)
+            return _scored(r)
         case LocalUpdate():
             assert isinstance(r, LocalUpdate.Reply)
             return _updated(query, r, w)
         case FinishRound():
             assert isinstance(r, FinishRound.Reply)
             return {"not_finite": _flag(not r.finite)}
+        case Tabulate():
+            assert isinstance(r, Tabulate.Reply)
+            return _tabulated(r)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -305,6 +351,27 @@ def _evaluated(r: Evaluate.Reply, w: float) -> FieldValues:
         term = w * r.conjugate if w != 0 else np.zeros(r.conjugate.shape)
         found["conjugate"] = _hidden(term, ~np.isfinite(term))
         found["no_conjugate"] = _flag(~np.isfinite(term))
+    return found
+
+
+def _scored(r: Score.Reply) -> FieldValues:
+    """The sums as they are; those of labels and losses are hidden where one of them is not finite."""
+    found = {name: np.asarray(value, float) for name, value in r._asdict().items()}
+    unbounded = ("loss", "saturated", "moments")
+    far_out = np.array(not all(np.isfinite(found[name]).all() for name in unbounded))
+    found |= {name: _hidden(found[name], far_out) for name in unbounded}
+    refused = _flag(np.asarray(np.isnan(found["lines"]).any(axis=1)))
+    return {**found, "infinite": _flag(far_out), "outside": np.array(0.0), "no_line": refused}
+
+
+def _tabulated(r: Tabulate.Reply) -> FieldValues:
+    """Sums of the values. Where a site withholds a column, noise: the total would be that of the other sites."""
+    found = {name: np.asarray(getattr(r, name), float) for name in ("rows", "missing", "values", "below", "levels")}
+    found["withheld"] = _flag(np.isnan(r.mean))
+    scaled = r.values, np.zeros(r.values.shape)
+    for name in ("mean", "square"):
+        found[name], found[f"{name}_low"] = multiply_pairs(scaled, (getattr(r, name), getattr(r, f"{name}_low")))
+        found[f"{name}_low"] = np.nan_to_num(found[f"{name}_low"])
     return found
 
 
@@ -455,9 +522,11 @@ def decode(
 def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrolment], agreement: Agreement) -> object:
     """The sum as a server program receives it; a mean over the sites where they were weighted. None to ask again."""
     query, t = weighted.query, totals
+    if isinstance(query, Score) and t["outside"].any():  # its counts are noise
+        return None
     _check_totals(weighted, t, enrolments)
     weighs = weighted.weighting in ("rows", "sites") and not isinstance(
-        query, (Describe, Moments, HeldOut, FinishRound)
+        query, (Describe, Moments, HeldOut, Score, FinishRound, Tabulate)
     )
     divisor = float(t["factor"]) if weighs else 1.0
     match query:
@@ -477,10 +546,18 @@ def assemble(weighted: Weighted, totals: FieldValues, enrolments: Sequence[Enrol
             there = _there(t)
             loss, means = (np.where(np.isfinite(there), t[name], there) for name in ("loss", "means"))
             return HeldOutSum(float(t["weight"]), loss, round(float(t["sites"])), means)
+        case Score():
+            far_out = ("loss", "saturated", "moments") if t["infinite"].any() else ()
+            t |= {name: np.full_like(t[name], np.nan) for name in far_out}
+            t["lines"] = np.where(t["no_line"][:, None] != 0, np.nan, t["lines"])
+            numbers: list[Any] = [float(t[name]) for name in ("weight", "loss", "saturated", "brier")]
+            return Score.Reply(*numbers, *(t[name] for name in query.shapes()))
         case LocalUpdate():
             return _update_sum(query, t, divisor)
         case FinishRound():
             return FinishRound.Reply(finite=not t["not_finite"].any())
+        case Tabulate():
+            return _tabulated_sum(t, enrolments)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
@@ -488,7 +565,18 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
     """Refuse sums that honest sites cannot give. A wrong masked reply has no author: only the total is checked."""
     kind, everything = type(weighted.query).__name__, sum(e.weight for e in enrolments)
     wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
-    for name in ("factor", "weight", "rows", "sites", "class_weights"):
+    for name in (
+        "factor",
+        "weight",
+        "rows",
+        "sites",
+        "class_weights",
+        "low",
+        "high",
+        "confusion_low",
+        "confusion_high",
+        "brier",
+    ):
         value = t.get(name, np.zeros(()))
         if (value < 0).any():
             raise InputError(f"{kind}: the sum of the field {name} is below 0; a site sent a wrong reply. {wrong}")
@@ -505,6 +593,21 @@ def _check_totals(weighted: Weighted, t: FieldValues, enrolments: Sequence[Enrol
         )
     if total > everything * (1 + 1e-9):
         raise InputError(f"{kind}: rows weigh more than the enrolments say; a site sent a wrong reply. {wrong}")
+
+
+def _tabulated_sum(t: FieldValues, enrolments: Sequence[Enrolment]) -> TabulateSum:
+    """The sums of a table; refuses counts that honest sites cannot give."""
+    rows, most = float(t["rows"]), float(sum(e.rows for e in enrolments))
+    slack = sum(max(e.min_rows, e.rows) for e in enrolments)  # a bound is at most so far above a count
+    for name in ("missing", "values", "below", "levels"):
+        value = t[name]
+        bounds = name == "values" or not (value[:, 0] > value[:, 1]).any()
+        if rows != most or not bounds or ((value < 0) | (value > most + slack) | (value != np.rint(value))).any():
+            wrong = "Start a new run; if it happens again, compare versions and ask every site for its log."
+            raise InputError(f"Tabulate: the field {name} does not count rows; a site sent a wrong reply. {wrong}")
+    there = np.where(t["withheld"] != 0, np.nan, 1.0)
+    mean, square = ((there * t[name], there * t[f"{name}_low"]) for name in ("mean", "square"))
+    return TabulateSum(round(rows), t["missing"], t["values"], mean, square, t["below"], t["levels"])
 
 
 def _lipschitz_counts(digits: np.ndarray) -> np.ndarray:
@@ -592,7 +695,8 @@ def _description(query: Describe, t: FieldValues, every: Sequence[Enrolment], ag
         label_kinds=tuple(e.label_kind for e in every), label_shapes=tuple(e.label_shape for e in every),
         classes=agreement.classes[t["class_weights"] > 0] if query.classes else nothing,
         class_weights=_positive(t, "class_weights"), class_shares=_positive(t, "class_shares"),
-        label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,
+        label_sum=t.get("label_sum"), label_means=t.get("label_means"),
+        site_classes=tuple(e.classes for e in every), offsets=tuple(e.offset for e in every),
     )  # fmt: skip
 
 

@@ -14,8 +14,14 @@ import numpy as np
 
 from compfed._utils.text import join_names
 from compfed.errors import InputError
+from compfed.schema import Label, NumericColumn, Schema
 
+MAX_WEIGHT_RATIO = 1000.0  # of the mean weight of a row at one site and at all others
 DWARFED_BITS = 64  # by which the numbers of one site may exceed those of all others
+RARE_LEVELS = "(rare)"  # the only level of a column all of whose levels have too few rows to be named
+EMPTY_COLUMN = "(no value)"  # the only level of a column without a value, which is neither of numbers nor of words
+LABEL = "label"  # the name of the labels of a table without names
+MAX_COUNTED = 20  # classes; more distinct labels than this are numbers to average
 MAGNITUDE_BITS = 16  # a site tells the size of its numbers to a factor of 2**16: their unit, and no value
 
 
@@ -54,10 +60,27 @@ class Enrolment:
         without a policy.
     secure_sum : bool
         Whether the site sends masked numbers only.
+    schema : str
+        The public part of the schema of the table, as TOML: kinds, and the levels and classes that at least `min_level_rows`
+        rows have. "" for a table of numbers without missing values.
+    agreed : bool
+        Whether the site encodes its table with a schema that it was given, rather than one of its own.
+    label_classes : array, optional
+        Words or numbers that at least `min_level_rows` rows of the column of labels have; None for many different numbers.
+    table_bits : array of int
+        As `column_bits`, of every column of the schema, the columns of labels last; 0 for words.
+    has_missing, has_rare : array of bool
+        Which of them have missing values, and levels that too few rows have to be named.
+    not_encoded : str
+        Why the site answers nothing but `Tabulate`: its table needs a schema that all sites agree on.
     table : str
         A keyed hash of the table, which names it and says nothing about it; "" in one process.
     version : str
         Of compfed at the site.
+    offset : bool
+        Whether its rows have offsets.
+    weighted : bool
+        Whether its rows have weights; `weight` is the number of rows otherwise.
     """
 
     rows: int
@@ -75,8 +98,55 @@ class Enrolment:
     max_hessian_share: float = np.inf
     varies: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
     secure_sum: bool = False
+    schema: str = ""
+    agreed: bool = False
+    label_classes: np.ndarray | None = None
+    table_bits: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    has_missing: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    has_rare: np.ndarray = field(default_factory=lambda: np.empty(0, bool))
+    not_encoded: str = ""
     table: str = ""
     version: str = ""
+    offset: bool = False
+    weighted: bool = False
+
+    @cached_property
+    def table_schema(self) -> Schema:
+        """The schema of the table; that of a table of numbers without missing values where the site gives none."""
+        if self.schema:
+            return Schema.from_toml(self.schema)
+        names = self.columns or tuple(map(str, range(self.width)))
+        label = LABEL
+        while label in names:
+            label += "_"
+        labels = tuple(f"{label} {k + 1}" for k in range(self.label_shape[0])) if self.label_shape else label
+        return Schema({name: NumericColumn() for name in names}, Label(labels))
+
+    @property
+    def found_classes(self) -> np.ndarray | None:
+        """The classes of the labels as they are in the table; None where labels are numbers to average."""
+        if self.schema:
+            return self.label_classes
+        return None if self.classes is None or len(self.classes) > MAX_COUNTED else self.classes
+
+    @property
+    def table_columns(self) -> tuple[str, ...]:
+        """The columns of the schema, those of labels last: the order of `table_bits`, `has_missing` and `has_rare`."""
+        schema = self.table_schema
+        labels = () if schema.label is None else schema.label.column
+        return (*schema.columns, *((labels,) if isinstance(labels, str) else labels))
+
+    @property
+    def rare_columns(self) -> set[str]:
+        """The columns with levels that too few rows have to be named."""
+        return {name for name, rare in zip(self.table_columns, self.has_rare, strict=False) if rare}
+
+    @cached_property
+    def bits_by_column(self) -> dict[str, int]:
+        """`table_bits` by the name of the column."""
+        names = self.table_columns
+        bits = self.table_bits if self.schema else [*self.column_bits, *[self.label_bits] * (len(names) - self.width)]
+        return {name: int(b) for name, b in zip(names, bits, strict=True)}
 
 
 def max_hessian_columns(enrolments: Sequence[Enrolment] | None, folds: int = 0, jumps: bool = False) -> float:
@@ -110,13 +180,50 @@ class Agreement:
     names: tuple[str, ...]
     enrolments: tuple[Enrolment, ...]
 
-    def __post_init__(self) -> None:
+    def check_encoded(self) -> None:
+        """Refuse sites whose encoded columns or labels differ, or that have none. `Tabulate` does without this."""
+        if self.encoded_problem:
+            raise InputError(self.encoded_problem)
+
+    @cached_property
+    def encoded_problem(self) -> str:
+        """Why the rows of these sites cannot be used together; "" if they can."""
+        try:
+            self._check_encoded()
+        except InputError as problem:
+            return str(problem)
+        return ""
+
+    def _check_encoded(self) -> None:
+        for name, enrolment in zip(self.names, self.enrolments, strict=True):
+            if enrolment.not_encoded:
+                raise InputError(f"site {name!r} {enrolment.not_encoded}")
         first = self.enrolments[0]
         check_columns(self.names, [e.width for e in self.enrolments], [e.columns for e in self.enrolments])
         if any(e.label_shape != first.label_shape for e in self.enrolments):
             shapes = sorted({e.label_shape for e in self.enrolments})
             raise InputError(f"the sites have labels of different shapes, {shapes}; all need the same outcomes.")
         self._check_magnitudes()
+        self._check_weights()
+
+    def _check_weights(self) -> None:
+        """Refuse sites of which some have offsets or row weights, and a site whose rows weigh far more than those of all others."""
+        offsets, weighted = ([getattr(e, name) for e in self.enrolments] for name in ("offset", "weighted"))
+        if any(offsets) and not all(offsets):
+            one, other = self.names[offsets.index(True)], self.names[offsets.index(False)]
+            way_out = "Name a column of offsets at every site, or at none."
+            raise InputError(f"the rows of site {one!r} have an offset, those of site {other!r} have none. {way_out}")
+        if any(weighted) and not all(weighted):
+            one, other = self.names[weighted.index(True)], self.names[weighted.index(False)]
+            way_out = "Name a column of weights at every site, or at none."
+            raise InputError(f"the rows of site {one!r} have weights, those of site {other!r} have none. {way_out}")
+        for k, name in enumerate(self.names if self.n > 1 and all(weighted) else ()):
+            mine, others = self.enrolments[k], [e for i, e in enumerate(self.enrolments) if i != k]
+            if mine.weight / mine.rows > MAX_WEIGHT_RATIO * sum(e.weight for e in others) / sum(e.rows for e in others):
+                way_out = "Compare the units of the weights there with those of the other sites."
+                raise InputError(
+                    f"the rows of site {name!r} weigh over {MAX_WEIGHT_RATIO:g} times those of all other sites. {way_out}"
+                )
 
     def _check_magnitudes(self) -> None:
         """Refuse a site whose numbers dwarf those of all others: their digits would be lost, and sums would round to zero."""
@@ -159,6 +266,24 @@ class Agreement:
     def weight_bits(self) -> int:
         """The weight of all rows is below 2**bits."""
         return int(np.frexp(sum(e.weight for e in self.enrolments))[1])
+
+    @cached_property
+    def row_bits(self) -> int:
+        """The number of all rows is below 2**bits."""
+        return int(np.frexp(float(sum(e.rows for e in self.enrolments)))[1])
+
+    def table_bits(self, names: Sequence[str]) -> np.ndarray:
+        """The values of columns of the table, as it is in its file, are below 2**bits; at least 2**0."""
+        found = [0] * len(names)
+        for j, name in enumerate(names):
+            *others, largest = [0, *sorted(e.bits_by_column.get(name, 0) for e in self.enrolments)]
+            if len(self.names) > 1 and largest - others[-1] > DWARFED_BITS:
+                raise InputError(
+                    f"column {name!r} has numbers at one site that are over 2**{DWARFED_BITS} times those at all others. Compare "
+                    "its units."
+                )
+            found[j] = largest
+        return np.array(found, int)
 
     @property
     def site_bits(self) -> int:

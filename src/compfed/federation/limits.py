@@ -27,8 +27,12 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
+    Tabulate,
 )
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.losses import Logistic, OneOutput, Softmax, WithOffset
+from compfed.losses.offset import unwrapped
 from compfed.splits import Fold, Holdout, PredefinedSplit, SiteFold
 
 if TYPE_CHECKING:
@@ -41,6 +45,10 @@ MAX_OUTCOMES = 10_000  # labels of a row
 MAX_NAME = 200  # characters of a class or a column
 MAX_REASON = 1_000  # characters of a refusal
 MAX_SITES = 100_000
+MAX_EDGES = 4096  # thresholds of one score
+MAX_LINES = 16  # recalibrations of one score
+MAX_THRESHOLDS = 128  # of a column in one query
+MAX_SCHEMA = 2**20  # characters of a schema in an enrolment
 MAX_NESTED = 10  # records within records
 MAX_ROUNDS = 2**31  # JAX counts rounds in 32 bits
 MAX_SEED = 2**63
@@ -113,7 +121,6 @@ class _Checks:
         match query:
             case Describe():
                 _boolean("classes", query.classes)
-                _boolean("detail", query.detail)
                 self.subset(query.subset)
             case Moments():
                 self.subset(query.subset)
@@ -135,6 +142,8 @@ class _Checks:
                 d = self.objective(query.objective)
                 self.subset(query.subset, needed=True)
                 self.models(query.x, d)
+            case Score():
+                self.score(query)
             case LocalUpdate():
                 self.run_spec(query.run_spec)
                 _integer("r", query.r, 0, MAX_ROUNDS - 1)
@@ -144,6 +153,31 @@ class _Checks:
                 self.run_spec(query.run_spec)
                 _integer("r", query.r, 0, MAX_ROUNDS - 2)
                 self.message(query.d)
+            case Tabulate():
+                self.tabulate(query)
+
+    def tabulate(self, query: Tabulate) -> None:
+        """Columns by name, each once; a few thresholds, or levels, of each."""
+        known = self.site.table.columns
+        for names, each in ((query.numeric, query.thresholds), (query.categorical, query.levels)):
+            if type(names) is not tuple or type(each) is not tuple or len(names) != len(each):
+                raise InputError("a query names columns, and lists thresholds or levels of each")
+            if len(names) > len(known) or not all(type(name) is str for name in names) or len(set(names)) < len(names):
+                raise InputError("it names columns that the site has, each once")
+            for name in names:
+                if name not in known:
+                    raise InputError(f"the site has no column {printable(name, 60)!r}")
+        for given in query.thresholds:
+            if not isinstance(given, np.ndarray) or given.ndim != 1 or given.size > MAX_THRESHOLDS:
+                raise InputError(f"thresholds are an array of at most {MAX_THRESHOLDS} numbers")
+            _finite("thresholds", given, given.shape)
+            if (given[1:] <= given[:-1]).any():
+                raise InputError("thresholds must be sorted, each once")
+        for given in query.levels:
+            if type(given) is not tuple or len(given) > MAX_CLASSES or len(set(given)) < len(given):
+                raise InputError(f"levels are at most {MAX_CLASSES} words, each once")
+            if not all(type(level) is str and len(level) <= MAX_NAME for level in given):
+                raise InputError(f"a level is a word of at most {MAX_NAME} characters")
 
     def numbers(self, count: int, what: str) -> None:
         if count > self.most:
@@ -165,6 +199,9 @@ class _Checks:
         width = self.columns(objective.columns)
         if objective.scaling is not None:
             width = self.scaling(objective.scaling, width)
+        _boolean("profile", objective.profile)
+        if objective.profile and not isinstance(objective.loss, OneOutput):
+            raise InputError("the profile of an intercept is for losses with one prediction per row")
         return self.loss(objective.loss, width)
 
     def loss(self, loss: Any, width: int) -> int:
@@ -172,6 +209,8 @@ class _Checks:
             raise InputError(f"loss must be a loss; got a {type(loss).__name__}")
         if np.ndim(loss.ridge) or not np.isfinite(loss.ridge):
             raise InputError("the ridge of a loss must be one finite number")
+        if isinstance(loss, WithOffset) and self.site.offset is None:
+            raise InputError("its rows have no offset")
         outputs, d = getattr(loss, "outputs", 1), loss.size(width)
         if type(outputs) is not int or type(d) is not int:
             raise InputError("the size of a model must be a whole number")
@@ -256,12 +295,42 @@ class _Checks:
         self.numbers(4 * models * w * w, f"Hessians on {w} coordinates")
         self.numbers(2 * self.rows * w, f"a Hessian on {w} coordinates")
 
+    def score(self, query: Score) -> None:
+        """One model, and thresholds that increase."""
+        d, loss = self.objective(query.objective), unwrapped(query.objective.loss)
+        if not callable(getattr(loss, "inverse_link", None)):
+            raise InputError(f"{type(loss).__name__} predicts neither a mean nor classes; Score cannot be asked for it")
+        self.subset(query.subset)
+        _finite("x", query.x, (d,))
+        outputs, by_class = getattr(loss, "outputs", 1), query.objective.classes is not None
+        if by_class != isinstance(loss, (Logistic, Softmax)):
+            raise InputError("Score takes classes with the losses Logistic and Softmax, and with no other")
+        edges, classes = query.edges, 0 if query.objective.classes is None else query.objective.classes.size
+        if by_class and classes != (2 if isinstance(loss, Logistic) else outputs):
+            raise InputError(f"{type(loss).__name__} does not fit {classes} classes")
+        if not isinstance(edges, np.ndarray) or edges.ndim != 2 or edges.shape[1] > MAX_EDGES:
+            raise InputError(f"edges must be an array with at most {MAX_EDGES} thresholds in each row")
+        _finite("edges", edges, (outputs, edges.shape[1]) if by_class else (0, 0))
+        if (np.diff(edges, axis=1) <= 0).any():
+            raise InputError("edges must increase")
+        _finite("centre", query.centre, (0,) if by_class else (outputs,))
+        lines = query.lines
+        if not isinstance(lines, np.ndarray) or lines.ndim != 2 or len(lines) > MAX_LINES:
+            raise InputError(f"lines must be an array with a pair in each row, at most {MAX_LINES} of them")
+        _finite("lines", lines, (len(lines), 2))
+        scaling = query.objective.scaling
+        if len(lines) and not (isinstance(loss, Logistic) and scaling is not None and scaling.intercept):
+            raise InputError("lines need the loss Logistic and a model with an intercept")
+        self.numbers(8 * edges.size + classes**2, f"{edges.size} thresholds")
+
     # --- a run ---
 
     def run_spec(self, run_spec: object) -> None:
         if type(run_spec) is not RunSpec:
             raise InputError(f"run_spec must be a RunSpec; got a {type(run_spec).__name__}")
         d = self.objective(run_spec.objective)
+        if run_spec.objective.profile:
+            raise InputError("local steps know no profile of an intercept")
         _finite("x0", run_spec.x0, (d,))
         if run_spec.x0.dtype.name != run_spec.objective.dtype:
             raise InputError(f"x0 is of {run_spec.x0.dtype.name}; the objective is in {run_spec.objective.dtype}")

@@ -16,7 +16,6 @@ import numpy as np
 
 from compfed.errors import InputError
 from compfed.federation.spec import ObjectiveSpec, RunSpec
-from compfed.site_summary import SiteFacts
 from compfed.splits import RowSubset
 
 Replies: TypeAlias = tuple[Any, ...]  # one reply, or one sum of replies, to each query of a message
@@ -46,13 +45,11 @@ class Query(Protocol):
 class Describe:
     """Rows, columns and labels. With `classes`, labels are names to list; otherwise numbers to add.
 
-    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh. With `detail`
-    also means and spreads of columns and labels, for a person to read.
+    `subset` asks for some of the rows only: which labels a fold trains with, and how much its rows weigh.
     """
 
     classes: bool = False
     subset: RowSubset | None = None
-    detail: bool = False
 
     class Reply(NamedTuple):
         rows: int
@@ -62,7 +59,7 @@ class Describe:
         classes: np.ndarray  # the labels found; none where labels are numbers
         class_weights: np.ndarray  # how much the rows of each weigh
         label_mean: np.ndarray  # sum_l q_l y_l: a number, or one per outcome; NaN where labels are names
-        facts: SiteFacts | None = None
+        offset: bool = False  # whether rows have offsets
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +139,59 @@ class HeldOut:
 
 
 @dataclass(frozen=True, eq=False)
+class Score:
+    """How well one model predicts the rows of `subset` (all rows for None): sums, and rows of each class below thresholds.
+
+    With classes, z_k is the log-odds of class k against the others, p_k its probability, k the second class alone where there
+    are two. `edges` has thresholds for every z_k. `low` and `high` bound the sums over the rows with z_k at most each edge:
+    [k, 0] of the rows of other classes, [k, 1] of class k; [.., 0] of their weights, [.., 1] of weight times p_k. Without a
+    disclosure policy both are the sum. With one, sums end at whole blocks of `min_rows` rows (`federation.site.scoring`).
+    `confusion_low` and `confusion_high` are such bounds for rows of class i (row) whose most likely class is j (column), where
+    there are three classes or more.
+
+    With two classes, `lines` has pairs (a, b): the same model with the log-odds a + b z in place of z. For each the reply has the
+    sums of the loss, of r and r z, and of h, h z and h z^2, with r and h the first and second derivatives of the loss in its
+    log-odds; NaN where a disclosure policy would refuse the model.
+
+    With labels that are numbers, `moments` has the sums of u, v, u^2, v^2, u v, (u - v)^2 and |u - v| for every outcome,
+    u the prediction and v the label, both less `centre`.
+    """
+
+    objective: ObjectiveSpec
+    x: np.ndarray  # (d,)
+    edges: np.ndarray  # (scores, E), each row increasing; (0, 0) without classes
+    centre: np.ndarray  # (outcomes,); (0,) with classes
+    lines: np.ndarray  # (lines, 2)
+    subset: RowSubset | None = None
+
+    class Reply(NamedTuple):
+        weight: float  # of the rows
+        loss: float  # their sum, without the ridge
+        saturated: float  # sum of the least loss that any prediction could have
+        brier: float  # sum of squared differences of probabilities and classes; 0 without classes
+        class_weights: np.ndarray  # (classes,)
+        moments: np.ndarray  # (7, outcomes)
+        lines: np.ndarray  # (lines, 6)
+        low: np.ndarray  # (scores, 2, 2, E)
+        high: np.ndarray
+        confusion_low: np.ndarray  # (classes, classes), or (0, 0)
+        confusion_high: np.ndarray
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the arrays of a reply."""
+        classes = 0 if self.objective.classes is None else len(self.objective.classes)
+        table = (classes, classes) if classes > 2 else (0, 0)
+        counts = (len(self.edges), 2, 2, self.edges.shape[1])
+        return {
+            "class_weights": (classes,), "moments": (SCORE_MOMENTS, len(self.centre)), "lines": (len(self.lines), SCORE_LINE),
+            "low": counts, "high": counts, "confusion_low": table, "confusion_high": table,
+        }  # fmt: skip
+
+
+SCORE_MOMENTS, SCORE_LINE = 7, 6  # numbers of an outcome in `Score.Reply.moments`, of a line in `Score.Reply.lines`
+
+
+@dataclass(frozen=True, eq=False)
 class LocalUpdate:
     """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
 
@@ -168,6 +218,33 @@ class FinishRound:
 
     class Reply(NamedTuple):
         finite: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Tabulate:
+    """Sums and counts of columns of the table as it is in its file, missing values included (Table 1, `Schema.agree`).
+
+    Counts are pairs, a lower and an upper bound: equal without a policy, rounded at the site under one (`disclosure`). A column
+    of words is counted at the levels given, each with all rows that have it; of a column of numbers are counted the values
+    that are at most a threshold. The mean and the mean square of the values are pairs of doubles, as in `Moments`, and NaN
+    where the policy withholds them. Rows are counted, not weighted.
+    """
+
+    numeric: tuple[str, ...] = ()  # names of columns
+    thresholds: tuple[np.ndarray, ...] = ()  # of each of them, sorted
+    categorical: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()  # of each of them
+
+    class Reply(NamedTuple):
+        rows: int
+        missing: np.ndarray  # (numeric + categorical, 2)
+        values: np.ndarray  # (numeric,): the weight of the means, at least the number of values
+        mean: np.ndarray  # (numeric,)
+        mean_low: np.ndarray
+        square: np.ndarray
+        square_low: np.ndarray
+        below: np.ndarray  # (thresholds of all columns, 2)
+        levels: np.ndarray  # (levels of all columns, 2)
 
 
 LIFT = 32  # bits, where a number was too large for its field
@@ -205,4 +282,4 @@ def largest_lipschitz(counts: np.ndarray) -> float:
     return np.inf if last == LIPSCHITZ_BINS - 1 else float(2.0 ** ((last + 1 - LIPSCHITZ_BINS // 2) / 8))
 
 
-QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, LocalUpdate, FinishRound)
+QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, Score, LocalUpdate, FinishRound, Tabulate)

@@ -61,6 +61,7 @@ class ObjectiveSpec:
     subset: RowSubset | None = None
     dtype: str = "float64"
     columns: np.ndarray | None = None  # of the features only these; none at all for a model of an intercept alone
+    profile: bool = False  # f_i(x) = min_b sum_l q_l loss(a_l^T x + b, y_l): an intercept that stays at the site
 
 
 @dataclass(frozen=True, eq=False)

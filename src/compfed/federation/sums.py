@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from compfed._utils.arrays import Pair
-from compfed.site_summary import SiteFacts
 
 
 class Description(NamedTuple):
@@ -26,7 +25,8 @@ class Description(NamedTuple):
     class_shares: np.ndarray  # sum over the sites of the shares within each
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
-    facts: SiteFacts | None  # of a single site
+    site_classes: tuple[np.ndarray | None, ...] = ()  # of each site that lists them
+    offsets: tuple[bool, ...] = ()  # whether the rows of each site have offsets
 
 
 class MomentsSum(NamedTuple):
@@ -38,6 +38,18 @@ class MomentsSum(NamedTuple):
     weight: Pair
     mean: Pair
     square: Pair
+
+
+class TabulateSum(NamedTuple):
+    """The sum of the replies to `Tabulate`; NaN in the moments of a column that a site withholds."""
+
+    rows: int
+    missing: np.ndarray  # (numeric + categorical, 2): lower and upper bound
+    values: np.ndarray  # (numeric,)
+    mean: Pair  # (numeric,): sum of the values, as a pair of doubles
+    square: Pair  # (numeric,): sum of their squares
+    below: np.ndarray  # (thresholds of all columns, 2)
+    levels: np.ndarray  # (levels of all columns, 2)
 
 
 class HeldOutSum(NamedTuple):

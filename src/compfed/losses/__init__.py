@@ -9,7 +9,9 @@ Each formula is written once: NumPy arrays give NumPy arrays, without compiling;
 belongs to f_i, because the theory asks every f_i to be strongly convex.
 
 base.py           the protocol, base classes of linear models, checks of labels
-linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Softmax, MultiSquared
+linear.py         Squared, Huber, SmoothedQuantile, Logistic, SquaredHinge, Poisson, Gamma, NegativeBinomial,
+                  Softmax, MultiSquared, class weights
+offset.py         WithOffset: a prediction with an offset of its row
 from_function.py  losses made of JAX functions
 lipschitz.py      Lipschitz constants of gradients
 """
@@ -17,17 +19,23 @@ lipschitz.py      Lipschitz constants of gradients
 from compfed.losses.base import Loss, ManyOutputs, OneOutput
 from compfed.losses.from_function import FromFunction, Model, from_function
 from compfed.losses.linear import (
+    ClassWeightedLogistic,
+    ClassWeightedSoftmax,
+    Gamma,
     Huber,
     Logistic,
     MultiSquared,
+    NegativeBinomial,
     Poisson,
     SmoothedQuantile,
     Softmax,
     Squared,
     SquaredHinge,
 )
+from compfed.losses.offset import WithOffset
 
 __all__ = [
-    "FromFunction", "Huber", "Logistic", "Loss", "ManyOutputs", "Model", "MultiSquared", "OneOutput", "Poisson",
-    "SmoothedQuantile", "Softmax", "Squared", "SquaredHinge", "from_function",
+    "ClassWeightedLogistic", "ClassWeightedSoftmax", "FromFunction", "Gamma", "Huber", "Logistic", "Loss", "ManyOutputs",
+    "Model", "MultiSquared", "NegativeBinomial", "OneOutput", "Poisson", "SmoothedQuantile", "Softmax", "Squared",
+    "SquaredHinge", "WithOffset", "from_function",
 ]  # fmt: skip

@@ -116,6 +116,21 @@ class _LinearModel(Loss):
     derivative: Callable[[Numbers, Numbers], Numbers]  # in z
     second_derivative: Callable[[Numbers, Numbers], Numbers]  # in z
 
+    def usual_curvature(self, y: Numbers, share: Numbers) -> float:
+        """The second derivative in z that counts as usual: its bound, or without one that of a model of an intercept alone.
+
+        That is the mean count for the exponential; no more than 1, the curvature at the model zero.
+        """
+        return min(float(share @ y), 1.0) if self.curvature is None else float(self.curvature)
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The predicted mean of a label, or the probability of its classes, from the linear predictor z."""
+        return z
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """The least loss of a label y over all predictions: the deviance of a row is 2 (loss - saturated)."""
+        return namespace(y).zeros(len(y))
+
     @ignore_overflow
     def lipschitz(self, A: Numbers, q: Numbers, x: Numbers | None = None, y: Numbers | None = None) -> float:
         """curvature * lambda_max(A^T diag(q) A); without a bound, lambda_max(A^T diag(q w(z)) A) at x."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy.special import xlogy
 
-from compfed._utils.array_namespace import Numbers, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
+from compfed._utils.array_namespace import Numbers, cast_like, is_jax, logsumexp, namespace, sigmoid, softmax, softplus
 from compfed._utils.records import count, nonnegative, positive, record
 from compfed.errors import InputError
 from compfed.losses.base import (
@@ -42,6 +44,14 @@ def two_classes(self: OneOutput, labels: np.ndarray) -> np.ndarray:
         return 2.0 * np.asarray(labels, float) - 1.0  # unsigned zeros would wrap
     way_out = "Recode the two classes, or use losses.Squared for a numeric outcome, losses.Softmax for more classes."
     raise InputError(f"{type(self).__name__} needs labels in {{-1, +1}} or {{0, 1}}; there are others. {way_out}")
+
+
+def counts(self: OneOutput, labels: np.ndarray) -> np.ndarray:
+    """Labels >= 0, as they are: the `encode` of losses of counts."""
+    if one_column(self, labels).min() < 0:
+        way_out = "Correct those rows or leave them out, or use losses.Squared."
+        raise InputError(f"{type(self).__name__} needs labels >= 0 (counts or rates); some are below 0. {way_out}")
+    return labels
 
 
 @record
@@ -107,6 +117,10 @@ class Logistic(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return softplus(-y * z)
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """P(y = +1)."""
+        return sigmoid(z)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return -y * sigmoid(-y * z)
 
@@ -123,6 +137,56 @@ class Logistic(OneOutput):
         return float(sigmoid(-abs(z)))
 
     encode = two_classes
+
+
+@record
+class ClassWeightedLogistic(Logistic):
+    """loss(z, y) = w_y log(1 + exp(-y z)): logistic regression in which a row counts by the weight of its class.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+    class_weights : array of shape (2,), default=(1.0, 1.0)
+        Weights > 0 of the labels -1 and +1.
+
+    Examples
+    --------
+    >>> ClassWeightedLogistic(class_weights=[1.0, 3.0]).derivative(np.array([0.0, 0.0]), np.array([1.0, -1.0]))
+    array([-1.5,  0.5])
+    """
+
+    class_weights: Numbers = nonnegative(default=(1.0, 1.0))
+
+    def check(self) -> None:
+        _check_class_weights(self, 2)
+
+    @property
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0.25 * float(np.max(self.class_weights))
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * softplus(-y * z)
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * (-y * sigmoid(-y * z))
+
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(y) * (sigmoid(z) * sigmoid(-z))
+
+    def conjugate(self, theta: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """max_z theta z - w loss(z, y) = w loss*(theta / w, y), with rounding at the end of the domain forgiven."""
+        w = self._weight(y)
+        s = -y * theta / w
+        return w * super().conjugate(-y * np.where(np.abs(s - 1) <= 4 * np.finfo(float).eps, 1.0, s), y)
+
+    def conjugate_margin(self, z: float) -> float:
+        return float(np.min(self.class_weights)) * super().conjugate_margin(z)
+
+    def _weight(self, y: Numbers) -> Numbers:
+        return (
+            namespace(y, self.class_weights).where(y > 0, self.class_weights[1], self.class_weights[0]).astype(y.dtype)
+        )
 
 
 @record
@@ -278,18 +342,123 @@ class Poisson(OneOutput):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y * z
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean count, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """y - y log y, the loss at z = log y."""
+        return y - xlogy(y, y)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z) - y
 
     def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return namespace(z).exp(z)
 
+    encode = counts
+
+
+@record
+class Gamma(OneOutput):
+    """loss(z, y) = y exp(-z) + z: Gamma regression of amounts y > 0 with mean exp(z).
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> Gamma().derivative(np.zeros(2), np.array([1.0, 3.0]))
+    array([ 0., -2.])
+    """
+
+    attained = True
+
+    ridge: float = nonnegative(default=0.0)
+
+    curvature = None  # exp has no bound
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return y * namespace(z).exp(-z) + z
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return 1.0 - y * namespace(z).exp(-z)
+
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return y * namespace(z).exp(-z)
+
+    def usual_curvature(self, y: Numbers, share: Numbers) -> float:
+        return 1.0  # at the model of an intercept alone
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean amount, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """1 + log y, the loss at z = log y."""
+        return 1.0 + namespace(y).log(y)
+
     def encode(self, labels: np.ndarray) -> np.ndarray:
-        """Labels >= 0, as they are."""
-        if one_column(self, labels).min() < 0:
-            way_out = "Correct those rows or leave them out, or use losses.Squared."
-            raise InputError(f"Poisson needs labels >= 0 (counts or rates); some are below 0. {way_out}")
+        """Labels > 0, as they are."""
+        if not one_column(self, labels).min() > 0:
+            way_out = "Correct those rows or leave them out, or use losses.Poisson, which takes zeros."
+            raise InputError(f"Gamma needs labels > 0 (amounts); some are not. {way_out}")
         return labels
+
+
+@record
+class NegativeBinomial(OneOutput):
+    """loss(z, y) = (y + theta) log(theta + exp(z)) - y z: counts with mean m = exp(z) and variance m + m^2 / theta.
+
+    Stated without the terms that depend on y alone: (y + theta) log(1 + exp(z) / theta) - y z.
+
+    Parameters
+    ----------
+    theta : float, default=1.0
+        Size of the distribution: for theta -> inf it is Poisson's.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+
+    Examples
+    --------
+    >>> NegativeBinomial(theta=1.0).derivative(np.zeros(2), np.array([1.0, 3.0]))
+    array([ 0., -1.])
+    """
+
+    theta: float = positive(default=1.0)
+    ridge: float = nonnegative(default=0.0)
+
+    curvature = None  # (y + theta) / 4, for the largest y
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return (y + self.theta) * softplus(self._relative(z)) - y * z
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return (y + self.theta) * sigmoid(self._relative(z)) - y
+
+    def second_derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        r = self._relative(z)
+        return (y + self.theta) * (sigmoid(r) * sigmoid(-r))
+
+    def usual_curvature(self, y: Numbers, share: Numbers) -> float:
+        mean, theta = float(share @ y), float(self.theta)
+        return min(mean * theta / (mean + theta), 1.0)  # at the model of an intercept alone
+
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The mean count, exp(z)."""
+        return namespace(z).exp(z)
+
+    def saturated(self, y: Numbers) -> Numbers:
+        """(y + theta) log(1 + y / theta) - y log y, the loss at z = log y."""
+        return (y + self.theta) * np.log1p(y / self.theta) - xlogy(y, y)
+
+    def _relative(self, z: Numbers) -> Numbers:
+        """log(exp(z) / theta), in the precision of z."""
+        return z - cast_like(namespace(z, self.theta).log(self.theta), z)
+
+    encode = counts
 
 
 @record
@@ -317,6 +486,10 @@ class Softmax(ManyOutputs):
     def value(self, z: Numbers, y: Numbers) -> Numbers:
         return logsumexp(z) - (z * self._one_hot(z, y)).sum(axis=-1)
 
+    def inverse_link(self, z: Numbers) -> Numbers:
+        """The probability of every class."""
+        return softmax(z)
+
     def derivative(self, z: Numbers, y: Numbers) -> Numbers:
         return softmax(z) - self._one_hot(z, y)
 
@@ -334,6 +507,58 @@ class Softmax(ManyOutputs):
             need = f"Softmax(outputs={self.outputs}) needs labels in 0..{self.outputs - 1}; there are others"
             raise InputError(f"{need}. Number the classes from 0 (sklearn's LabelEncoder), or give more outputs.")
         return labels
+
+
+@record
+class ClassWeightedSoftmax(Softmax):
+    """loss(z, y) = w_y (log sum_k exp(z_k) - z_y): multinomial regression in which a row counts by the weight of its class.
+
+    Parameters
+    ----------
+    outputs : int
+        Number of classes.
+    ridge : float, default=0.0
+        Adds (ridge / 2) ||x||^2 to the loss of every site.
+    class_weights : array of shape (outputs,)
+        Weights > 0 of the classes.
+
+    Examples
+    --------
+    >>> ClassWeightedSoftmax(outputs=2, class_weights=[1.0, 3.0]).derivative(np.zeros((1, 2)), np.array([1]))
+    array([[ 1.5, -1.5]])
+    """
+
+    class_weights: Numbers = nonnegative(default=1.0)
+
+    def check(self) -> None:
+        _check_class_weights(self, self.outputs)
+
+    @property
+    def curvature(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return 0.5 * float(np.max(self.class_weights))
+
+    def value(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(z, y) * super().value(z, y)
+
+    def derivative(self, z: Numbers, y: Numbers) -> Numbers:
+        return self._weight(z, y)[..., None] * super().derivative(z, y)
+
+    def second_derivative_parts(self, z: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+        """w (diag(p) - p p^T) with p = softmax(z)."""
+        p, w = softmax(z), self._weight(z, y)[..., None]
+        return w * p, namespace(z, w).sqrt(w) * p
+
+    def _weight(self, z: Numbers, y: Numbers) -> Numbers:
+        return (self._one_hot(z, y) * self.class_weights).sum(axis=-1).astype(z.dtype)
+
+
+def _check_class_weights(loss: Logistic | Softmax, classes: int) -> None:
+    weights: Any = loss.class_weights  # pyright: ignore[reportAttributeAccessIssue]  # of the two losses above
+    if isinstance(weights, (np.ndarray, float)) and (np.shape(weights) != (classes,) or not np.min(weights) > 0):
+        name = type(loss).__name__
+        raise InputError(
+            f"{name}(class_weights={weights!r}): class_weights must be {classes} numbers > 0, one per class."
+        )
 
 
 @record

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from compfed._utils.files import write_private
 from compfed._utils.text import text_table
 from compfed.errors import InputError
+from compfed.estimators.model_file import save_model
 from compfed.network.flower import FlowerLink, LinkError
-from compfed.network.model_file import save_model
 from compfed.network.run_folder import RunLog, read_status, run_lock
 from compfed.network.server import RemoteFederation
 from compfed.network.settings import FederationSettings
@@ -48,7 +48,7 @@ def connect(
     Returns
     -------
     RemoteFederation
-        A federation for every estimator's `fit_federation`, for `score_federation` and the solvers. Use it in a `with`
+        A federation for every estimator's `fit_federation`, for `evaluate` and the solvers. Use it in a `with`
         statement: leaving it ends the run.
 
     Raises

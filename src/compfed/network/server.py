@@ -30,6 +30,7 @@ from compfed.federation.codec import digest
 from compfed.federation.contributions import word_count
 from compfed.federation.enrolment import Enrolment
 from compfed.federation.queries import FinishRound, LocalUpdate, Query, Weighted
+from compfed.federation.server.agreement import common_schema
 from compfed.federation.server.exact import ExactSums
 from compfed.federation.server.program import Request, Sums
 from compfed.federation.server.replies import enrolment_fault
@@ -47,6 +48,7 @@ from compfed.network.flower import FRAMING, LARGEST, FlowerLink, LinkError
 from compfed.network.keys import Roster, fingerprint
 from compfed.network.run_folder import Replies, RunLog, WriteAheadLog
 from compfed.network.settings import RetryPolicy
+from compfed.schema import Schema
 
 CHECK_CONNECTED = 2.0  # seconds between two checks of who is connected, while replies are missing
 RUN_AGAIN = "Run the same command again; the run continues."
@@ -159,6 +161,11 @@ class RemoteFederation:
                 raise InputError(f"site {one!r} masks its sums (secure_sum) and site {other!r} does not. {way_out}")
             self.log.tables.setdefault(name, enrolment.table)
         return found
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema that all sites encode their tables with; None without one. Refuses sites that have different ones."""
+        return common_schema(self.names, self.enrolments)
 
     @cached_property
     def _exact_sums(self) -> ExactSums:

@@ -20,7 +20,7 @@ from compfed.errors import InputError
 from compfed.federation import exact_sum, secure_sum
 from compfed.federation.contributions import row_subset
 from compfed.federation.enrolment import Agreement, Enrolment
-from compfed.federation.queries import Describe, FinishRound, LocalUpdate, Weighted
+from compfed.federation.queries import FinishRound, LocalUpdate, Weighted
 from compfed.federation.server.replies import enrolment_fault
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
@@ -113,8 +113,6 @@ def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
     buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if weighted.weighting == "given":
         return "a factor that the server chooses would show it one site's part"
-    if isinstance(query, Describe) and query.detail:
-        return "a description in detail is one of a single site"
     if isinstance(subset, Fold) and subset.folds > min(buckets):
         return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
     if isinstance(subset, Holdout) and 0 < sum(b > 1 for b in buckets) < MIN_MASKED:

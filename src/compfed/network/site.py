@@ -42,7 +42,7 @@ import compfed
 from compfed._utils import files
 from compfed._utils.compilation import precision
 from compfed._utils.text import printable
-from compfed.data.readers import TableError
+from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation import secure_sum
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack
@@ -110,6 +110,7 @@ class SiteService:
                 ledger.models,
                 {columns.index(c) for c in ledger.hessian_columns if c in columns},
             )
+            site.scored_models = ledger.scored_models
             self._site, self._table, self._stamp = site, table_hash(site, self.key), stamp
         return self._site
 
@@ -237,7 +238,7 @@ class SiteService:
             check_roster(header, keys_of_sites)
         text = json.dumps(header.names) if keys_of_sites is None else roster_fingerprint(keys_of_sites)
         ledger = self._ledger = self.settings.ledger()  # read again: `compfed site allow` may have written to it
-        hashes = ledger.row_hashes(site.features, site.labels)
+        hashes = ledger.row_hashes(*site.rows_as_read())
         policy = self.settings.disclosure if self.settings.enforce else DisclosurePolicy(min_rows=1)
         ledger.open_run(header.run, Roster(text, header.names), hashes, policy)
 
@@ -306,6 +307,7 @@ class SiteService:
             site.models - ledger.models,
             size,
             [columns[j] for j in site.hessian_columns],
+            site.scored_models - ledger.scored_models,
         )
 
     def _run_files(self, run: str) -> RunFiles:

@@ -143,7 +143,8 @@ def _budget(ledger: Ledger, settings: SiteSettings) -> str:
     left, most = ledger.budget_left(settings.disclosure), settings.disclosure.max_models
     columns = join_names([repr(name) for name in sorted(ledger.hessian_columns)], most=12) or "none"
     return (
-        f"Table {settings.table!r}: {ledger.models} models evaluated, {left} left of {most} (max_models). Columns with second "
+        f"Table {settings.table!r}: {ledger.models} models evaluated, {left} left of {most} (max_models); "
+        f"{ledger.scored_models} scored of {settings.disclosure.max_scored_models} (max_scored_models). Columns with second "
         f"derivatives, over all runs: {columns}."
     )
 

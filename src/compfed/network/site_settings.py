@@ -20,7 +20,11 @@ from cryptography import x509
 
 from compfed._utils.text import is_printable, join_names
 from compfed._utils.validation import check_bool, check_int, check_nonnegative
-from compfed.data.readers import TableError, read_site
+from compfed.data.encoding import numeric_schema
+from compfed.data.raw_table import used_columns
+from compfed.data.readers import SiteTable, check_complete, read_site
+from compfed.data.table_files import MISSING, check_reading, read_table
+from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
@@ -29,7 +33,10 @@ from compfed.federation.site.site import Site
 from compfed.network import keys
 from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
+from compfed.schema import sorted_levels
 
+READING = ("sep", "decimal", "encoding", "missing")  # keys about CSV files
+MAX_LINES = 100  # columns that `compfed site check` lists
 LONGEST_TABLE_NAME = 100  # characters
 LEAVES = {  # every query, and what it makes leave
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
@@ -37,15 +44,28 @@ LEAVES = {  # every query, and what it makes leave
     "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
     "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
+    "Score": "how many rows of each class have scores below thresholds, to whole blocks of min_rows rows, and sums of losses and "
+    "errors",
     "LocalUpdate": "the model after local steps, or its change",
     "FinishRound": "nothing but that it arrived",
+    "Tabulate": "of columns of its file: rounded counts of missing values, of levels and of values below thresholds, the mean and "
+    "the mean square",
 }
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
-    "two (in steps of 16) that bounds each column, which columns vary, its policy, the version of compfed, and the rule by "
-    "which it refuses. The other sites of a run receive this too"
+    "two (in steps of 16) that bounds each column, which columns vary, whether rows have weights or offsets and their total weight, "
+    "the levels of words that min_level_rows of its rows have, which columns have missing values or rarer levels, its policy, the "
+    "version of compfed, and the rule by which it refuses. The other sites of a run receive this too"
 )
-WEAKER = {"min_rows": -1, "min_level_rows": -1, "max_hessian_share": 1, "allow_minibatches": 1, "max_models": 1}
+AGREE = "Agree on a schema with the other sites: the operator runs `compfed federation schema DIR`."
+WEAKER = {
+    "min_rows": -1,
+    "min_level_rows": -1,
+    "max_hessian_share": 1,
+    "allow_minibatches": 1,
+    "max_models": 1,
+    "max_scored_models": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -76,8 +96,8 @@ class SiteSettings:
         The name of the site, as agreed with the operator.
     data : path
         The table, CSV or Parquet.
-    label : str or list of str
-        The column of labels, or several for several outcomes.
+    label : str or list of str, optional
+        The column of labels, or several for several outcomes; that of the schema where it is not given.
     state : path
         The folder for the state of runs, and for log.jsonl.
     superlink : str
@@ -105,12 +125,16 @@ class SiteSettings:
     enforce : bool, default=True
         Whether the disclosure policy is enforced. Without it a server that chooses its queries can read rows: for trials with
         public data.
+    schema : path, optional
+        The schema of the table, agreed with the other sites. Without one the table must hold numbers only.
+    reading : dict
+        How to read a CSV file: `sep`, `decimal`, `encoding` and `missing` of `compfed.data.from_files`, where given.
     """
 
     path: Path
     name: str
     data: Path
-    label: str | list[str]
+    label: str | list[str] | None
     state: Path
     superlink: str
     ca: Path
@@ -126,6 +150,8 @@ class SiteSettings:
     table: str = ""
     retention_days: int | None = None
     enforce: bool = True
+    schema: Path | None = None
+    reading: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path) -> SiteSettings:
@@ -134,17 +160,18 @@ class SiteSettings:
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
         known = (
             "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
-            "network", "disclosure", "limits",
+            "schema", *READING, "network", "disclosure", "limits",
         )  # fmt: skip
         check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "ca", "key", "roster"), f"{path}, [network]")
-        required = {"": (given, ("name", "data", "label")), ", [network]": (network, ("superlink", "ca", "key"))}
+        needed = ("name", "data") if "schema" in given else ("name", "data", "label")
+        required = {"": (given, needed), ", [network]": (network, ("superlink", "ca", "key"))}
         for where, (table, names) in required.items():
             for name in names:
                 if name not in table:
                     raise InputError(f"{path}{where}: {name!r} is missing.")
         parse_address(network["superlink"], f"{path}: superlink")
-        given, label = {"state": "state", "drop": [], "accepts": [], "secure_sum": True, **given}, given["label"]
+        given, label = {"state": "state", "drop": [], "accepts": [], "secure_sum": True, **given}, given.get("label")
         places = {"roster": "roster.txt", **network, **{name: given[name] for name in ("data", "state")}}
         data, state, ca, key, roster = (
             path.parent.absolute() / check_text(places[name], f"{path}: {name}")
@@ -157,7 +184,7 @@ class SiteSettings:
         days = given.get("retention_days")
         return cls(
             path.absolute(), keys.check_site_name(given["name"], str(path)), data,
-            _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
+            _label(path, label),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
             _names(path, "drop", given["drop"]), accepts, _disclosure(path, disclosure, accepts),
@@ -165,20 +192,51 @@ class SiteSettings:
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
             None if days is None else check_int(days, f"{path}: retention_days", 1),
             check_bool(enforce, f"{path}: enforce"),
+            path.parent.absolute() / check_text(given["schema"], f"{path}: schema") if "schema" in given else None,
+            _reading(path, given),
         )  # fmt: skip
 
     def site(self, secret: bytes | None = None) -> Site:
         """The site with its rows. It deals them with `secret`; with its own unless given."""
         secret = self.secret() if secret is None else secret
-        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
+        policy = self.disclosure if self.enforce else None
+        options: Any = {"secret": secret, "secure_sum": self.secure_sum, "limits": self.limits, "policy": policy}
+        try:
+            found = self.read_table()
+            check_complete(found)
+        except TableError as problem:
+            return self._site_to_agree(problem, options)
+        part = found.encoded
+        assert part.y is not None
         try:
             return Site(
-                A, y, name=self.name, index=0, columns=columns, policy=self.disclosure if self.enforce else None, secret=secret,
-                secure_sum=self.secure_sum,
-                limits=self.limits,
+                part.A, part.y, name=self.name, index=0, columns=part.columns, row_weights=part.weights, **options,
+                offset=part.offset, raw=used_columns(found.raw, found.schema), schema=None if found.automatic else found.schema,
+                proposal=found.schema, schema_agreed=not found.automatic,
             )  # fmt: skip
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
+
+    def _site_to_agree(self, problem: TableError, options: Any) -> Site:
+        """The site of a table that needs a schema which it does not have yet; raises `problem` if that is not what is wrong."""
+        if self.schema is not None or self.label is None:
+            raise problem
+        try:
+            raw = read_table(self.data, **self.reading)
+        except (InputError, OSError):
+            raise problem from None
+        labels = (self.label,) if isinstance(self.label, str) else tuple(self.label)
+        left_out = {*labels, *self.drop}
+        names = [name for name in raw.columns if name not in left_out] if self.features is None else self.features
+        if not names or not {*names, *labels} <= set(raw.columns):
+            raise problem
+        proposal = numeric_schema(names, self.label if isinstance(self.label, str) else labels)
+        reason = f"cannot encode its table without a schema: {problem.public_reason.partition('.')[0]}. {AGREE}"
+        return Site.to_agree(used_columns(raw, proposal), reason, proposal=proposal, name=self.name, index=0, **options)
+
+    def read_table(self) -> SiteTable:
+        """The table of the site, its schema, and its rows encoded."""
+        return read_site(self.data, self.label, self.features, self.drop, schema=self.schema, **self.reading)
 
     def secret(self) -> bytes:
         """32 bytes that only this site knows, with which it deals its rows into buckets."""
@@ -230,8 +288,13 @@ def table_hash(site: Site, key: keys.PrivateKey) -> str:
         repr((site.columns or (), A.shape, y.shape, y.dtype.str)).encode(),
         hashlib.sha256,
     )
-    made.update(np.ascontiguousarray(A).tobytes())
-    made.update(np.ascontiguousarray(y).tobytes())
+    for values in (A, y, site.row_weights, site.offset):
+        if values is not None:
+            made.update(np.ascontiguousarray(values).tobytes())
+    for name, column in () if site.raw is None else site.raw.columns.items():  # not encoded yet: no features
+        made.update(repr((name, column.is_numeric)).encode())
+        made.update(column.values.tobytes() if column.is_numeric else repr(column.values.tolist()).encode())
+    made.update(b"" if site.schema is None else site.schema.to_toml().encode())
     return made.hexdigest()
 
 
@@ -246,6 +309,21 @@ def _table_name(path: Path, given: object) -> str:
         rule = f"A name has 1 to {LONGEST_TABLE_NAME} characters, no '/', no dot in front and no control characters."
         raise InputError(f"{path}: table = {name[:LONGEST_TABLE_NAME]!r} is not a name for a table. {rule}")
     return name
+
+
+def _label(path: Path, given: object) -> str | list[str] | None:
+    if given is None:
+        return None
+    return _names(path, "label", given) if isinstance(given, list) else check_text(given, f"{path}: label")
+
+
+def _reading(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    reading = {name: given[name] for name in READING if name in given}
+    try:
+        check_reading(**{"missing": MISSING, "sep": None, "decimal": None, "encoding": None, **reading})
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    return reading
 
 
 def _names(path: Path, what: str, given: object) -> list[str]:
@@ -337,7 +415,8 @@ def disclosure_text(settings: SiteSettings) -> str:
         f"  Classes, and the rarer value of a column with two values, have at least {rules.min_level_rows} rows.",
         f"  Hessians on at most {rules.max_hessian_share:g} x rows columns, counted over all runs.",
         f"  Mini-batches: {f'at least {rules.min_rows} rows, drawn here' if rules.allow_minibatches else 'none'}.",
-        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs.",
+        f"  Models evaluated on the table {settings.table!r}: at most {rules.max_models}, over all runs; scored: at most "
+        f"{rules.max_scored_models}.",
     ]
     default = DisclosurePolicy()
     weaker = [
@@ -378,16 +457,29 @@ def _check_state(settings: SiteSettings, problems: list[str]) -> None:
 
 def _check_table(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:
     site = settings.site(bytes(32))  # any secret: how many buckets there are does not depend on it
-    rows, least = len(site.labels), settings.disclosure.min_rows
+    rows, least, label = len(site.labels), settings.disclosure.min_rows, settings.label
+    if label is None and site.schema is not None and site.schema.label is not None:
+        label = site.schema.label.column
     say(f"{settings.data}: {rows} rows, {site.width} columns: {join_names(list(site.columns or ()), most=12)}.")
+    for note in () if site.raw is None else site.raw.notes:
+        say(f"NOTE     {note}")
+    for line in table_lines(site):
+        say(f"  {line}")
+    if site.not_encoded:
+        say(f"NOTE     this site {site.not_encoded} Until then it answers nothing but Tabulate.")
+        if settings.enforce and rows < least:
+            problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
+        return
     values, counts = np.unique(site.labels, return_counts=True)
+    classes = site.schema.label.classes if site.schema is not None and site.schema.label is not None else None
+    values = values if classes is None else [classes[int(code)] for code in values]
     if site.labels.ndim == 1 and len(values) <= 20:
         listed = ", ".join(f"{value} ({count} rows)" for value, count in zip(values, counts, strict=True))
-        say(f"Label {settings.label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
+        say(f"Label {label!r}: {listed}. A classifier takes these as classes; all sites must have the same.")
         if settings.enforce and (rare := rare_class(site, settings.disclosure)) is not None:
             say(f"NOTE     a classifier would be refused: {rare}.")
     else:
-        say(f"Label {settings.label!r}: numbers, for a regression.")
+        say(f"Label {label!r}: numbers, for a regression.")
     if not settings.enforce:
         return
     if rows < least:
@@ -395,6 +487,18 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
         return
     say(f"Its rows make {site.buckets} buckets of at least {least} rows: a cross-validation can have so many folds.")
     problems += [f"every query would be refused: {problem}." for problem in site.table_problems]
+
+
+def table_lines(site: Site) -> list[str]:
+    """How the columns of the file are read, a line for each: numbers or words, levels, missing values. For the site alone."""
+    lines = []
+    for name, column in site.table.columns.items():
+        missing = int(column.missing.sum())
+        words = column.words()[~column.missing]
+        levels = sorted_levels(set(words.tolist())) if not column.is_numeric else []
+        kind = f"words, {len(levels)} levels: {join_names(levels, most=8)}" if levels else "numbers"
+        lines.append(f"{name}: {kind}{f'; {missing} missing' if missing else ''}")
+    return lines[:MAX_LINES] + ([f"and {len(lines) - MAX_LINES} more columns"] if len(lines) > MAX_LINES else [])
 
 
 def _check_files(settings: SiteSettings, say: Callable[[str], object], problems: list[str]) -> None:

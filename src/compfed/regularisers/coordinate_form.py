@@ -110,6 +110,14 @@ class CoordinateForm(NamedTuple):
         each = (array[W] for array in (self.l1, self.l2, self.kink, self.lower, self.upper))
         return CoordinateForm(*each, group_weight=self.group_weight[kept], group=group)
 
+    def holding(self, bounds: CoordinateForm) -> CoordinateForm:
+        """Without the members of groups that the bounds hold at their kink, where they add nothing to a norm."""
+        held = (bounds.lower == self.kink) & (bounds.upper == self.kink)
+        group = np.where(held, -1, self.group)
+        kept, renumbered = np.unique(group[group >= 0], return_inverse=True)
+        group[group >= 0] = renumbered
+        return self._replace(group=group, group_weight=self.group_weight[kept])
+
     @property
     def separable(self) -> bool:
         """Whether there are no groups."""
@@ -130,9 +138,16 @@ class CoordinateForm(NamedTuple):
         return CoordinateForm(l1, l2, self.kink * scale, self.lower * scale, self.upper * scale, weight, self.group)
 
     def plus(self, other: CoordinateForm) -> CoordinateForm | None:
-        """g(x) + h(x), if that has a form: at most one has groups, and kinks that both have are the same."""
+        """g(x) + h(x), if that has a form: at most one has groups, and kinks that both have are the same.
+
+        Bounds hold members of a group at its kink, or there are none: a held member leaves its group.
+        """
         if not (self.separable or other.separable):
             return None
+        if not self.separable:
+            self = self.holding(other)
+        elif not other.separable:
+            other = other.holding(self)
         for g, h in ((self, other), (other, self)):
             bounded = np.isfinite(h.lower) | np.isfinite(h.upper)
             if (g.group >= 0)[bounded].any() or not _constant_within(g.group, h.l2):

@@ -726,20 +726,39 @@ class NuclearBall(ConvexSet):
 
 
 class Rule(NamedTuple):
-    """prox_{first + last} = prox_last o prox_first; `alike`: if `last` has one number for all coefficients."""
+    """prox_{first + last} = prox_last o prox_first; `alike`: if `last` has one number for all coefficients.
+
+    `holding`: if `last` holds whole groups of `first` at 0 and leaves the others free.
+    """
 
     first: tuple[type, ...]
     last: tuple[type, ...]
     alike: bool = False
+    holding: bool = False
 
     def __str__(self) -> str:
         first, last = (" or ".join(cls.__name__ for cls in part) for part in (self.first, self.last))
-        return f"{first} + {last}" + " with one number for all coefficients" * self.alike
+        alike = " with one number for all coefficients" * self.alike
+        return f"{first} + {last}{alike}" + " that holds whole groups at 0" * self.holding
 
     def holds(self, first: Regulariser, last: Regulariser) -> bool:
         """Whether this is the rule for these two, without their factors."""
         alike = all(np.ndim(value) == 0 for value in vars(last).values())
-        return isinstance(first, self.first) and isinstance(last, self.last) and (alike or not self.alike)
+        known = isinstance(first, self.first) and isinstance(last, self.last) and (alike or not self.alike)
+        return known and (not self.holding or _holds_whole_groups(first, last))
+
+
+def _holds_whole_groups(penalty: Regulariser, box: Regulariser) -> bool:
+    """Whether a box is {0} for whole groups, and has no bounds for the others. Assumed while tracing."""
+    assert isinstance(penalty, GroupL2)
+    assert isinstance(box, Box)
+    if isinstance(box.lower, Tracer) or isinstance(box.upper, Tracer):
+        return True
+    group, sizes = _numbered(penalty.groups)
+    lower, upper = (np.broadcast_to(np.asarray(side, float), group.shape) for side in (box.lower, box.upper))
+    held, free = (lower == 0) & (upper == 0), np.isinf(lower) & np.isinf(upper)
+    members = np.bincount(group[held], minlength=len(sizes))
+    return bool((held | free).all() and ((members == 0) | (members == sizes)).all())
 
 
 # prox_{a + b} = prox_b o prox_a whenever the subgradient that prox_a chose is still one after prox_b, that is if the
@@ -750,6 +769,8 @@ RULES = (
     # Subgradients of the total variation depend on the order of neighbours, and one nondecreasing function, applied
     # to all coefficients, keeps the order. With weights that differ, L1(weights) is not such a function.
     Rule((TotalVariation1D,), (L1, ElasticNet, Box, NonNegative), alike=True),
+    # A group that is held at 0 does not change the others.
+    Rule((GroupL2,), (Box,), holding=True),
     # Shrinking a group keeps its signs, or makes it zero, where every old subgradient is one.
     Rule((L1, NonNegative), (GroupL2,)),
     # The projection on the ball is a multiple of x, and the subgradients of a norm are those of a multiple.

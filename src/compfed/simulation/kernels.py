@@ -64,7 +64,7 @@ def choose_kernel(problem: Problem, algorithm: Algorithm, batch_size: int | None
         return None, "kernels are for a GPU"
     if problem.dtype != np.float32:
         return None, f"kernels are for float32; the problem is {problem.dtype.name}"
-    if not isinstance(problem.loss, OneOutput):
+    if not isinstance(problem.loss, OneOutput) or problem.dataset.y.ndim > 1:
         return None, f"kernels are for linear models with one output; the loss is {type(problem.loss).__name__}"
     largest = max(rows for _, rows in problem.dataset.buckets)
     small = power(largest) * power(problem.sites.width) <= ON_CHIP

@@ -17,6 +17,7 @@ from compfed.federation.queries import Lipschitz, Refusal, SiteRefusal
 from compfed.federation.server.evaluation import Trial, evaluate_request, evaluation, lipschitz_bounds
 from compfed.federation.server.program import Federation, Program, Request
 from compfed.federation.spec import FederatedProblem
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
 from compfed.regularisers import Regulariser
 from compfed.regularisers.coordinate_form import coordinate_form
@@ -35,7 +36,7 @@ def solve(
         return _explained((yield from solve_by_rounds(federation, spec, search, start)), choice)
     found = yield from _solve_by_trials(spec, search, start, choice)
     certificate = found.certificate
-    if found.converged or search.algorithm != "auto" or not certificate.minimiser_exists:
+    if found.converged or search.algorithm != "auto" or not certificate.minimiser_exists or spec.objective.profile:
         return found
     if found.rounds >= search.max_rounds:
         return found
@@ -99,7 +100,10 @@ def longest_step(spec: FederatedProblem) -> float:
     """The largest change of a coefficient in one step of ProximalBFGS, where sites refuse models that rest on few rows."""
     if spec.objective.classes is not None:
         return LONGEST
-    width = getattr(spec.loss, "delta", None) or getattr(spec.loss, "smoothing", None)
+    if spec.loss.curvature is None:
+        return OF_EXPONENT
+    loss = unwrapped(spec.loss)
+    width = getattr(loss, "delta", None) or getattr(loss, "smoothing", None)
     return np.inf if width is None else OF_WIDTH * width
 
 
@@ -116,6 +120,7 @@ def _explained(solution: FederatedSolution, choice: Choice) -> FederatedSolution
 LONGEST = (
     2.0  # change of a coefficient of a classifier in one step of ProximalBFGS, where sites have a disclosure policy
 )
+OF_EXPONENT = 0.5  # the same for a loss whose curvature has no bound, such as an exponential
 OF_WIDTH = 0.5  # the same for a loss with a curved part, as a share of its width
 BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
@@ -139,6 +144,8 @@ class Choice(NamedTuple):
 def choose(spec: FederatedProblem, search: SearchOptions, start: Start | None = None) -> Choice:
     """The method to use; before the start is known, the first-order method stands for all of its kind."""
     asked = search.algorithm
+    if spec.objective.profile and asked != "auto":
+        check_profile_method(asked)
     if asked == FIRST_ORDER:
         return Choice(AcceleratedDecoupledProx)
     if asked != "auto":
@@ -150,6 +157,16 @@ def choose(spec: FederatedProblem, search: SearchOptions, start: Start | None = 
         return choose_method(spec, search.seconds_per_round, refused=start.refused)
     first = faster_method(start.bounds(spec, search.tau), spec.n)
     return choose_method(spec, search.seconds_per_round, first, start.refused)
+
+
+def check_profile_method(asked: str | Method | Algorithm | SecondOrder) -> None:
+    """Refuse a method with local steps where every site has an intercept of its own."""
+    method = find_method(asked) if isinstance(asked, (str, type)) else type(asked)
+    if not issubclass(method, SecondOrder):
+        raise InputError(
+            f"algorithm={method.__name__!r}: site_effects='profile' takes the best intercept of every site anew at each model, "
+            "and local steps know none. Use 'auto', 'ProximalNewton' or 'ProximalBFGS'."
+        )
 
 
 def find_method(asked: str | Method) -> Method:
@@ -193,6 +210,8 @@ def rounds_and_bytes(spec: FederatedProblem, first_order: type[Algorithm]) -> di
     found: dict[Method, tuple[int, float]] = {first_order: (ROUNDS[FIRST_ORDER], vectors)}
     if not spec.convex or spec.dtype != np.float64:
         return found
+    if spec.objective.profile:  # local steps know no intercept of the site
+        found = {}
     found[ProximalBFGS] = ROUNDS["ProximalBFGS"], vectors
     w = working_width(spec.regulariser, spec.d)
     if w <= WIDEST and _features(spec) <= spec.max_hessian_columns:

@@ -29,6 +29,7 @@ from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
+from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
 from compfed.federation.accounting import Communication
 from compfed.federation.queries import HeldOut
 from compfed.federation.server.moments import pooled_mean, spread
@@ -36,6 +37,7 @@ from compfed.federation.server.program import Federation, Program, Request, Sing
 from compfed.federation.site.in_process import InProcess
 from compfed.federation.sums import HeldOutSum
 from compfed.losses import Poisson
+from compfed.losses.offset import unwrapped
 from compfed.report.coefficient_figures import comparison_figure
 from compfed.report.figures import write
 from compfed.simulation.local_federation import Simulated
@@ -234,6 +236,8 @@ def compare_local_federated(
     if len(federation.names) < 2:
         raise InputError("a comparison needs at least two sites; all rows are at one.")
     here = federation if pooled and isinstance(federation, InProcess) else None
+    if pooled and isinstance(estimator, (FederatedGammaRegressor, FederatedNegativeBinomialRegressor)):
+        raise InputError(f"pooled=True is not for {type(estimator).__name__}; leave it out, and compare mean losses.")
     if pooled and here is None:
         raise InputError("pooled=True needs the rows in this process. Leave it out over a network.")
     by_class = estimator.fit_options().family.classifies
@@ -241,6 +245,10 @@ def compare_local_federated(
     alphas = _alphas(estimator, federation, kept)
     model = with_alpha(estimator, alphas[-1])
     (fitted, local), cost = run_program(federation, _fit_all(federation, model.fit_options(), alphas, kept))
+    if fitted.prepared.summary.offset:
+        raise InputError(
+            "compare_local_federated scores models without an offset; the sites have offsets. Leave them out."
+        )
     models, notes = _models(federation.names, fitted, local)
     pooled_by = ""
     if here is not None:
@@ -252,7 +260,7 @@ def compare_local_federated(
     scores = {"log loss" if by_class else "mean loss": (losses, own)}
     coefficients = _coefficients(models, fitted, feature_names)
     if here is not None:
-        counts = isinstance(fitted.prepared.spec.loss, Poisson)
+        counts = isinstance(unwrapped(fitted.prepared.spec.loss), Poisson)
         scores = _row_scores(_rows(here, out), models, by_class, counts) | scores
         notes += _disagreement(_rows(here, kept), models, float(coefficients["distance"][-2]))
     return SiteComparison(
@@ -272,6 +280,9 @@ def _federation(estimator: FederatedModel, data: object, y: object, sites: objec
         raise InputError(
             f"compare_local_federated needs an estimator of compfed, such as FederatedLasso(alpha=0.1); got {own}."
         )
+    for name in ("site_effects", "class_weight"):
+        if getattr(estimator, name, None) is not None:
+            raise InputError(f"{own}: compare_local_federated compares models without {name}. Leave it out.")
     if names_rows(getattr(estimator, "cv", 5)):
         raise InputError(
             f"{own}: its cv names the rows of one table, and a comparison fits to several parts of it. Give a number of "
@@ -396,7 +407,7 @@ def _models(names: Sequence[str], fitted: Fitted, local: Sequence[Local]) -> tup
         if found.undecided:
             together = join_names(found.undecided)
             notes.append(f"{label}: several minimisers; these coefficients can change together: {together}")
-        coef, intercept = found.prepared.coef_and_intercept(found.minimum.x)
+        coef, intercept = found.coef_and_intercept
         classes, status = found.prepared.summary.labels.classes, ""
         if classes is not None and all_classes is not None and len(classes) < len(all_classes):
             status = f"{len(classes)} of {len(all_classes)} classes"

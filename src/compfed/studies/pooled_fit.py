@@ -21,7 +21,7 @@ from compfed.estimators import (
     FederatedMultiTaskLasso,
     FederatedPoissonRegressor,
 )
-from compfed.estimators.base import FederatedModel
+from compfed.estimators.base import FederatedModel, RelaxedModel
 from compfed.estimators.programs.fit import PreparedProblem, describe_and_prepare
 from compfed.federation.server.program import run_program
 from compfed.federation.site.in_process import InProcess
@@ -61,8 +61,11 @@ def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubs
     prepared, _ = run_program(federation, describe_and_prepare(federation, estimator.fit_options(), subset))
     alpha = float(estimator.alpha)  # pyright: ignore[reportAttributeAccessIssue]  # a field of every such estimator
     problem = Simulated(federation.sites).problem(prepared.at(alpha))
+    why = "scikit-learn has no model with this objective"
+    if isinstance(estimator, RelaxedModel) and estimator.has_own_penalty:
+        return _relaxed(prepared, federation, solve_pooled(problem).x, why)
     rows, centre, scale = _pooled_rows(estimator, federation, subset, prepared.summary.labels.classes)
-    model, why = _scikit_learn_model(estimator, alpha, rows), "scikit-learn has no model with this objective"
+    model = _scikit_learn_model(estimator, alpha, rows)
     if model is not None:
         name = f"scikit-learn {type(model).__name__}"
         u, b = _fitted(model, rows)
@@ -78,8 +81,19 @@ def fit_pooled(estimator: FederatedModel, federation: InProcess, subset: RowSubs
     return _published(prepared, coef, intercept, f"compfed.solve_pooled, centralised ({why})")
 
 
+def _relaxed(prepared: PreparedProblem, federation: InProcess, x: np.ndarray, why: str) -> PooledFit:
+    """The penalised model x, mixed with its refit where the estimator asks for one."""
+    (coef, intercept), share = prepared.coef_and_intercept(x), prepared.options.gammas[0]
+    if share < 1:
+        problem = Simulated(federation.sites).problem(prepared.restricted(prepared.support(x)))
+        refit = prepared.coef_and_intercept(solve_pooled(problem).x, refit=True)
+        coef, intercept = share * coef + (1 - share) * refit[0], share * intercept + (1 - share) * refit[1]
+    return PooledFit(np.atleast_2d(coef), np.atleast_1d(intercept), f"compfed.solve_pooled, centralised ({why})")
+
+
 def _published(prepared: PreparedProblem, coef: np.ndarray, intercept: Any, solver: str) -> PooledFit:
-    coef, intercept = prepared.options.family.coef_and_intercept(coef + 0.0, intercept)
+    family = prepared.options.family
+    coef, intercept = family.coef_and_intercept(family.representative(coef + 0.0), intercept)
     return PooledFit(np.atleast_2d(coef), np.atleast_1d(intercept), solver)
 
 

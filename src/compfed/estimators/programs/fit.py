@@ -1,32 +1,37 @@
 """From a federation to a fitted model, at the server: describe the sites, prepare the problem, solve, certify.
 
 Every step is a server program (`federation.server.program`): it asks queries and reads no row. The estimators run the same
-lines over sites in this process and over a network. `r2_score` evaluates a fitted model on rows that stay at their sites.
+lines over sites in this process and over a network.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
-from compfed.errors import InputError
+from compfed.errors import ClassesDifferWarning, InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
+from compfed.estimators.programs.per_column import read_bounds, read_factors
 from compfed.federation.enrolment import check_columns, max_hessian_columns
-from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
+from compfed.federation.queries import Describe, Evaluate, Moments
 from compfed.federation.server.moments import pooled_mean, spread
-from compfed.federation.server.program import Federation, Program, Request, enrolments_of
+from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.federation.spec import FeatureScaling, FederatedProblem, ObjectiveSpec
 from compfed.federation.sums import Description, MomentsSum
-from compfed.losses import Loss, Squared
+from compfed.losses import Loss, OneOutput, Squared, WithOffset
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import safe_norm
-from compfed.regularisers import ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
+from compfed.regularisers import Box, ElasticNet, NonNegative, OnBlock, Regulariser, SumOf, Zero
+from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
 from compfed.solvers.auto import evaluate_start, solve
 from compfed.solvers.base import FederatedSolution, SearchOptions, Start
-from compfed.splits import Fold, RowSubset, SiteFold
+from compfed.splits import Fold, RowSubset
 from compfed.stopping import Certificate
 
 INTERCEPT_MESSAGES = 50  # at most, for an intercept that has no formula
@@ -54,8 +59,8 @@ class Family:
 
     classifies: ClassVar[bool] = False  # labels are names of classes, not numbers
 
-    def with_columns(self, names: tuple[str, ...] | None) -> Family:
-        """The family with the names of the columns, for a penalty that refers to them."""
+    def with_columns(self, names: tuple[str, ...] | None, width: int) -> Family:
+        """The family for these columns, for a penalty that refers to some of them."""
         return self
 
     def loss(self, labels: Labels) -> Loss:
@@ -65,6 +70,10 @@ class Family:
         """The penalty of u = scale * w, for coefficients w of shape (width, outputs)."""
         raise NotImplementedError
 
+    def constraint(self, scale: np.ndarray, outputs: int) -> Regulariser | None:
+        """The bounds of u = scale * w, if there are any."""
+        return None
+
     def column_scale(self, scale: np.ndarray, standardize: bool) -> np.ndarray:
         """The scale of each column that the penalty allows (one per group, for a penalty of groups)."""
         return scale
@@ -73,22 +82,52 @@ class Family:
         """The best intercepts without features; None where that takes a search."""
         return labels.mean
 
+    def representative(self, coef: np.ndarray, refit: bool = False) -> np.ndarray:
+        """Coefficients (width, outputs) to publish, of all with the same predictions and the same penalty, or none in a refit."""
+        return coef
+
     def coef_and_intercept(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """coef_ and intercept_ from (width, outputs) and (outputs,)."""
         return coef[:, 0], float(intercept[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ElasticNetFamily(Family):
-    """A family with the penalty alpha (l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2), and w >= 0 if it must be positive."""
+    """A family with the penalty alpha sum_j factor_j (l1_ratio |w_j| + (1 - l1_ratio) / 2 w_j^2), for w within bounds.
+
+    `factors` and `bounds` are those that the user gave, and arrays after `with_columns`. A column of factor inf is left out: its
+    bounds are 0 and 0, and its factor is 0.
+    """
 
     l1_ratio: float
     positive: bool = False
+    factors: Any = None
+    bounds: Any = None
+
+    def with_columns(self, names: tuple[str, ...] | None, width: int) -> Family:
+        factors, bounds = read_factors(self.factors, names, width), read_bounds(self.bounds, names, width)
+        if factors is None and bounds is None:
+            return self
+        lower, upper = (np.full(width, -np.inf), np.full(width, np.inf)) if bounds is None else bounds
+        if self.positive:
+            lower = np.maximum(lower, 0.0)
+        if factors is not None:
+            out = np.isinf(factors)
+            factors, lower, upper = (np.where(out, 0.0, values) for values in (factors, lower, upper))
+        bounded = (lower > -np.inf).any() or (upper < np.inf).any()
+        return replace(self, factors=factors, bounds=(lower, upper) if bounded else None)
 
     def penalty(self, alpha: float, scale: np.ndarray, outputs: int) -> Regulariser:
-        s = np.repeat(scale, outputs)
-        penalty = ElasticNet(l1=alpha * self.l1_ratio / s, l2=alpha * (1.0 - self.l1_ratio) / s**2)
-        return SumOf(penalty, NonNegative()) if self.positive else penalty
+        s, alphas = np.repeat(scale, outputs), alpha
+        if self.factors is not None:
+            alphas = alpha * np.repeat(self.factors, outputs)
+        return ElasticNet(l1=alphas * self.l1_ratio / s, l2=alphas * (1.0 - self.l1_ratio) / s**2)
+
+    def constraint(self, scale: np.ndarray, outputs: int) -> Regulariser | None:
+        if self.bounds is not None:
+            lower, upper = (np.repeat(side * scale, outputs) for side in self.bounds)
+            return Box(lower, upper)
+        return NonNegative() if self.positive else None
 
 
 @dataclass(frozen=True)
@@ -100,6 +139,8 @@ class FitOptions:
     fit_intercept: bool = True
     standardize: bool = False
     equal_sites: bool = False  # every site counts the same, rather than every row
+    gammas: tuple[float, ...] = (1.0,)  # shares of the penalised fit beside a refit on its support; 1 needs no refit
+    site_effects: bool = False  # an intercept of its own for every site, which stays there
 
     @property
     def weighting(self) -> Literal["rows", "sites"]:
@@ -109,6 +150,10 @@ class FitOptions:
     def penalty(self, scaling: FeatureScaling, alpha: float) -> Regulariser:
         scale = np.ones_like(scaling.scale) if self.standardize else scaling.scale
         penalty = self.family.penalty(alpha, scale, scaling.outputs)
+        constraint = self.family.constraint(
+            scaling.scale, scaling.outputs
+        )  # bounds are those of w, standardised or not
+        penalty = penalty if constraint is None else SumOf(penalty, constraint)
         return OnBlock(penalty, 0, scaling.penalised) if scaling.intercept else penalty
 
 
@@ -127,6 +172,7 @@ class PooledSummary:
     columns: tuple[str, ...] | None
     width: int
     moments: MomentsSum
+    offset: bool = False  # do rows have offsets?
 
 
 def describe_sites(
@@ -144,8 +190,41 @@ def describe_sites(
         raise InputError(NO_ROWS)
     each = (totals > 0).astype(float) if options.equal_sites else totals
     labels = _labels(federation.names, sites, options, sites.sites if options.equal_sites else sites.weight)
+    if options.family.classifies and subset is None:
+        _warn_of_classes(federation, sites)
     columns, width = sites.columns[0], sites.widths[0]
-    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments)
+    offset = _all_or_none(federation.names, sites.offsets)
+    return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments, offset)
+
+
+def _all_or_none(names: Sequence[str], offsets: Sequence[bool]) -> bool:
+    """Whether all sites have offsets; refuses some."""
+    if any(offsets) and not all(offsets):
+        one, other = names[offsets.index(True)], names[offsets.index(False)]
+        raise InputError(
+            f"the rows of site {one!r} have an offset, those of site {other!r} have none. Give one at every site (0 where there "
+            "is nothing to add), or at none."
+        )
+    return any(offsets)
+
+
+def _warn_of_classes(federation: Federation, sites: Description) -> None:
+    """Warn where every site has two classes and the sites together have more: 0 and 1 at one, 1 and 2 at another."""
+    schema = getattr(federation, "schema", None)
+    agreed = schema is not None and schema.label is not None and schema.label.classes is not None
+    each = [classes for classes in sites.site_classes if classes is not None and len(classes)]
+    if agreed or len(sites.classes) <= 2 or len(each) < 2 or any(len(classes) != 2 for classes in each):
+        return
+    pairs = {
+        " and ".join(map(str, classes.tolist())): name for name, classes in zip(federation.names, each, strict=False)
+    }
+    shown = join_names([f"{pair} (site {name!r})" for pair, name in pairs.items()], "; ", 3)
+    warnings.warn(
+        f"every site has two classes, and together they have {len(sites.classes)}: {shown}. Do the sites write the same "
+        "classes differently? Then write them alike; if not, a schema with all classes says so.",
+        ClassesDifferWarning,
+        stacklevel=2,
+    )
 
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:
@@ -185,14 +264,76 @@ class PreparedProblem:
         """The problem with a penalty."""
         return self.spec.with_regulariser(self.options.penalty(self.scaling, alpha))
 
-    def coef_and_intercept(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-        """coef_ and intercept_ of a flat model."""
-        return self.options.family.coef_and_intercept(*self.scaling.coefficients(x))
+    def coef_and_intercept(
+        self, x: np.ndarray, refit: bool = False, common: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of a flat model; where sites have their own intercepts, with the best `common` one."""
+        x, scaling = (
+            (x, self.scaling) if common is None else (np.append(x, common), replace(self.scaling, intercept=True))
+        )
+        family, (coef, intercept) = self.options.family, scaling.coefficients(x)
+        return family.coef_and_intercept(family.representative(coef, refit), intercept)
 
-    def coefs_and_intercepts(self, path: Sequence[FederatedSolution]) -> tuple[np.ndarray, np.ndarray]:
+    def coefs_and_intercepts(self, path: Sequence[Relaxed]) -> tuple[np.ndarray, np.ndarray]:
         """coef_ and intercept_ of every model of a path."""
-        coefs, intercepts = zip(*(self.coef_and_intercept(minimum.x) for minimum in path), strict=True)
+        coefs, intercepts = zip(*(self.mixture(model) for model in path), strict=True)
         return np.array(coefs), np.array(intercepts)
+
+    def mixture(self, model: Relaxed) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_ of gamma * penalised fit + (1 - gamma) * refit."""
+        if model.common is not None:  # one prediction per row: there is one representative
+            return self.coef_and_intercept(model.x, common=model.common)
+        penalised = self.coef_and_intercept(model.penalised.x)
+        if model.refit is None or model.gamma == 1:
+            return penalised
+        refitted, share = self.coef_and_intercept(model.refit.x, refit=True), model.gamma
+        coef, intercept = (share * a + (1 - share) * b for a, b in zip(penalised, refitted, strict=True))
+        return coef, intercept  # pyright: ignore[reportReturnType]  # an array and what the family makes of the intercept
+
+    # --- problems without a penalty, on some of the coefficients ---
+
+    def _form(self) -> CoordinateForm:
+        form = coordinate_form(self.at(1.0).regulariser, self.spec.d)
+        assert form is not None, "only penalties of coefficients and groups have a support"
+        return form
+
+    def unpenalised(self) -> np.ndarray:
+        """Which coefficients have no penalty and are not held at 0: factors of 0; not the intercepts."""
+        g = self.at(1.0).regulariser
+        form = coordinate_form(g, self.spec.d)
+        if form is None:
+            return np.zeros(self.spec.d, bool)
+        weight = np.append(form.group_weight, 0.0)[form.group]
+        free = (form.l1 == 0) & (form.l2 == 0) & (weight == 0) & (form.lower < form.upper)
+        free[self.scaling.penalised :] = False
+        return free
+
+    def support(self, x: np.ndarray) -> np.ndarray:
+        """Which coefficients a refit may use: those that are not 0 as published, whole groups, and the unpenalised ones."""
+        coef, _ = self.coef_and_intercept(x)
+        used = self.unpenalised()
+        used[: self.scaling.penalised] |= (np.atleast_2d(coef).T != 0).ravel()
+        used[self.scaling.penalised :] = True
+        form = self._form()
+        groups = np.unique(form.group[used])
+        return used | np.isin(form.group, groups[groups >= 0])
+
+    def restricted(self, kept: np.ndarray) -> FederatedProblem:
+        """The problem without a penalty, the coefficients outside `kept` held at 0. Bounds still apply."""
+        form = self._form()
+        lower, upper = (np.where(kept, side, 0.0) for side in (form.lower, form.upper))
+        return self.spec.with_regulariser(Box(lower, upper))
+
+
+def _with_rows(loss: Loss, offset: bool, site_effects: bool) -> Loss:
+    """The loss with an offset of each row; refuses offsets and site effects for several predictions per row."""
+    for given, what in ((offset, "an offset"), (site_effects, "site_effects='profile'")):
+        if given and not isinstance(loss, OneOutput):
+            raise InputError(
+                f"{what} is for one prediction per row; {type(loss).__name__} has several (three classes or more, or several "
+                "outcomes). Leave it out, or fit one outcome at a time."
+            )
+    return WithOffset(loss) if offset else loss
 
 
 def prepare(
@@ -202,24 +343,25 @@ def prepare(
 
     `classes` are those of all rows, where the summary is of a subset.
     """
-    options = replace(options, family=options.family.with_columns(summary.columns))
+    options = replace(options, family=options.family.with_columns(summary.columns, summary.width))
     family, labels = options.family, replace(summary.labels, classes=classes)
-    loss = family.loss(labels)
-    outputs = loss.size(1)
+    loss = _with_rows(family.loss(labels), summary.offset, options.site_effects)
+    outputs, profile = loss.size(1), options.site_effects
+    intercept = options.fit_intercept and not profile
     if labels.mean is not None and len(labels.mean) != outputs:
         raise InputError(f"the sites have {len(labels.mean)} outcomes per row; this model takes {outputs}.")
     centre = pooled_mean(summary.moments) if options.fit_intercept else np.zeros(summary.width)
     scale = family.column_scale(spread(summary.moments, centre), options.standardize)
-    scaling = FeatureScaling(centre, scale, options.fit_intercept, outputs)
+    scaling = FeatureScaling(centre, scale, intercept, outputs)
     spec = FederatedProblem(
-        objective=ObjectiveSpec(loss, scaling, classes, summary.subset),
+        objective=ObjectiveSpec(loss, scaling, classes, summary.subset, profile=profile),
         weighting=options.weighting,
         regulariser=Zero(),
         weights=summary.weights,
         names=federation.names,
         numbers=tuple(range(len(federation.names))),
         sizes=np.maximum(summary.rows, 1),
-        width=summary.width + int(options.fit_intercept),
+        width=summary.width + int(intercept),
         max_hessian_columns=max_hessian_columns(
             enrolments_of(federation),
             summary.subset.folds if isinstance(summary.subset, Fold) else 0,
@@ -227,44 +369,121 @@ def prepare(
         ),
     )
     null = np.zeros(spec.d)
-    if options.fit_intercept:
+    if intercept:
         best = family.null_intercept(labels)
-        null[scaling.penalised :] = (yield from _search_intercept(spec, labels)) if best is None else best
+        if best is None or summary.offset:
+            best = yield from _search_intercept(spec, _near(best, labels))
+        null[scaling.penalised :] = best
     start = yield from evaluate_start(spec.with_regulariser(options.penalty(scaling, 1.0)), options.search, null)
     return PreparedProblem(options, spec, scaling, start, summary)
 
 
-def _search_intercept(spec: FederatedProblem, labels: Labels) -> Program[np.ndarray]:
-    """The intercept that minimises f without features: the zero of its derivative, which grows with the intercept.
-
-    A message asks for the derivative at many points: around the mean label at first, then between the two where it changes
-    sign, with the zero of the line between them. A piecewise linear derivative is done once both are on one piece.
-    """
-    assert labels.mean is not None
+def _search_intercept(spec: FederatedProblem, centre: float) -> Program[np.ndarray]:
+    """The intercept that minimises f without features. The first message asks around `centre`, ever further away."""
     nothing = np.empty(0)
-    objective = replace(spec.objective, scaling=FeatureScaling(nothing, nothing, True), columns=nothing.astype(int))
-    mean = float(labels.mean[0])
-    far = np.ldexp(max(abs(mean), 1.0), np.arange(-12, 12))
-    points, best = np.concatenate([mean - far[::-1], [mean], mean + far]), labels.mean
+    scaling, columns = FeatureScaling(nothing, nothing, True), nothing.astype(int)
+    objective = replace(spec.objective, scaling=scaling, columns=columns, profile=False)
+    reach = 12 if spec.loss.curvature is not None else 6  # an exponential overflows further out
+    far = np.ldexp(max(abs(centre), 1.0), np.arange(-12, reach))
+    points = np.concatenate([centre - far[::-1], [centre], centre + far])[None]
+    return (yield from _intercepts(replace(spec, objective=objective), np.empty((1, 0)), points, moves=False))
+
+
+def common_intercepts(prepared: PreparedProblem, models: np.ndarray) -> Program[np.ndarray]:
+    """The best common intercept for each model of a profile, in the coordinates of the scaling. A few messages."""
+    spec, loss = prepared.spec, unwrapped(prepared.spec.loss)
+    scaling = replace(prepared.scaling, intercept=True)
+    objective = replace(spec.objective, scaling=scaling, profile=False)
+    wide = getattr(loss, "delta", None) or 1.0
+    start = prepared.options.family.null_intercept(prepared.summary.labels)
+    if start is None or prepared.summary.offset:
+        start = yield from _search_intercept(spec, _near(start, prepared.summary.labels))
+    points = float(start[0]) + wide * np.linspace(-1.0, 1.0, 9)
+    every = np.broadcast_to(points, (len(models), points.size))
+    return (yield from _intercepts(replace(spec, objective=objective, width=spec.width + 1), models, every, moves=True))
+
+
+def _near(best: np.ndarray | None, labels: Labels) -> float:
+    """A point near the best intercept, to search around."""
+    near = labels.mean if best is None else best
+    return 0.0 if near is None else float(near[0])
+
+
+def _intercepts(spec: FederatedProblem, models: np.ndarray, points: np.ndarray, moves: bool) -> Program[np.ndarray]:
+    """For each model the intercept that minimises f: the zero of its derivative, which grows with the intercept.
+
+    A message asks for the derivative at many points: at the given ones first, then between the two where it changes sign, with
+    the zero of the line between them, and of a polynomial where the derivative is smooth. A piecewise linear derivative is done
+    once both are on one piece. Where it does not change sign, the points move on, or the nearest one is taken.
+    """
+    smooth = not getattr(spec.loss, "jumps", False)
+    enough, best = 1e-13 if smooth else 1e-15, points[:, points.shape[1] // 2].copy()
+    places = {k: points[k] for k in range(len(models))}  # of the models that are under way
     for _ in range(INTERCEPT_MESSAGES):
-        ((summed,),) = yield [
-            Request((Evaluate(objective, points[:, None]),), weights=spec.weights, weighting=spec.weighting)
-        ]
-        derivatives, terms = summed.gradient[:, -1], summed.terms
-        nearest = int(np.abs(derivatives).argmin())
-        best = points[[nearest]]
-        if np.abs(derivatives[nearest]) <= 1e-15 * terms[nearest] or derivatives[0] > 0 or derivatives[-1] < 0:
-            break
-        i = int(np.flatnonzero(derivatives > 0)[0])
-        low, high = points[i - 1], points[i]
-        zero = low - derivatives[i - 1] * (high - low) / (derivatives[i] - derivatives[i - 1])
-        points = np.unique([*np.linspace(low, high, 18), zero])
-        if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+        x = np.concatenate([np.column_stack([np.tile(models[k], (len(at), 1)), at]) for k, at in places.items()])
+        request = Request((Evaluate(spec.objective, x),), weights=spec.weights, weighting=spec.weighting, models=len(x))
+        ((summed,),) = yield [request]
+        cuts = np.cumsum([len(at) for at in places.values()])[:-1]
+        parts = zip(np.split(summed.gradient[:, -1], cuts), np.split(summed.terms, cuts), strict=True)
+        for (k, at), (slopes, terms) in zip(list(places.items()), parts, strict=True):
+            best[k], places[k] = _next_points(at, slopes, enough * terms, smooth, moves)
+        places = {k: at for k, at in places.items() if at.size}
+        if not places:
             break
     return best
 
 
+def _next_points(
+    at: np.ndarray, slopes: np.ndarray, enough: np.ndarray, smooth: bool, moves: bool
+) -> tuple[float, np.ndarray]:
+    """The best point so far, and those to ask for next; none at the end."""
+    there = np.isfinite(slopes)  # an exponential overflows far out
+    at, slopes, enough = at[there], slopes[there], enough[there]
+    nearest, nothing = int(np.abs(slopes).argmin()), np.empty(0)
+    best, span = float(at[nearest]), at[-1] - at[0]
+    if np.abs(slopes[nearest]) <= enough[nearest]:
+        return best, nothing
+    if slopes[0] > 0 or slopes[-1] < 0:
+        away = np.linspace(-2.0, 0.0, len(at)) if slopes[0] > 0 else np.linspace(0.0, 2.0, len(at))
+        return best, best + span * away if moves else nothing
+    i = int(np.flatnonzero(slopes > 0)[0])
+    low, high = at[i - 1], at[i]
+    if high - low <= 4 * np.spacing(max(abs(low), abs(high))):
+        return best, nothing
+    zeros = [low - slopes[i - 1] * (high - low) / (slopes[i] - slopes[i - 1])]
+    if smooth:
+        near = slice(max(i - 4, 0), i + 4)
+        zeros.append(np.clip(_inverse(slopes[near], at[near]), low, high))
+    return best, np.unique([*np.linspace(low, high, 18), *zeros])
+
+
+def _inverse(slopes: np.ndarray, at: np.ndarray) -> float:
+    """The point of slope 0 on the polynomial through these points, as a function of the slope (Neville's scheme)."""
+    s, first = np.unique(slopes, return_index=True)
+    p = at[first].astype(float)
+    for k in range(1, len(s)):
+        p = (s[k:] * p[:-1] - s[:-k] * p[1:]) / (s[k:] - s[:-k])
+    return float(p[0])
+
+
 # --- fit ---
+
+
+@dataclass(frozen=True)
+class Relaxed:
+    """A penalised fit, and the refit on its support with which it is mixed, if any."""
+
+    penalised: FederatedSolution
+    refit: FederatedSolution | None = None
+    gamma: float = 1.0
+    common: float | None = None  # the best common intercept, where every site has one of its own
+
+    @property
+    def x(self) -> np.ndarray:
+        """The flat mixture gamma * penalised fit + (1 - gamma) * refit."""
+        if self.refit is None or self.gamma == 1:
+            return self.penalised.x
+        return self.gamma * self.penalised.x + (1 - self.gamma) * self.refit.x
 
 
 @dataclass(frozen=True)
@@ -272,9 +491,15 @@ class Fitted:
     """A minimiser with its certificates."""
 
     prepared: PreparedProblem
-    minimum: FederatedSolution
+    minimum: FederatedSolution  # that of the certificate: the refit, where there is one
     gap: float | None
     others: np.ndarray | None  # positions of coefficients that differ in another minimiser; None if not known
+    model: Relaxed
+
+    @property
+    def coef_and_intercept(self) -> tuple[np.ndarray, np.ndarray | float]:
+        """coef_ and intercept_."""
+        return self.prepared.mixture(self.model)
 
     @property
     def certificate(self) -> Certificate:
@@ -310,38 +535,62 @@ def describe_and_prepare(
 def fit(federation: Federation, options: FitOptions, alpha: float, subset: RowSubset | None = None) -> Program[Fitted]:
     """A fit with a given alpha, to all rows or to a subset."""
     prepared = yield from describe_and_prepare(federation, options, subset)
+    return (yield from certify(prepared, alpha, (yield from search(federation, prepared, alpha))))
+
+
+def search(federation: Federation, prepared: PreparedProblem, alpha: float) -> Program[Relaxed]:
+    """The minimiser at alpha, and its refit where the fit is relaxed."""
+    options = prepared.options
     minimum = yield from solve(federation, prepared.at(alpha), options.search, prepared.null)
-    return (yield from certify(prepared, alpha, minimum))
+    (refitted,) = yield from refit_on_supports(federation, prepared, [minimum])
+    return Relaxed(minimum, refitted, options.gammas[0])
 
 
-def certify(prepared: PreparedProblem, alpha: float, minimum: FederatedSolution) -> Program[Fitted]:
-    """The minimiser with its duality gap, where one is known, and whether it is unique."""
+def certify(prepared: PreparedProblem, alpha: float, model: Relaxed) -> Program[Fitted]:
+    """The minimiser with its duality gap, where one is known, and whether it is unique.
+
+    Those of a relaxed fit are the certificates of the refit, unless the penalised fit did not converge.
+    """
+    minimum = model.penalised
+    if model.refit is not None and minimum.converged:
+        minimum = model.refit
+        model = (yield from with_common_intercepts(prepared, [model]))[0]
+        others = non_unique_coefficients(prepared.restricted(prepared.support(model.penalised.x)), minimum)
+        return Fitted(prepared, minimum, None, others, model)
     spec = prepared.at(alpha)
     gap = yield from duality_gap(spec, prepared.scaling, minimum, prepared.null)
-    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum))
+    model = (yield from with_common_intercepts(prepared, [model]))[0]
+    return Fitted(prepared, minimum, gap, non_unique_coefficients(spec, minimum), model)
 
 
-# --- score ---
+def with_common_intercepts(prepared: PreparedProblem, models: Sequence[Relaxed]) -> Program[list[Relaxed]]:
+    """The models, with the best common intercept of each where sites have their own."""
+    if not prepared.options.site_effects or all(model.common is not None for model in models):
+        return list(models)
+    found = yield from common_intercepts(prepared, np.array([model.x for model in models]))
+    return [replace(model, common=float(b)) for model, b in zip(models, found, strict=True)]
 
-ALL_ROWS = SiteFold(-1, held_out=False)  # every site but one that does not exist
+
+def refit_on_supports(
+    federation: Federation, prepared: PreparedProblem, path: Sequence[FederatedSolution]
+) -> Program[list[FederatedSolution | None]]:
+    """The minimiser without a penalty on the support of each model, once for models with one support; None without relax."""
+    if all(gamma == 1 for gamma in prepared.options.gammas):
+        return [None] * len(path)
+    search, supports = replace(prepared.options.search, progress=None), [prepared.support(m.x) for m in path]
+    first: dict[bytes, int] = {}
+    for k, support in enumerate(supports):
+        first.setdefault(support.tobytes(), k)
+    searches = [
+        solve(federation, prepared.restricted(supports[k]), search, _start(prepared, path[k], supports[k]))
+        for k in first.values()
+    ]
+    found = dict(zip(first, (yield from gather(searches)), strict=True))
+    return [found[support.tobytes()] for support in supports]
 
 
-def r2_score(
-    federation: Federation, coef: np.ndarray, intercept: float, columns: tuple[str, ...] | None
-) -> Program[float]:
-    """R^2 = 1 - sum_l (y_l - x_l^T w - b)^2 / sum_l (y_l - mean y)^2 over the rows of all sites. Two messages."""
-    ((sites,),) = yield [Request((Describe(),))]
-    described = zip(federation.names, sites.widths, sites.columns, sites.label_shapes, strict=True)
-    for name, width, names, shape in described:
-        if width != coef.size or (columns is not None and names not in (None, columns)):
-            raise InputError(f"site {name!r} has other columns than the model was fitted with; nothing was scored.")
-        if shape:
-            raise InputError(f"site {name!r} has {shape[0]} outcomes per row; the model has one.")
-    mean = float(sites.label_sum / sites.weight)
-    scaling = FeatureScaling(np.zeros(coef.size), np.ones(coef.size), intercept=True)
-    models = np.array([np.append(coef, intercept), np.append(np.zeros(coef.size), mean)])
-    ((held_out,),) = yield [Request((HeldOut(ObjectiveSpec(Squared(), scaling), ALL_ROWS, models),), models=2)]
-    residual, total = held_out.loss
-    if total == 0.0:  # all labels are the same: as sklearn.metrics.r2_score has it
-        return 1.0 if residual == 0.0 else 0.0
-    return float(1.0 - residual / total)
+def _start(prepared: PreparedProblem, model: FederatedSolution, support: np.ndarray) -> Start:
+    """A refit starts from the penalised model, whose evaluation is known."""
+    if model.x[~support].any():  # it is published in another form, with more zeros
+        return replace(prepared.null, x=np.where(support, model.x, 0.0), at=None)
+    return replace(prepared.null, x=model.x, at=model.at, kept=model.kept)

@@ -32,6 +32,7 @@ from compfed.federation.queries import Evaluate
 from compfed.federation.server.program import Program, Request
 from compfed.federation.spec import FeatureScaling, FederatedProblem
 from compfed.losses import MultiSquared, Softmax, Squared
+from compfed.losses.offset import unwrapped
 from compfed.problem_spec import optimality_at
 from compfed.regularisers import ElasticNet, OnBlock
 from compfed.regularisers.coordinate_form import CoordinateForm, coordinate_form
@@ -90,7 +91,7 @@ def non_unique_coefficients(spec: FederatedProblem, minimum: FederatedSolution) 
     working set, for penalties without a coordinate form, for the softmax, whose classes share a free constant, and where sites
     round their Hessians (a disclosure policy; those of squared losses have all digits).
     """
-    if spec.max_hessian_columns < np.inf and not isinstance(spec.loss, (Squared, MultiSquared)):
+    if spec.max_hessian_columns < np.inf and not isinstance(unwrapped(spec.loss), (Squared, MultiSquared)):
         return None
     form = coordinate_form(spec.regulariser, spec.d)
     at = minimum.at

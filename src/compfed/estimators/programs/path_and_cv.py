@@ -19,9 +19,9 @@ from compfed._utils.compilation import precision
 from compfed._utils.validation import check_int, check_numbers, is_int, is_number
 from compfed.errors import InputError
 from compfed.estimators.programs import fit
-from compfed.estimators.programs.fit import FitOptions, Fitted, PooledSummary, PreparedProblem
+from compfed.estimators.programs.fit import FitOptions, Fitted, PooledSummary, PreparedProblem, Relaxed
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.queries import HeldOut
+from compfed.federation.queries import HeldOut, SiteRefusal
 from compfed.federation.server.program import Federation, Program, Request, enrolments_of, gather
 from compfed.monitor import Progress
 from compfed.solvers.auto import choose, solve
@@ -55,18 +55,22 @@ class AlphaGrid:
             if values.ndim != 1 or not values.size or not ((values >= 0) & (values < np.inf)).all():
                 raise InputError(f"alphas={self.alphas!r} must be a list of finite numbers >= 0.")
 
-    def values(self, prepared: PreparedProblem) -> np.ndarray:
+    @property
+    def ratio(self) -> float:
+        """Of an alpha to the next larger one; NaN where that is not defined."""
+        return float(self.eps) ** (1 / (self.n_alphas - 1)) if self.alphas is None and self.n_alphas > 1 else np.nan
+
+    def values(self, federation: Federation, prepared: PreparedProblem) -> Program[np.ndarray]:
         """Given ones are sorted; alpha_max takes one gradient, that of the null model, summed over the sites."""
         if self.alphas is not None:
             return np.sort(check_numbers(self.alphas, "alphas"))[::-1]
-        g, null = prepared.at(1.0).regulariser, prepared.null.at
-        assert null is not None
+        g, gradient = prepared.at(1.0).regulariser, (yield from _null_gradient(federation, prepared))
         with precision(np.dtype(float)):
-            largest = float(g.alpha_max(null.gradient))  # pyright: ignore[reportAttributeAccessIssue]  # every penalty here has it
+            largest = float(g.alpha_max(gradient))  # pyright: ignore[reportAttributeAccessIssue]  # every penalty here has it
         if not np.isfinite(largest):
             raise InputError(
                 f"{self.name}: no alpha makes all coefficients zero, because the penalty of some has no kink "
-                "(l1_ratio=0, or a group of weight 0). Give alphas."
+                "(l1_ratio=0). Give alphas."
             )
         if largest == 0:
             raise InputError(
@@ -76,13 +80,35 @@ class AlphaGrid:
         return np.geomspace(largest, self.eps * largest, self.n_alphas)
 
 
+def _null_gradient(federation: Federation, prepared: PreparedProblem) -> Program[np.ndarray]:
+    """The gradient where all penalised coefficients are 0 and the others optimal; 0 for the others.
+
+    It is enlarged by its error, so that the coefficients are exactly 0 at the alpha_max that follows from it.
+    """
+    free, null = prepared.unpenalised(), prepared.null
+    assert null.at is not None
+    if not free.any():
+        return null.at.gradient
+    kept = free.copy()
+    kept[prepared.scaling.penalised :] = True
+    search = replace(prepared.options.search, progress=None)
+    found = yield from solve(federation, prepared.restricted(kept), search, null)
+    assert found.at is not None
+    error = 10 * (found.certificate.gradient_mapping + found.certificate.rounding)
+    return np.where(free, 0.0, found.at.gradient + np.copysign(error, found.at.gradient))
+
+
 # --- the path ---
 
 
 def solve_path(
-    federation: Federation, prepared: PreparedProblem, alphas: np.ndarray, progress: Progress | None = None
+    federation: Federation,
+    prepared: PreparedProblem,
+    alphas: np.ndarray,
+    progress: Progress | None = None,
+    before: FederatedSolution | None = None,
 ) -> Program[list[FederatedSolution]]:
-    """The minimiser at each alpha; searches that are under way share their messages.
+    """The minimiser at each alpha, after one at a larger alpha if known; searches under way share their messages.
 
     Second-order searches take every few alphas at first, from the null model; then those between, each from the nearest one
     found. An evaluation of f holds at every alpha: a search that starts from one needs no message before its first step, and
@@ -93,6 +119,8 @@ def solve_path(
     search = replace(prepared.options.search, progress=None)  # which is that of a single search
     specs, null = [prepared.at(float(alpha)) for alpha in alphas], prepared.null
     every, found = range(len(specs)), dict[int, FederatedSolution]()
+    if before is not None:
+        found[-1] = before
     second_order = choose(specs[0], search).second_order
     if second_order:
         batches = [every[::STRIDE], [k for k in every if k % STRIDE]]
@@ -108,7 +136,7 @@ def solve_path(
             solved = yield from solve_all_by_rounds(federation, [specs[k] for k in batch], search, start)
         found |= dict(zip(batch, solved, strict=True))
         if progress is not None:
-            progress(len(found), len(specs))
+            progress(len(found) - (before is not None), len(specs))
     return [found[k] for k in every]
 
 
@@ -144,13 +172,43 @@ class Selection:
     """The result of a cross-validation."""
 
     alphas: np.ndarray
-    losses: np.ndarray  # (alphas, splits)
+    gammas: tuple[float, ...]
+    losses: np.ndarray  # (alphas, gammas, splits)
     chosen: int  # position of the alpha that was taken
+    gamma: int  # position of the gamma that was taken
     best: int
     within_error: int | None  # the largest alpha within one standard error of the best; None with a single split
-    paths: Sequence[Sequence[FederatedSolution]]  # of all rows, then of the splits
+    paths: Sequence[ModelPath]  # of all rows, then of the splits
+    models: Sequence[Sequence[Relaxed]]  # of all rows: for each gamma, one for each alpha
     splits: Sequence[RowSubset]  # held out
     fitted: Fitted
+    edge: str  # a sentence, where the best alpha is the smallest or the largest and the loss still falls there
+
+
+@dataclass(frozen=True)
+class ModelPath:
+    """The models of some rows: one per alpha, their refits if any, and their mean losses on held-out rows."""
+
+    prepared: PreparedProblem
+    split: RowSubset | None  # held out
+    models: list[FederatedSolution]
+    refits: list[FederatedSolution | None]
+    losses: np.ndarray  # (alphas, gammas)
+
+    def then(self, more: ModelPath) -> ModelPath:
+        """With the models at smaller alphas."""
+        losses = np.concatenate([self.losses, more.losses])
+        return replace(self, models=self.models + more.models, refits=self.refits + more.refits, losses=losses)
+
+    def mixed(self, gamma: float) -> list[Relaxed]:
+        """The models with this gamma."""
+        return [Relaxed(m, refit, gamma) for m, refit in zip(self.models, self.refits, strict=True)]
+
+    @property
+    def fits(self) -> list[FederatedSolution]:
+        """All fits, each refit once."""
+        refits = {id(refit): refit for refit in self.refits if refit is not None}
+        return [*self.models, *refits.values()]
 
 
 def cross_validate(
@@ -158,6 +216,11 @@ def cross_validate(
 ) -> Program[Selection]:
     """Fit every alpha to every split and to all rows, and choose one."""
     enrolments = enrolments_of(federation)
+    if options.site_effects and isinstance(cv, str) and cv == LEAVE_ONE_SITE_OUT:
+        raise InputError(
+            "cv='leave-one-site-out' with site_effects='profile': a site that is left out has no rows to fit its own intercept "
+            "to, and no intercept of another site is meant for it. Use folds inside the sites (cv=5)."
+        )
     if enrolments is not None:
         check_cv(federation.names, enrolments, cv)
     everything = yield from fit.describe_sites(federation, options)
@@ -168,19 +231,109 @@ def cross_validate(
     training = [fit.describe_sites(federation, options, training_rows(split)) for split in splits]
     summaries = yield from gather(training)
     if classes is not None:
-        _check_classes(grid.name, federation.names, summaries, rows, classes)
+        check_classes_of_splits(grid.name, federation.names, summaries, rows, classes)
     prepared = yield from gather([fit.prepare(federation, options, s, classes) for s in [everything, *summaries]])
-    alphas, done = grid.values(prepared[0]), [0] * len(prepared)
-    searches = [
-        _path_and_losses(federation, one, split, alphas, partial(_report, options.search.progress, done, k))
-        for k, (one, split) in enumerate(zip(prepared, [None, *splits], strict=True))
-    ]
-    paths, (_, *losses) = zip(*(yield from gather(searches)), strict=True)
-    losses = np.column_stack(losses)
-    best, within = best_and_within_error(losses)
+    alphas = yield from grid.values(federation, prepared[0])
+    empty = np.empty((0, len(options.gammas)))
+    start = [ModelPath(one, split, [], [], empty) for one, split in zip(prepared, [None, *splits], strict=True)]
+    paths = yield from _continue_all(federation, start, alphas, options.search.progress)
+    alphas, paths, refused = yield from _extend(federation, grid, alphas, paths)
+    losses = _losses(paths)
+    best, within, gamma_of = choose_model(losses)
     chosen = best if rule == "best" or within is None else within
-    fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), paths[0][chosen])
-    return Selection(alphas, losses, chosen, best, within, paths, splits, fitted)
+    gamma = int(gamma_of[chosen])
+    every = [model for share in options.gammas for model in paths[0].mixed(share)]
+    every = yield from fit.with_common_intercepts(prepared[0], every)
+    models = [every[k : k + len(alphas)] for k in range(0, len(every), len(alphas))]
+    fitted = yield from fit.certify(prepared[0], float(alphas[chosen]), models[gamma][chosen])
+    edge = _edge(grid, alphas, _mean_losses(paths), best, paths[0].models[0], refused)
+    return Selection(alphas, options.gammas, losses, chosen, gamma, best, within, paths, models, splits, fitted, edge)
+
+
+def _losses(paths: Sequence[ModelPath]) -> np.ndarray:
+    """(alphas, gammas, splits)."""
+    return np.stack([path.losses for path in paths[1:]], axis=-1)
+
+
+def _mean_losses(paths: Sequence[ModelPath]) -> np.ndarray:
+    """The mean loss of each alpha, with its best gamma."""
+    return _losses(paths).mean(axis=-1).min(axis=1)
+
+
+# --- an optimum at the edge of the grid ---
+
+NOT_EXTENDED = " The grid was not extended, because sites with a disclosure policy may refuse smaller ones, which would end the run."
+EXTENSIONS = 2  # of an automatic grid, each as long as half of the first
+STILL_FALLS = 1e-3  # fall of the mean loss towards the edge, for a factor of 10 in alpha, as a share of its fall from the null model
+
+
+def _extend(
+    federation: Federation, grid: AlphaGrid, alphas: np.ndarray, paths: list[ModelPath]
+) -> Program[tuple[np.ndarray, list[ModelPath], str]]:
+    """Smaller alphas in the same ratio, while the loss still falls at the smallest one of an automatic grid.
+
+    A site may refuse models that rest on few rows. The grid then stays as it is, and the reason is returned. Where a refusal
+    ends the run the grid is not extended.
+    """
+    if not np.isfinite(grid.ratio):
+        return alphas, paths, ""
+    for _ in range(EXTENSIONS):
+        if not falls_at_the_end(alphas, _mean_losses(paths)):
+            break
+        if _refusals_end_the_run(federation):
+            return alphas, paths, NOT_EXTENDED
+        more = alphas[-1] * grid.ratio ** np.arange(1, (grid.n_alphas + 1) // 2 + 1)
+        try:
+            paths = yield from _continue_all(federation, paths, more, None)
+        except SiteRefusal as refusal:
+            return alphas, paths, f" Smaller ones were tried, and a site refused them: {str(refusal).rstrip('.')}."
+        alphas = np.concatenate([alphas, more])
+    return alphas, paths, ""
+
+
+def _refusals_end_the_run(federation: Federation) -> bool:
+    """Whether sites may refuse models, and sums are exact: a sum without one site would not be the sum."""
+    enrolments = enrolments_of(federation) if getattr(federation, "exchange", None) is not None else None
+    return any(e.min_rows > 1 for e in enrolments or ())
+
+
+def falls_at_the_end(alphas: np.ndarray, mean: np.ndarray) -> bool:
+    """Whether the mean loss is least at the last alpha and still falls there by more than STILL_FALLS.
+
+    A flat end does not count: beyond it the model is that without a penalty, as good as any. Of two alphas one is always last.
+    """
+    if len(alphas) < 3 or mean.argmin() != len(mean) - 1 or min(alphas[-2:]) == 0:
+        return False
+    decades = abs(float(np.log10(alphas[-2] / alphas[-1])))
+    return bool(mean[-2] - mean[-1] > STILL_FALLS * min(decades, 1.0) * (mean.max() - mean[-1]))
+
+
+def _edge(
+    grid: AlphaGrid, alphas: np.ndarray, mean: np.ndarray, best: int, largest: FederatedSolution, refused: str
+) -> str:
+    """What to tell a person about a best alpha at the edge of the grid; "" if there is nothing to tell.
+
+    The largest alpha of an automatic grid is that of the null model, which may well be the best one.
+    """
+    found = f"{grid.name}: the held-out loss is least at "
+    if falls_at_the_end(alphas, mean):
+        automatic = grid.alphas is None
+        way_out = f"a smaller eps than {grid.eps:g}" if automatic else "smaller alphas"
+        tried = ""
+        if automatic:
+            tried = refused or f" The grid was extended {EXTENSIONS} times."
+        return (
+            f"{found}the smallest alpha, {alphas[-1]:.3g}, and still falls there: a smaller one may predict better.{tried} Give "
+            f"{way_out}, or standardize=True where columns have different units."
+        )
+    if grid.alphas is not None and best == 0 and falls_at_the_end(alphas[::-1], mean[::-1]) and largest.x.any():
+        return (
+            f"{found}the largest alpha, {alphas[0]:.3g}: a larger one may predict better. Give larger alphas, or none."
+        )
+    return ""
+
+
+# --- folds ---
 
 
 def check_cv(names: Sequence[str], enrolments: Sequence[Enrolment], cv: object) -> None:
@@ -201,19 +354,48 @@ def _report(progress: Progress | None, done: list[int], k: int, here: int, total
         progress(sum(done), len(done) * total)
 
 
-def _path_and_losses(
-    federation: Federation, prepared: PreparedProblem, split: RowSubset | None, alphas: np.ndarray, progress: Progress
-) -> Program[tuple[list[FederatedSolution], np.ndarray]]:
-    """The models of the training rows, one per alpha, and their mean losses on the test rows of the split, if any."""
-    path = yield from solve_path(federation, prepared, alphas, progress)
+def _continue_all(
+    federation: Federation, paths: Sequence[ModelPath], alphas: np.ndarray, progress: Progress | None
+) -> Program[list[ModelPath]]:
+    """All paths with these alphas added, which are smaller than those before; paths share their messages."""
+    done = [0] * len(paths)
+    searches = [
+        _continue(federation, path, alphas, partial(_report, progress, done, k)) for k, path in enumerate(paths)
+    ]
+    more = yield from gather(searches)
+    return [path.then(rest) for path, rest in zip(paths, more, strict=True)]
+
+
+def _continue(federation: Federation, path: ModelPath, alphas: np.ndarray, progress: Progress) -> Program[ModelPath]:
+    """The models of the training rows at these alphas, and their mean losses on the test rows of the split, if any."""
+    prepared, split, gammas = path.prepared, path.split, path.prepared.options.gammas
+    models = yield from solve_path(federation, prepared, alphas, progress, path.models[-1] if path.models else None)
+    refits = yield from fit.refit_on_supports(federation, prepared, models)
     if split is None:
-        return path, np.empty(0)
-    models = np.array([m.x for m in path])
-    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, split, models),), models=len(models))]
+        return replace(path, models=models, refits=refits, losses=np.full((len(alphas), len(gammas)), np.nan))
+    x = np.array([m.x for m in models])
+    at_zero = np.array([m.x if refit is None else refit.x for m, refit in zip(models, refits, strict=True)])
+    mixed = np.concatenate([x if share == 1 else share * x + (1 - share) * at_zero for share in gammas])
+    ((held_out,),) = yield [Request((HeldOut(prepared.spec.objective, split, mixed),), models=len(mixed))]
     if not held_out.sites:
         raise InputError(fit.NO_ROWS)
-    equal = prepared.options.equal_sites
-    return path, held_out.means / held_out.sites if equal else held_out.loss / held_out.weight
+    if prepared.options.site_effects and not np.isfinite(held_out.loss).all():
+        raise InputError(
+            "cv: a split trains the intercept of a site (site_effects='profile') on rows of one class, and tests it on the other: "
+            "the held-out loss is infinite. Use fewer folds, or leave out sites with a class of a single row."
+        )
+    losses = held_out.means / held_out.sites if prepared.options.equal_sites else held_out.loss / held_out.weight
+    return replace(path, models=models, refits=refits, losses=losses.reshape(len(gammas), len(alphas)).T)
+
+
+def choose_model(losses: np.ndarray) -> tuple[int, int | None, np.ndarray]:
+    """Positions of the best alpha and of the largest within one standard error, and the best gamma of every alpha.
+
+    `losses` has shape (alphas, gammas, splits). Each alpha counts with its best gamma: the two are chosen together.
+    """
+    gamma_of = losses.mean(axis=-1).argmin(axis=1)
+    best, within = best_and_within_error(losses[np.arange(len(losses)), gamma_of])
+    return best, within, gamma_of
 
 
 def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
@@ -226,7 +408,7 @@ def best_and_within_error(losses: np.ndarray) -> tuple[int, int | None]:
     return best, int(np.flatnonzero(mean <= mean[best] + error)[0])  # alphas fall: the first is the largest
 
 
-def _check_classes(
+def check_classes_of_splits(
     name: str, sites: Sequence[str], summaries: Sequence[PooledSummary], rows: Sequence[int], classes: np.ndarray
 ) -> None:
     """Refuse a split that trains without one of the classes: its held-out rows would have an infinite loss."""

@@ -22,7 +22,6 @@ from compfed.federation.enrolment import Agreement, Enrolment
 from compfed.federation.queries import (
     LARGEST_LIFT,
     LIFT,
-    Describe,
     LocalUpdate,
     Moments,
     Query,
@@ -35,9 +34,6 @@ Send = Callable[[Mapping[int, tuple[Weighted, ...]]], Mapping[int, np.ndarray]]
 ONE_SITE = (
     "sums are masked, and {what} would show the server one site's part. Leave it out, or let every site set "
     "secure_sum = false in its site.toml."
-)
-NO_DETAIL = (
-    "a description in detail is no sum: ask for it without exact sums, or read `compfed site check` at the site."
 )
 
 
@@ -112,9 +108,6 @@ class ExactSums:
         for request, queries in zip(requests, asked, strict=True):
             if self.masked and request.sites is not None and len(request.sites) < self.agreement.n:
                 raise InputError(ONE_SITE.format(what="a query to some of the sites"))
-            for query in queries:
-                if isinstance(query.query, Describe) and query.query.detail:
-                    raise InputError(ONE_SITE.format(what="a description in detail") if self.masked else NO_DETAIL)
             given = any(query.weighting == "given" for query in queries)
             for k, i in enumerate(self._sites(request)):
                 messages.setdefault(i, []).extend(self._weighted(request, k) if given else queries)

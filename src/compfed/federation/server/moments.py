@@ -1,4 +1,4 @@
-"""Mean and standard deviation of the pooled columns, and a description of the sites, from sums over the sites."""
+"""Mean and standard deviation of the pooled columns, from sums over the sites."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 
 from compfed._utils.arrays import add_pairs, divide_pairs, multiply_pairs, two_product
 from compfed.errors import InputError
-from compfed.federation.queries import Describe, Moments
-from compfed.federation.server.program import Federation, Program, Request, ask, run_program
+from compfed.federation.queries import Moments
+from compfed.federation.server.program import Federation, ask
 from compfed.federation.sums import MomentsSum
-from compfed.site_summary import Summary, combine_summaries
 
 
 class ColumnScales(NamedTuple):
@@ -58,31 +57,3 @@ def spread(moments: MomentsSum, centre: np.ndarray) -> np.ndarray:
     # values that differ by rounding only: far below the size of a column there is no variation
     varies = variance > (10 * np.finfo(float).eps * np.abs(centre)) ** 2
     return np.sqrt(np.where(varies, variance, 1.0))
-
-
-def describe(federation: Federation) -> Summary:
-    """Sizes, labels, and how far the sites differ, before anything is fitted: `cf.data.describe` over a federation.
-
-    Asks every site for its own figures, in one message; no row leaves its site.
-
-    >>> import compfed as cf
-    >>> t = cf.data.bundled.diabetes()
-    >>> sites = cf.data.from_table(t.X, t.y, t.sites)
-    >>> str(describe(cf.federation.InProcess(sites))) == str(cf.data.describe(sites))
-    True
-    """
-
-    def program() -> Program[Summary]:
-        names = federation.names
-        sums = yield [Request((Describe(detail=True),), sites=(i,)) for i in range(len(names))]
-        sites = [site for (site,) in sums]
-        for name, site in zip(names, sites, strict=True):
-            (width, labels), (first, outcomes) = ((s.widths[0], s.facts.label_mean.size) for s in (site, sites[0]))
-            if (width, labels) != (first, outcomes):
-                raise InputError(
-                    f"site {name!r} has {width} columns and {labels} label(s) per row; site {names[0]!r} has "
-                    f"{first} and {outcomes}. All sites need the same columns and labels."
-                )
-        return combine_summaries(names, sites[0].columns[0], [site.facts for site in sites])
-
-    return run_program(federation, program())[0]

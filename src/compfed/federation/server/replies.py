@@ -16,7 +16,7 @@ from compfed.algorithms.round import message_shapes
 from compfed.errors import InputError
 from compfed.federation.codec import unnamed
 from compfed.federation.enrolment import Enrolment
-from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_WIDTH
+from compfed.federation.limits import MAX_CLASSES, MAX_NAME, MAX_OUTCOMES, MAX_REASON, MAX_ROWS, MAX_SCHEMA, MAX_WIDTH
 from compfed.federation.queries import (
     LIPSCHITZ_BINS,
     Describe,
@@ -28,11 +28,13 @@ from compfed.federation.queries import (
     Moments,
     Query,
     Refusal,
+    Score,
+    Tabulate,
     lipschitz_bin,
 )
 from compfed.federation.spec import ObjectiveSpec
 from compfed.losses import MultiSquared
-from compfed.site_summary import MAX_COUNTED_CLASSES, SiteFacts
+from compfed.schema import CategoricalColumn
 
 DOUBLE = ("float64",)
 EITHER = ("float64", "float32")
@@ -72,8 +74,12 @@ def _enrolment(e: object) -> None:
     if type(e) is not Enrolment:
         raise InputError("it is not an enrolment")
     _integer("rows", e.rows, 1, MAX_ROWS)
-    _weight("weight", e.weight, weighted=False)
-    if e.weight != float(e.rows):
+    for name in ("offset", "weighted"):
+        _boolean(name, getattr(e, name))
+    _weight("weight", e.weight, weighted=e.weighted)
+    if e.weighted and not e.weight > 0:
+        raise InputError(f"weight is {e.weight:g}; expected a number > 0")
+    if not e.weighted and e.weight != float(e.rows):
         raise InputError(f"weight is {e.weight:g} for {e.rows} rows; over a network it is their number")
     _width(e.width, None)
     _columns(e)
@@ -102,6 +108,33 @@ def _enrolment(e: object) -> None:
         raise InputError("varies has not one entry for every column")
     _array("varies", e.varies, (e.varies.size,), ("bool",))
     _boolean("secure_sum", e.secure_sum)
+    _boolean("agreed", e.agreed)
+    _table_facts(e)
+
+
+def _table_facts(e: Enrolment) -> None:
+    """The schema of a site is text from outside: its size comes first, then TOML, then its names."""
+    for name, most in (("schema", MAX_SCHEMA), ("not_encoded", MAX_REASON)):
+        if type(value := getattr(e, name)) is not str or len(value) > most:
+            raise InputError(f"{name} is not a text of at most {most} characters")
+        if not is_printable(value.replace("\n", " ")):
+            raise InputError(f"{name} has characters that cannot be printed")
+    width = len(e.table_columns) if e.schema else 0
+    _array("table_bits", e.table_bits, (width,), ("int32",))
+    if ((e.table_bits > MAX_BITS) | (e.table_bits < -MAX_BITS)).any():
+        raise InputError(f"table_bits has numbers beyond {MAX_BITS}")
+    for name in ("has_missing", "has_rare"):
+        _array(name, getattr(e, name), (width,), ("bool",))
+    if e.label_classes is not None:
+        _sorted_classes(e.label_classes, MAX_CLASSES, "biufU")
+    words = [*e.table_columns] if e.schema else []
+    for column in e.table_schema.columns.values() if e.schema else ():
+        words += column.levels if isinstance(column, CategoricalColumn) else ()
+    label = e.table_schema.label
+    words += [c for c in (label.classes or () if e.schema and label is not None else ()) if type(c) is str]
+    for word in words:
+        if not 1 <= len(word) <= MAX_NAME or not is_printable(word):
+            raise InputError(f"its schema names {_shown(word)}; a name has 1 to {MAX_NAME} printable characters")
 
 
 def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:
@@ -138,6 +171,8 @@ def _check(query: Query, reply: Any, weighted: bool, width: int | None) -> None:
             _weight("weight", reply.weight, weighted)
             _array("loss", reply.loss, (len(query.x),), _dtypes(query.objective, DOUBLE))
             _at_most_infinite("loss", reply.loss)
+        case Score():
+            _scored(query, reply, weighted)
         case LocalUpdate():
             run_spec = query.run_spec  # the server loop checks that its numbers are finite: a run may diverge
             shapes = message_shapes(run_spec.algorithm, run_spec.regulariser, run_spec.x0.size, run_spec.x0.dtype)
@@ -147,6 +182,8 @@ def _check(query: Query, reply: Any, weighted: bool, width: int | None) -> None:
             _boolean("finite", reply.finite)
         case FinishRound():
             _boolean("finite", reply.finite)
+        case Tabulate():
+            _tabulated(query, reply)
 
 
 # --- each kind of reply ---
@@ -175,10 +212,7 @@ def _described(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
         _array("classes", reply.classes, (0,), DOUBLE)
         _array("class_weights", reply.class_weights, (0,), DOUBLE)
         _vector("label_mean", reply.label_mean, (0, 1))
-    if (reply.facts is not None) != query.detail:
-        raise InputError("facts are there without being asked for, or missing")
-    if query.detail:
-        _facts(query, reply, weighted)
+    _boolean("offset", reply.offset)
 
 
 def _width(value: Any, known: int | None) -> int:
@@ -226,25 +260,25 @@ def _sorted_classes(classes: object, most: int, kinds: str) -> None:
             raise InputError(f"a class is named {_shown(word)}; a name has at most {MAX_NAME} printable characters")
 
 
-def _facts(query: Describe, reply: Describe.Reply, weighted: bool) -> None:
-    facts = reply.facts
-    if type(facts) is not SiteFacts:
-        raise InputError("facts must be a record of facts")
-    _integer("facts.rows", facts.rows, 1, MAX_ROWS)
-    if facts.rows < reply.rows or (query.subset is None and not weighted and facts.rows != reply.rows):
-        raise InputError(f"facts are about {facts.rows} rows; there are {reply.rows}")
-    for name in ("mean", "square"):
-        _array(f"facts.{name}", value := getattr(facts, name), (reply.width,), EITHER)
-        _finite(f"facts.{name}", value, nonnegative=name == "square")
-    _array("facts.varies", facts.varies, (reply.width,), ("bool",))
-    _sorted_classes(facts.classes, MAX_COUNTED_CLASSES, "biuf")
-    counts = facts.counts
-    _array("facts.counts", counts, facts.classes.shape, ("int64", "int32"))
-    if counts.size and ((counts < 1).any() or sum(counts.tolist()) != facts.rows):
-        raise InputError(f"facts.counts do not add up to {facts.rows} rows")
-    _vector("facts.label_mean", facts.label_mean, (1,))
-    _array("facts.label_square", facts.label_square, facts.label_mean.shape, DOUBLE)
-    _finite("facts.label_square", facts.label_square, nonnegative=True)
+def _tabulated(query: Tabulate, reply: Tabulate.Reply) -> None:
+    _integer("rows", reply.rows, 1, MAX_ROWS)
+    width = len(query.numeric)
+    shapes = {"missing": width + len(query.categorical), "below": sum(map(len, query.thresholds))}
+    shapes["levels"] = sum(map(len, query.levels))
+    for name, count in shapes.items():
+        _array(name, value := getattr(reply, name), (count, 2), DOUBLE)
+        _finite(name, value, nonnegative=True)
+        if (value[:, 0] > value[:, 1]).any() or (value[:, 0] > reply.rows).any() or (value != np.rint(value)).any():
+            raise InputError(f"{name} does not count its rows")
+    _array("values", reply.values, (width,), DOUBLE)
+    if not ((reply.values >= 0) & (reply.values <= reply.rows) & (reply.values == np.rint(reply.values))).all():
+        raise InputError("values does not count its rows")
+    withheld = np.isnan(reply.mean)
+    for name in ("mean", "mean_low", "square", "square_low"):
+        _array(name, value := getattr(reply, name), (width,), DOUBLE)
+        if (np.isnan(value) != withheld).any():
+            raise InputError(f"{name} is NaN where another moment of the column is not")
+        _finite(name, value[~withheld], nonnegative=name == "square")
 
 
 def _moments(reply: Moments.Reply, width: int | None, weighted: bool) -> None:
@@ -292,6 +326,31 @@ def _hessian(query: Evaluate, reply: Evaluate.Reply) -> None:
         size = features * (features + 1) // 2
     _array("hessian", reply.hessian, (len(query.x), size), _dtypes(query.objective, DOUBLE))
     _finite("hessian", reply.hessian[np.isfinite(reply.value)])  # far out a loss is infinite, and has no Hessian
+
+
+def _scored(query: Score, reply: Score.Reply, weighted: bool) -> None:
+    """Bounds are in order, and within the weight of the rows."""
+    _weight("weight", reply.weight, weighted)
+    _number("brier", reply.brier)
+    for name in ("loss", "saturated"):
+        if type(value := getattr(reply, name)) is not float or np.isnan(value):
+            raise InputError(f"{name} is {_shown(value)}; expected a number")
+    for name, shape in query.shapes().items():
+        _array(name, getattr(reply, name), shape, DOUBLE)
+    if not np.isnan(reply.moments).any():
+        _at_most_infinite("moments", np.abs(reply.moments))
+    refused = np.isnan(reply.lines).any(axis=1)
+    _finite("lines", reply.lines[~refused])
+    most = reply.weight * (1 + 1e-9)
+    for name in ("class_weights", "low", "high", "confusion_low", "confusion_high"):
+        _finite(name, getattr(reply, name), nonnegative=True)
+    for low, high in ((reply.low, reply.high), (reply.confusion_low, reply.confusion_high)):
+        if (low > high).any() or (high > most).any():
+            raise InputError("a lower bound is above its upper bound, or above the weight of the rows")
+    if (np.diff(reply.low) < 0).any() or (np.diff(reply.high) < 0).any():
+        raise InputError("sums below thresholds must not fall")
+    if reply.class_weights.size and not np.isclose(reply.class_weights.sum(), reply.weight, rtol=1e-9, atol=0):
+        raise InputError("class_weights do not add up to weight")
 
 
 def _lipschitz(query: Lipschitz, reply: Lipschitz.Reply) -> None:

@@ -16,8 +16,8 @@ from compfed._utils.compilation import precision
 from compfed.algorithms.base import dense
 from compfed.algorithms.round import message_shapes
 from compfed.federation.codec import unnamed
-from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal
-from compfed.federation.sums import Description, HeldOutSum, MomentsSum, UpdateSum
+from compfed.federation.queries import Describe, HeldOut, LocalUpdate, Moments, Query, Refusal, Tabulate
+from compfed.federation.sums import Description, HeldOutSum, MomentsSum, TabulateSum, UpdateSum
 
 
 def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, names: Sequence[str]) -> object:
@@ -36,6 +36,8 @@ def total(query: Query, replies: Sequence[object], weights: np.ndarray | None, n
             return _held_out(parts)
         case Moments():
             return _moments(parts, weights)
+        case Tabulate():
+            return _tabulated(parts)
         case LocalUpdate():
             return _updates(query, parts, weights, names)
     fields = zip(*parts, strict=True)
@@ -80,7 +82,8 @@ def _description(replies: Sequence[Describe.Reply]) -> Description:
         class_shares=class_shares,
         label_sum=weighted_sum(weights, means) if alike else None,
         label_means=weighted_sum((weights > 0).astype(float), means) if alike else None,
-        facts=replies[0].facts if len(replies) == 1 else None,
+        site_classes=tuple(reply.classes for reply in replies),
+        offsets=tuple(reply.offset for reply in replies),
     )
 
 
@@ -114,6 +117,22 @@ def _moments(replies: Sequence[Moments.Reply], weights: np.ndarray | None) -> Mo
         total = add_pairs(total, term)
     weight, mean, square = zip(*(np.split(part, [1, 1 + d]) for part in total), strict=True)
     return MomentsSum(weight, mean, square)
+
+
+def _tabulated(replies: Sequence[Tabulate.Reply]) -> TabulateSum:
+    missing, values, below, levels = (
+        weighted_sum(None, [getattr(reply, name) for reply in replies])
+        for name in ("missing", "values", "below", "levels")
+    )
+    sums = {}
+    for name in ("mean", "square"):
+        total = np.zeros(values.shape), np.zeros(values.shape)
+        for r in replies:
+            scaled = r.values, np.zeros(values.shape)
+            total = add_pairs(total, multiply_pairs(scaled, (getattr(r, name), getattr(r, f"{name}_low"))))
+        sums[name] = total
+    rows = sum(reply.rows for reply in replies)
+    return TabulateSum(rows, missing, values, sums["mean"], sums["square"], below, levels)
 
 
 def _updates(

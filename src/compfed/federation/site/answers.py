@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import issparse
 
+from compfed._utils.array_namespace import product
 from compfed._utils.arrays import two_product, two_sum
 from compfed.errors import InputError
 from compfed.federation.queries import (
@@ -19,11 +20,17 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
+    Tabulate,
     lipschitz_bin,
 )
-from compfed.federation.site.disclosure import rounded_hessian
+from compfed.federation.site.disclosure import profiled, rounded_hessian, site_intercept
+from compfed.federation.site.scoring import score
+from compfed.federation.site.tabulation import tabulated
+from compfed.losses.base import upper_triangle
+from compfed.losses.lipschitz import gram
+from compfed.losses.offset import FAR, shifted
 from compfed.problem.padded_dataset import LocalDataset, sparse_moments
-from compfed.site_summary import summarise_site
 
 if TYPE_CHECKING:
     from compfed.federation.site.site import Site
@@ -42,26 +49,29 @@ def answer(query: Query, site: Site) -> object:
             return _evaluated(query, site)
         case HeldOut():
             return _held_out(query, site)
+        case Score():
+            return score(query, site)
         case LocalUpdate():
             return query.Reply(*site.take_part(query.run_spec, query.r, query.exchange, query.d))
         case FinishRound():
             return query.Reply(site.finish_round(query.run_spec, query.r, query.d))
+        case Tabulate():
+            return tabulated(query, site)
     raise InputError(f"{type(query).__name__} is not a query it knows.")
 
 
 def _described(query: Describe, site: Site) -> Describe.Reply:
-    facts = summarise_site(site.whole(), site.labels) if query.detail else None
     weights = site.weights_of(query.subset)
-    rows, weight = int(np.count_nonzero(weights)), float(weights.sum())
+    rows, weight, offset = int(np.count_nonzero(weights)), float(weights.sum()), site.offset is not None
     if query.classes:
         site.check_classes()
         found, codes = np.unique(site.labels[weights > 0], return_inverse=True)
         each = np.bincount(codes, weights[weights > 0], minlength=len(found)).astype(float)  # of no rows it is of int
-        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), facts)
+        return query.Reply(rows, weight, site.width, site.columns, found, each, np.array(np.nan), offset)
     if site.labels.dtype.kind not in "biuf":
         raise InputError(f"the labels of site {site.name!r} are words, not numbers. Use a classifier, or encode them.")
     mean = np.asarray((weights / weight if weight > 0 else weights) @ site.labels)
-    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, facts)
+    return query.Reply(rows, weight, site.width, site.columns, np.empty(0), np.empty(0), mean, offset)
 
 
 def _moments(query: Moments, site: Site) -> Moments.Reply:
@@ -87,35 +97,63 @@ def _moments(query: Moments, site: Site) -> Moments.Reply:
 def _lipschitz(query: Lipschitz, site: Site) -> Lipschitz.Reply:
     data, loss = site.dataset(query.objective), query.objective.loss
     at = None if loss.curvature is not None else (data.start if query.x is None else query.x)
+    y = data.y
+    if query.objective.profile and at is not None:  # without the profile L is larger: a bound holds for both
+        loss, y = profiled(query.objective, data, at)
     if query.upper_bound:
-        bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, data.y)
+        bound = loss.lipschitz_upper_bound(data.A, data.q, data.row_norms, at, y)
         return query.Reply(float(bound) + float(loss.ridge), None)
-    L = float(loss.lipschitz(data.A, data.q, at, data.y)) + float(loss.ridge)
+    L = float(loss.lipschitz(data.A, data.q, at, y)) + float(loss.ridge)
     counts = np.zeros(LIPSCHITZ_BINS, np.uint8)
     counts[lipschitz_bin(L)] = 1
     return query.Reply(L, counts)
 
 
 def _evaluated(query: Evaluate, site: Site) -> Evaluate.Reply:
-    data, loss = site.dataset(query.objective), query.objective.loss
+    data, loss, objective = site.dataset(query.objective), query.objective.loss, query.objective
     x = np.asarray(query.x, data.A.dtype)
     half = 0.5 * float(loss.ridge)
-    value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)
+    at: list[tuple[Any, np.ndarray]] = [(loss, data.y)] * len(x)  # the loss and the labels for each model
+    if objective.profile:
+        at = [profiled(objective, data, v) for v in x]
+        found = [
+            inner.evaluate(v[None], data.A, y, data.q, data.row_norms) for v, (inner, y) in zip(x, at, strict=True)
+        ]
+        value, gradient, terms = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    else:
+        value, gradient, terms = loss.evaluate(x, data.A, data.y, data.q, data.row_norms)
     value, gradient = value + half * np.sum(x * x, axis=1), gradient + 2 * half * x
     hessian = conjugate = None
     if query.coords is not None:
-        every = [loss.packed_hessian(v, data.A, data.y, data.q, query.coords) for v in query.x]
+        packed = _profile_hessian if objective.profile else _packed_hessian
+        every = [packed(inner, v, data, y, query.coords) for v, (inner, y) in zip(query.x, at, strict=True)]
         hessian = np.stack([rounded_hessian(site.policy, loss, np.asarray(each)) for each in every])
     if query.dual is not None:
-        conjugate = np.array([_conjugate(query, data, v, *at) for v, at in zip(x, query.dual, strict=True)])
+        models = zip(x, at, query.dual, strict=True)
+        conjugate = np.array([_conjugate(query, data, v, inner, *point) for v, inner, point in models])
     return query.Reply(value, gradient, terms, hessian, conjugate)
 
 
+def _packed_hessian(loss: Any, x: np.ndarray, data: LocalDataset, y: np.ndarray, W: np.ndarray) -> np.ndarray:
+    return loss.packed_hessian(x, data.A, y, data.q, W)
+
+
+def _profile_hessian(loss: Any, x: np.ndarray, data: LocalDataset, y: np.ndarray, W: np.ndarray) -> np.ndarray:
+    """The Hessian of the profile: A^T D A - (A^T d) (A^T d)^T / sum d, the Schur complement of the intercept.
+
+    It is the Gram matrix of the columns around their means with the weights d, which rounds less.
+    """
+    weights = data.q * loss.model_second_derivative(product(data.A, x), y)
+    A, total = data.A[:, W], float(weights.sum())
+    return upper_triangle(gram(A - (weights @ A) / (total or 1.0), weights))
+
+
 def _conjugate(
-    query: Evaluate, data: LocalDataset, x: np.ndarray, shift: float, stretch: float, mix: float, z: float
-) -> float:
+    query: Evaluate, data: LocalDataset, x: np.ndarray, at: tuple[Any, np.ndarray], shift: float, stretch: float,
+    mix: float, z: float,
+) -> float:  # fmt: skip
     loss = query.objective.loss  # the server asks this only of a loss with a conjugate
-    theta = (1 - mix) * (loss.derivative(data.A @ x, data.y) - shift)  # pyright: ignore[reportAttributeAccessIssue]
+    theta = (1 - mix) * (at[0].derivative(data.A @ x, at[1]) - shift)
     if mix > 0:
         theta = theta + mix * loss.derivative(np.full(len(theta), z), data.y)  # pyright: ignore[reportAttributeAccessIssue]
     return float(data.q @ loss.conjugate(stretch * theta, data.y))  # pyright: ignore[reportAttributeAccessIssue]
@@ -124,5 +162,24 @@ def _conjugate(
 def _held_out(query: HeldOut, site: Site) -> HeldOut.Reply:
     data, weights = site.dataset(query.objective), site.weights_of(query.subset)
     q = weights / (weights.sum() or 1.0)
+    if query.objective.profile:
+        return query.Reply(float(weights.sum()), _held_out_profile(query, site, data, q))
     loss = np.array([q @ np.asarray(query.objective.loss.values(v, data.A, data.y)) for v in query.x])
     return query.Reply(float(weights.sum()), loss)
+
+
+def _held_out_profile(query: HeldOut, site: Site, data: LocalDataset, q: np.ndarray) -> np.ndarray:
+    """The loss of held-out rows with the intercept of the rows to train with; infinite where that has no finite one."""
+    objective = query.objective
+    if q.any() and not site.weights_of(objective.subset).any():
+        raise InputError(
+            f"site {site.name!r} has no rows to fit its own intercept to (site_effects='profile'). Use folds inside the "
+            "sites (cv=5), or a common intercept (site_effects=None)."
+        )
+    found = []
+    for x in query.x:
+        shift, finite = site_intercept(objective, data, x)
+        loss, y = shifted(objective.loss, data.y, shift)  # pyright: ignore[reportArgumentType]  # one output
+        values = np.asarray(loss.values(np.asarray(x, data.A.dtype), data.A, y))
+        found.append(q @ np.where((values > FAR / 2) & (q > 0) & (not finite), np.inf, values))
+    return np.array(found)

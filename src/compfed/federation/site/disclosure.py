@@ -6,9 +6,11 @@ A reason names the rule and, where there is one, the column. It never holds a va
 
 from __future__ import annotations
 
+import functools
 import hmac
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from operator import and_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -29,10 +31,27 @@ from compfed.federation.queries import (
     LocalUpdate,
     Moments,
     Query,
+    Score,
+    Tabulate,
 )
 from compfed.federation.spec import ObjectiveSpec, RunSpec
-from compfed.losses import Huber, Logistic, Loss, MultiSquared, SmoothedQuantile, Softmax, Squared, SquaredHinge
+from compfed.losses import (
+    ClassWeightedLogistic,
+    ClassWeightedSoftmax,
+    Huber,
+    Logistic,
+    Loss,
+    MultiSquared,
+    OneOutput,
+    SmoothedQuantile,
+    Softmax,
+    Squared,
+    SquaredHinge,
+    WithOffset,
+)
 from compfed.losses.base import ignore_overflow, symmetric_matrix, upper_triangle
+from compfed.losses.offset import best_shift, shifted, unwrapped
+from compfed.problem.padded_dataset import LocalDataset
 from compfed.splits import Fold, PredefinedSplit, RowSubset
 
 if TYPE_CHECKING:
@@ -47,6 +66,9 @@ MIN_SCALE = 0.01  # of the spread of the labels: the least width of the curved p
 TRAINING = 0.5  # of min_rows: the effective rows that the rows to train with must have
 CONTRIBUTORS = 3  # sites that have a value of few rows, where sums are masked
 HESSIAN_BITS = 20  # of an entry of a Hessian, relative to the diagonal
+CLASS_WEIGHTED = (ClassWeightedLogistic, ClassWeightedSoftmax)
+MAX_CLASS_RATIO = 1000.0  # of the weights of two classes
+POLICY_EDGES = 100  # thresholds of a score under a policy
 DOMINANT = 0.5  # the largest share of one row in the variance of a column
 
 
@@ -80,6 +102,8 @@ class DisclosurePolicy:
         Models evaluated over the life of the table.
     accepts : names, default=()
         "module:class" of losses that are not compfed's and may be evaluated here.
+    max_scored_models : int, default=50
+        Scores (`evaluate`) over the life of the table. An evaluation takes two, one with `cv=5` ten.
 
     Examples
     --------
@@ -98,9 +122,10 @@ class DisclosurePolicy:
     queries: Collection[str] = ()
     max_models: int = 100_000
     accepts: Collection[str] = ()
+    max_scored_models: int = 50
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "min_level_rows", "max_models"):
+        for name in ("min_rows", "min_level_rows", "max_models", "max_scored_models"):
             check_int(getattr(self, name), f"DisclosurePolicy: {name}", 1)
         if self.max_hessian_share != np.inf:
             check_nonnegative(self.max_hessian_share, "DisclosurePolicy: max_hessian_share")
@@ -125,7 +150,7 @@ class _Broken(Exception):
     """A query breaks a rule of the policy; the text is the reason."""
 
 
-def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int) -> str | None:
+def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int, not_encoded: str = "") -> str | None:
     """Why a site refuses every query of this kind; None if it does not. Names the rule, never the number of rows.
 
     Decided before anything else of a query is read: the reason of a limit may depend on the rows.
@@ -137,6 +162,8 @@ def blanket_reason(policy: DisclosurePolicy | None, query: Query, rows: int) -> 
         return f"it does not answer {name}"
     if rows < (1 if policy is None else policy.min_rows):
         return "it has fewer rows than its min_rows"
+    if not_encoded and not isinstance(query, Tabulate):
+        return f"it {not_encoded.removesuffix('.')}"
     return None
 
 
@@ -145,6 +172,8 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
 
     The table as it is comes first, then what the query says by itself, and the values of rows last.
     """
+    if isinstance(query, Tabulate):  # rounded, and withheld, column by column (`tabulation`)
+        return None
     for problem in site.table_problems:
         return problem
     try:
@@ -165,6 +194,11 @@ def reason(policy: DisclosurePolicy, query: Query, site: Site) -> str | None:
                 _check_objective(policy, query.objective, site)
                 _check_subset(query.subset, site)
                 _check_models(policy, query.objective, query.x, site)
+            case Score():
+                _check_objective(policy, query.objective, site)
+                _check_subset(query.subset, site)
+                _check_scored(policy, query, site)
+                _check_models(policy, query.objective, query.x[None], site)
             case LocalUpdate() | FinishRound():
                 _check_run(policy, query.run_spec, site)
                 start = isinstance(query, LocalUpdate) and query.r == query.exchange == 0
@@ -184,7 +218,8 @@ def _check_subset(subset: RowSubset | None, site: Site) -> None:
 
 
 def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: Site) -> None:
-    loss, kind = objective.loss, type(objective.loss)
+    loss = unwrapped(objective.loss)
+    kind = type(loss)
     _check_subset(objective.subset, site)
     if not kind.__module__.startswith("compfed.losses.") or kind.__name__ == "FromFunction":
         name = f"{kind.__module__}:{kind.__qualname__}"
@@ -196,11 +231,22 @@ def _check_objective(policy: DisclosurePolicy, objective: ObjectiveSpec, site: S
     if width is not None and site.labels.dtype.kind in "biuf" and width < MIN_SCALE * float(np.std(site.labels)):
         name = "delta" if isinstance(loss, Huber) else "smoothing"
         raise _Broken(f"{name}={width:g} is below {MIN_SCALE:.0%} of the spread of its labels; use a larger {name}")
+    if site.offset is not None and not isinstance(objective.loss, WithOffset):
+        raise _Broken("its rows have an offset and this loss has none: two sums could differ by the rows with one")
+    if isinstance(loss, CLASS_WEIGHTED):
+        rows = np.unique(site.labels[site.row_weights > 0], return_counts=True)[1]
+        if rows.min() < TRAINING * policy.min_rows:
+            raise _Broken("class weights need half of its min_rows rows of every class; leave out class_weight")
+        weights = np.asarray(loss.class_weights)
+        if not weights.max() <= MAX_CLASS_RATIO * weights.min():
+            raise _Broken(
+                f"a class weighs over {MAX_CLASS_RATIO:g} times as much as another; use class weights that are closer together"
+            )
 
 
 def _check_dual(query: Evaluate) -> None:
     """The conjugate must be finite for every row there could be: where it is infinite would tell single labels."""
-    if query.dual is None or isinstance(query.objective.loss, Squared):
+    if query.dual is None or isinstance(unwrapped(query.objective.loss), Squared):
         return
     if not isinstance(query.objective.loss, Logistic):
         raise _Broken("it gives a conjugate (dual) of Squared and Logistic only")
@@ -216,10 +262,10 @@ def _check_hessian(policy: DisclosurePolicy, query: Evaluate, site: Site) -> set
     """The columns of the table whose second derivatives are asked for."""
     if query.coords is None:
         return set()
-    loss = type(query.objective.loss)
+    loss = unwrapped(query.objective.loss)
     if getattr(loss, "jumps", False) and policy.max_hessian_share != np.inf:
         raise _Broken(
-            f"the second derivatives of {loss.__name__} jump, so that two Hessians may differ by one row; use ProximalBFGS or a "
+            f"the second derivatives of {type(loss).__name__} jump, so that two Hessians may differ by one row; use ProximalBFGS or a "
             "first-order method"
         )
     scaling, outputs = query.objective.scaling, getattr(query.objective.loss, "outputs", 1)
@@ -249,6 +295,16 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
         raise _Broken("the regulariser is infinite at the model zero; bounds must contain 0")
 
 
+def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
+    """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
+    site.models += len(query.lines)
+    site.scored_models += query.edges.shape[1] > 0 or not len(query.lines)
+    if site.scored_models > policy.max_scored_models:
+        raise _Broken("the models scored on this table have reached its max_scored_models")
+    if query.edges.shape[1] > POLICY_EDGES:
+        raise _Broken(f"a score has at most {POLICY_EDGES} thresholds here")
+
+
 TOO_FEW = (
     "a model rests on fewer rows than its min_rows; use a stronger penalty (alpha, or eps of a path), or a wider loss (delta, "
     "smoothing)"
@@ -267,8 +323,11 @@ def _check_models(policy: DisclosurePolicy, objective: ObjectiveSpec, x: np.ndar
     rule = EffectiveRows.of(policy.min_rows, loss, data.y, data.q, site.shares_of(None))
     if objective.columns is not None and objective.columns.size == 0:
         return  # an intercept alone says nothing about features
-    for model in x[:1] if isinstance(loss, (Squared, MultiSquared)) else x:  # their h is the same at every model
-        if not rule.holds(loss, model.astype(data.A.dtype), data.A, data.y):
+    for model in (
+        x[:1] if isinstance(unwrapped(loss), (Squared, MultiSquared)) else x
+    ):  # their h is the same at every model
+        inner, y = profiled(objective, data, model) if objective.profile else (loss, data.y)
+        if not rule.holds(inner, model.astype(data.A.dtype), data.A, y):
             raise _Broken(TOO_FEW)
 
 
@@ -279,7 +338,7 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
     are in their span: a default cross-validation over four sites would show some rows. Second derivatives that are the same at
     every model say nothing more the second time, and are not rounded.
     """
-    if policy is None or policy.max_hessian_share == np.inf or isinstance(loss, (Squared, MultiSquared)):
+    if policy is None or policy.max_hessian_share == np.inf or isinstance(unwrapped(loss), (Squared, MultiSquared)):
         return packed
     w = (int(np.sqrt(8 * packed.size + 1)) - 1) // 2
     size = np.sqrt(np.abs(np.diag(symmetric_matrix(packed, w))))
@@ -287,6 +346,21 @@ def rounded_hessian(policy: DisclosurePolicy | None, loss: Loss, packed: np.ndar
         unit = np.ldexp(1.0, np.frexp(upper_triangle(np.outer(size, size)))[1] - HESSIAN_BITS)
     shift = upper_triangle(0.5 * w * np.eye(w))  # larger than what rounding takes from any direction: steps stay short
     return (np.rint(packed / unit) + np.ceil(shift)) * unit
+
+
+# --- the intercept of a site ---
+
+
+def profiled(objective: ObjectiveSpec, data: LocalDataset, x: np.ndarray) -> tuple[OneOutput, np.ndarray]:
+    """The loss and the labels at a model x with the best intercept of this site: its derivatives in x are those of the profile."""
+    loss: Any = objective.loss  # limits.py refuses a profile of several outputs
+    return shifted(loss, data.y, site_intercept(objective, data, x)[0])
+
+
+def site_intercept(objective: ObjectiveSpec, data: LocalDataset, x: np.ndarray) -> tuple[float, bool]:
+    """The intercept that minimises f_i at x, and whether there is one."""
+    loss: Any = objective.loss
+    return best_shift(loss, product(data.A, np.asarray(x, data.A.dtype)), data.y, data.q)
 
 
 # --- effective rows ---
@@ -308,25 +382,35 @@ class EffectiveRows(NamedTuple):
 
     @classmethod
     def of(cls, min_rows: int, loss: Loss, y: Numbers, q: Numbers, share: Numbers) -> EffectiveRows:
-        # without a bound: the curvature at the model of an intercept alone, the mean count, or at the model zero
-        most = min(float(share @ y), 1.0) if loss.curvature is None else float(loss.curvature)
-        return cls(q, share, float(min_rows), VANISHING * most)
+        return cls(q, share, float(min_rows), VANISHING * loss.usual_curvature(y, share))  # pyright: ignore[reportAttributeAccessIssue]  # of linear models
 
     @ignore_overflow
     def holds(self, loss: Any, x: Numbers, A: Numbers, y: Numbers) -> Numbers:
         """Whether the rule holds for the model x."""
-        z = loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x)
+        return self.holds_at(loss, loss.predictions(x, A) if hasattr(loss, "predictions") else product(A, x), y)
+
+    def holds_at(self, loss: Any, z: Numbers, y: Numbers) -> Numbers:
+        """Whether the rule holds for a model with the predictions z."""
         if hasattr(loss, "second_derivative_parts"):
             c, r = loss.second_derivative_parts(z, y)
-            second, same = (c - r * r).sum(axis=-1), False
+            second, same, derivative = (c - r * r).sum(axis=-1), False, loss.derivative(z, y)
         else:
             second, derivative = loss.second_derivative(z, y), loss.derivative(z, y)
             used = self.share > 0
             first = derivative[used.argmax()]
             same = (namespace(z).where(used, derivative, first) == first).all()
+            derivative = derivative[..., None]
         total = (self.share * second).sum()
         enough = _effective(self.share * second, self.min_rows) & _effective(self.q * second, TRAINING * self.min_rows)
-        return (enough & (total >= self.least) & (total > 0)) | same
+        found = (enough & (total >= self.least) & (total > 0)) | same
+        inner = unwrapped(loss)
+        if not isinstance(inner, CLASS_WEIGHTED):
+            return found
+        # Two choices of class weights give the gradient of each class alone: it must rest on enough rows, too.
+        size, label = self.share * abs(derivative).sum(axis=-1), y[:, 0] if isinstance(loss, WithOffset) else y
+        codes = (-1, 1) if isinstance(inner, ClassWeightedLogistic) else range(inner.outputs)
+        each = [_effective(namespace(z).where(label == c, size, 0.0), TRAINING * self.min_rows) for c in codes]
+        return functools.reduce(and_, each, found)
 
 
 def _effective(h: Numbers, least: Numbers) -> Numbers:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compfed.data import Sites
+from compfed.data.encoding import numeric_schema
 from compfed.errors import InputError
 from compfed.federation.accounting import Communication
 from compfed.federation.enrolment import Enrolment
@@ -20,6 +21,7 @@ from compfed.federation.server.exact import ExactSums
 from compfed.federation.server.program import Request, Sums
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site, room_for
+from compfed.schema import Schema
 
 
 class InProcess:
@@ -57,11 +59,21 @@ class InProcess:
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
 
+    @property
+    def schema(self) -> Schema | None:
+        """The schema that the sites encoded their rows with; None without one."""
+        return getattr(self.sites[0], "schema", None)
+
     @cached_property
     def enrolments(self) -> tuple[Enrolment, ...] | None:
         """The facts that the server knows site by site; None where there is no wall: neither exact sums nor a policy."""
         walled = self.exact or any(getattr(site, "policy", None) is not None for site in self.sites)
         return tuple(site.enrol() for site in self.sites) if walled else None
+
+    @cached_property
+    def enrolled(self) -> tuple[Enrolment, ...]:
+        """The facts of all sites, wall or not: what `describe` and `Schema.agree` begin with."""
+        return self.enrolments or tuple(site.enrol() for site in self.sites)
 
     @property
     def exchange(self) -> Callable[[Sequence[Request]], tuple[Sums, Communication]] | None:
@@ -95,12 +107,17 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
             f"sites must come from compfed.data (from_files, ...), or be a list of Site; got {type(sites).__name__}."
         )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
-    weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
+    none: Any = [None] * len(sites)
+    weights, offsets, raw = sites.row_weights or none, sites.offsets or none, sites.raw or none
+    label: Any = sites.source.get("label")  # of files
+    proposal = None
+    if sites.schema is None and sites.raw is not None and sites.columns is not None and label is not None:
+        proposal = numeric_schema(sites.columns, label if isinstance(label, str) else tuple(label))
     total = int(sites.sizes.sum())
     return [
         Site(
             A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, policy=policy,
-            limits=None, room=room_for(len(y) / total),
+            limits=None, room=room_for(len(y) / total), offset=offsets[i], raw=raw[i], schema=sites.schema, proposal=proposal,
         )
         for i, (A, y, name, number) in enumerate(rows)
     ]  # fmt: skip

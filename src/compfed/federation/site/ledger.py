@@ -51,6 +51,7 @@ class RunEntry:
     policy: Mapping[str, Any]
     queries: Counter[str] = field(default_factory=Counter)
     models: int = 0
+    scored: int = 0
     bytes_out: int = 0
 
 
@@ -90,6 +91,11 @@ class Ledger:
     def models(self) -> int:
         """Models evaluated over the life of the table."""
         return sum(entry.models for entry in self.runs.values())
+
+    @property
+    def scored_models(self) -> int:
+        """Scores over the life of the table."""
+        return sum(entry.scored for entry in self.runs.values())
 
     def budget_left(self, policy: DisclosurePolicy) -> int:
         """Models that may still be evaluated on this table."""
@@ -140,14 +146,21 @@ class Ledger:
         return self._subtraction(roster)
 
     def record(
-        self, run: str, queries: Mapping[str, int], models: int, bytes_out: int, hessian_columns: Iterable[str] = ()
+        self,
+        run: str,
+        queries: Mapping[str, int],
+        models: int,
+        bytes_out: int,
+        hessian_columns: Iterable[str] = (),
+        scored: int = 0,
     ) -> None:
         """Add what one message of a run revealed. Written before the reply leaves."""
         if run not in self.runs:
             raise InputError(f"run {run!r} is not in the ledger {self.path.name}. Call open_run first.")
         new = sorted(set(hessian_columns) - self.hessian_columns)
         self._append({
-            "kind": "message", "run": run, "queries": dict(queries), "models": models, "bytes_out": bytes_out, "columns": new,
+            "kind": "message", "run": run, "queries": dict(queries), "models": models, "scored": scored, "bytes_out": bytes_out,
+            "columns": new,
         })  # fmt: skip
 
     # --- for people ---
@@ -222,6 +235,7 @@ class Ledger:
             known = self.runs[entry["run"]]
             known.queries.update(entry["queries"])
             known.models += entry["models"]
+            known.scored += entry["scored"]
             known.bytes_out += entry["bytes_out"]
             self.hessian_columns.update(entry["columns"])
             return

@@ -17,6 +17,7 @@ from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import ExchangeMessages, message_shapes
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import payload
@@ -40,11 +41,14 @@ from compfed.federation.site.disclosure import (
     varying_columns,
 )
 from compfed.federation.site.disclosure import reason as disclosure_reason
+from compfed.federation.site.tabulation import table_facts, table_of
 from compfed.federation.spec import FeatureScaling, ObjectiveSpec, RunSpec
+from compfed.losses import WithOffset
 from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
+from compfed.schema import Schema
 from compfed.splits import RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
@@ -80,6 +84,8 @@ class Site:
     row_weights : array of shape (rows,), optional
     columns : sequence of str, optional
         Names of the columns.
+    offset : array of shape (rows,), optional
+        Added to the prediction of each row.
     splits : sequence of (train, test) masks
         For cross-validation with folds that were given row by row.
     policy : DisclosurePolicy, optional
@@ -92,6 +98,16 @@ class Site:
         None for a site in the process of its server.
     room : float
         Bytes of scaled rows that are kept between messages.
+    raw : RawTable, optional
+        The table as it is in its file, for `Tabulate`.
+    schema : Schema, optional
+        The schema that `features` and `labels` are encoded with.
+    proposal : Schema, optional
+        Without `schema`: the columns and the label of the table, for an agreement with other sites.
+    schema_agreed : bool, default=False
+        Whether the schema was given to the site, rather than proposed from its own table.
+    not_encoded : str, optional
+        Why the rows cannot be encoded, for others to read. The site then answers `Tabulate` alone; `Site.to_agree` makes one.
     """
 
     def __init__(
@@ -104,12 +120,18 @@ class Site:
         number: int | None = None,
         row_weights: np.ndarray | None = None,
         columns: Sequence[str] | None = None,
+        offset: np.ndarray | None = None,
         splits: Sequence[tuple[np.ndarray, np.ndarray]] = (),
         policy: DisclosurePolicy | None = None,
         secret: bytes = b"",
         secure_sum: bool = False,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
+        raw: RawTable | None = None,
+        schema: Schema | None = None,
+        proposal: Schema | None = None,
+        schema_agreed: bool = False,
+        not_encoded: str = "",
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
             check_unmasked(values, f"site {name!r}: {what}")
@@ -119,18 +141,48 @@ class Site:
         self.features, self.labels, self.name, self.index = features, labels, name, index
         self.number = index if number is None else number
         self.row_weights = np.ones(len(labels)) if row_weights is None else row_weights
+        self.weighted = row_weights is not None
+        self.offset = None if offset is None else _checked_offset(name, offset, labels)
         self.columns = None if columns is None else tuple(columns)
         self.splits = splits
         self.policy = policy
         self.secret, self.secure_sum = secret, secure_sum
         self.agreement: Agreement | None = None  # with the other sites of a run
         self.models = 0  # evaluated over the life of the table
+        self.scored_models = 0  # likewise, by `Score`
         self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
         self.room = room
+        if raw is not None and raw.rows != len(labels):
+            raise InputError(f"site {name!r}: the table has {raw.rows} rows, and there are {len(labels)} labels.")
+        self.sorted_columns: dict[str, np.ndarray] = {}  # for `Tabulate`
+        self.proposal = proposal if schema is None else schema
+        self.raw, self.schema, self.schema_agreed, self.not_encoded = raw, schema, schema_agreed, not_encoded
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the run
+
+    @classmethod
+    def to_agree(cls, raw: RawTable, reason: str, **options: Any) -> Site:
+        """A site whose table cannot be encoded before the sites agree on a schema: it answers `Tabulate` alone."""
+        rows = raw.rows
+        return cls(np.zeros((rows, 0)), np.zeros(rows), raw=raw, not_encoded=reason, **options)
+
+    def rows_as_read(self) -> tuple[FeatureMatrix, np.ndarray]:
+        """The rows before they were encoded, as numbers and words: the same whatever the schema, for the ledger."""
+        if self.raw is None:
+            return self.features, self.labels
+        columns = list(self.raw.columns.values())
+        numbers = [column.values for column in columns if column.is_numeric]
+        words = [column.values for column in columns if not column.is_numeric]
+        rows = range(self.raw.rows)
+        text = np.array([repr([values[i] for values in words]) for i in rows], object)
+        return np.column_stack(numbers) if numbers else np.zeros((len(text), 0)), text
+
+    @functools.cached_property
+    def table(self) -> RawTable:
+        """The table as it is in its file; of a site without one its encoded columns."""
+        return table_of(self)
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {len(self.labels)} rows, {self.width} columns)"
@@ -185,12 +237,15 @@ class Site:
         largest = abs(A).max(axis=0).toarray().ravel() if issparse(A) else np.abs(A).max(axis=0)
         classes, reason = self._listed_classes()
         numbers, share = y.dtype.kind in "biuf", np.inf if policy is None else float(policy.max_hessian_share)
+        offset_bits = 0 if self.offset is None else int(magnitude_bits(np.abs(self.offset).max()))
         return Enrolment(
             rows=rows, weight=float(self.row_weights.sum()), width=self.width, columns=self.columns, label_kind=y.dtype.kind,
             label_shape=y.shape[1:], classes=classes, no_classes=reason, column_bits=magnitude_bits(largest),
-            label_bits=int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0,
+            label_bits=max(int(magnitude_bits(np.abs(y.astype(float)).max())) if numbers else 0, offset_bits),
             min_rows=1 if policy is None else policy.min_rows, buckets=self.buckets, max_hessian_share=share,
             varies=np.array([column.many for column in self.varying], bool), secure_sum=self.secure_sum,
+            offset=self.offset is not None, weighted=self.weighted,
+            agreed=self.schema_agreed, not_encoded=self.not_encoded, **table_facts(self)._asdict(),
         )  # fmt: skip
 
     def _listed_classes(self) -> tuple[np.ndarray | None, str]:
@@ -208,7 +263,7 @@ class Site:
 
     @ignore_overflow
     def _answered(self, query: Query) -> Any:
-        reason = blanket_reason(self.policy, query, int(np.count_nonzero(self.row_weights)))
+        reason = blanket_reason(self.policy, query, int(np.count_nonzero(self.row_weights)), self.not_encoded)
         if reason is None and self.limits is not None:
             reason = self.limits.reason(query, self)
         try:
@@ -231,7 +286,10 @@ class Site:
         """Take part in a run with these sites; raises `SiteRefusal` where a value of few rows would show in its sums."""
         if self.agreement is agreement:
             return
-        if self.policy is not None and self.secure_sum and (problems := rare_values(self, agreement.enrolments)):
+        # sites whose rows cannot be used together answer `Tabulate` alone, which keeps this rule by itself
+        encoded = not agreement.encoded_problem
+        checked = self.policy is not None and self.secure_sum and encoded
+        if checked and (problems := rare_values(self, agreement.enrolments)):
             raise SiteRefusal(f"site {self.name!r} takes part in no run with these sites: {'; '.join(problems)}.")
         self.agreement = agreement
 
@@ -280,6 +338,10 @@ class Site:
         A = A if objective.columns is None else A[:, objective.columns]
         A = A if objective.scaling is None else scaled_rows(objective.scaling, A)
         labels = self.labels if objective.classes is None else self._codes(objective.classes)
+        if isinstance(objective.loss, WithOffset):
+            if self.offset is None:
+                raise InputError(f"site {self.name!r}: its rows have no offset.")
+            labels = np.column_stack([np.asarray(labels, float), self.offset])
         try:
             y = objective.loss.encode(labels)
         except InputError as error:
@@ -440,6 +502,17 @@ def _check_rows(name: str, A: Any, y: np.ndarray, weights: np.ndarray | None, co
     if np.shape(weights) != (len(y),) or not usable.all() or not np.any(weights):
         raise InputError(f"site {name!r}: row weights must be one finite number >= 0 per row, and not all zero.")
     check_row_weights(weights, name)
+
+
+def _checked_offset(name: str, offset: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    check_unmasked(offset, f"site {name!r}: offset")
+    offset = np.asarray(offset)
+    if offset.shape != (len(labels),) or offset.dtype.kind not in "biuf" or not np.isfinite(offset).all():
+        raise InputError(f"site {name!r}: offset must be one finite number per row.")
+    if labels.ndim != 1:
+        raise InputError(f"site {name!r}: an offset is for one label per row; there are several outcomes.")
+    check_magnitudes(offset, f"offset of site {name!r}")
+    return offset.astype(float)
 
 
 def _whole(labels: np.ndarray) -> bool:

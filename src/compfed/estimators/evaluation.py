@@ -1,0 +1,209 @@
+"""The result of `evaluate`: how well a model predicts rows that stay at their sites, as a record and a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from compfed._utils.text import text_table
+from compfed.federation.accounting import Communication
+from compfed.report.evaluation_figure import draw_evaluation
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Number: TypeAlias = Any  # a float, or None where it does not apply
+Array: TypeAlias = Any  # an array, or None
+
+
+@dataclass(frozen=True, eq=False)
+class RocCurve:
+    """Rates of false and true positives at thresholds of the predicted risk; lower and upper bounds are equal where exact."""
+
+    thresholds: np.ndarray
+    false_positive_low: np.ndarray
+    false_positive_high: np.ndarray
+    true_positive_low: np.ndarray
+    true_positive_high: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationCurve:
+    """Groups of predicted risk: their weight, mean predicted risk and share of events, each with lower and upper bound."""
+
+    weight_low: np.ndarray
+    weight_high: np.ndarray
+    predicted_low: np.ndarray
+    predicted_high: np.ndarray
+    observed_low: np.ndarray
+    observed_high: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Evaluation:
+    """How well a model predicts rows that stay at their sites. Fields that do not apply to the model are None.
+
+    Every sum is over rows, with their weights. Where sites have a disclosure policy, counts are known to whole blocks of rows:
+    what follows from them has a certain interval, and its value is the middle. Everything else is exact.
+
+    Attributes
+    ----------
+    kind : {"two classes", "several classes", "regression"}
+    how : str
+        Which model scored which rows.
+    weight : float
+        Of all rows; their number unless rows are weighted.
+    classes, class_weights
+        The classes of the model and how much the rows of each weigh.
+    events : float
+        Weight of the rows of the second class.
+    auc, auc_low, auc_high : float
+        Area under the ROC curve, and an interval that contains it; over several classes the mean of one against the others.
+    auc_by_class : ndarray of shape (scores, 2)
+        The interval of every class.
+    brier, log_loss : float
+        Mean squared difference of probabilities and outcomes (summed over the classes if there are several); mean -log P(y).
+    deviance_explained : float
+        1 - deviance / deviance of the best constant prediction.
+    calibration_slope, calibration_intercept : float
+        b and a of the logistic regression of the outcome on a + b z, z the log-odds predicted; of numbers, of the least squares
+        line of the outcome on the prediction. NaN where they do not exist or a policy does not allow them.
+    calibration_in_the_large : float
+        a for b = 1.
+    threshold : float
+        The risk above which the second class is predicted.
+    confusion, confusion_low, confusion_high : ndarray of shape (classes, classes)
+        Weight of the rows of each class (row) by predicted class (column).
+    sensitivity, specificity, ppv, npv, accuracy : float
+        From the confusion matrix.
+    intervals : dict of (float, float)
+        Bounds on these, by name.
+    roc : RocCurve
+    calibration : CalibrationCurve
+    r2, rmse, mae, mean_loss : float
+        Of numbers; over several outcomes the mean.
+    r2_by_outcome : ndarray
+    per_site : dict of Evaluation, by site
+        Where sites may be asked alone.
+    communication : Communication
+        Messages and bytes that the evaluation took.
+    """
+
+    kind: Literal["two classes", "several classes", "regression"]
+    how: str
+    weight: float
+    classes: tuple[Any, ...] | None = None
+    class_weights: Array = None
+    events: Number = None
+    auc: Number = None
+    auc_low: Number = None
+    auc_high: Number = None
+    auc_by_class: Array = None
+    brier: Number = None
+    log_loss: Number = None
+    deviance_explained: Number = None
+    calibration_slope: Number = None
+    calibration_intercept: Number = None
+    calibration_in_the_large: Number = None
+    threshold: Number = None
+    confusion: Array = None
+    confusion_low: Array = None
+    confusion_high: Array = None
+    sensitivity: Number = None
+    specificity: Number = None
+    ppv: Number = None
+    npv: Number = None
+    accuracy: Number = None
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    roc: Any = None
+    calibration: Any = None
+    r2: Number = None
+    rmse: Number = None
+    mae: Number = None
+    mean_loss: Number = None
+    r2_by_outcome: Array = None
+    per_site: Any = None
+    communication: Any = None
+
+    def with_sites(self, per_site: Mapping[str, Evaluation] | None, cost: Communication) -> Evaluation:
+        """This evaluation with those of its sites, and what they took."""
+        return replace(self, per_site=per_site, communication=cost)
+
+    def metrics(self) -> dict[str, float]:
+        """The single numbers that apply, by name."""
+        return {name: value for name in MEASURES if (value := getattr(self, name)) is not None}
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        """The interval of a measure; of an exact one, its value twice."""
+        if name == "auc":
+            return self.auc_low, self.auc_high
+        value = self.metrics()[name]
+        return self.intervals.get(name, (value, value))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and dictionaries, for JSON."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if getattr(self, f.name) is not None}
+
+    def __str__(self) -> str:
+        columns = {"all sites": self, **(self.per_site or {})}
+        rows = [[label, *(_shown(one, name) for one in columns.values())] for name, label in self._lines()]
+        table = text_table(["", *columns], rows, numbers=True)
+        return f"Evaluation, {self.kind}: {HOW.get(self.how, self.how)}.\n\n{table}"
+
+    __repr__ = __str__
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        """The measures that some column of the table has."""
+        yield "weight", "rows"
+        for name, label in MEASURES.items():
+            if getattr(self, name) is not None:
+                yield name, label.format(threshold=self.threshold)
+
+    def plot(self, ax: Any = None) -> Figure:
+        """Draw the ROC curve and the calibration curve, with their bounds; returns the figure.
+
+        Parameters
+        ----------
+        ax : pair of matplotlib axes, optional
+            Where to draw; a new figure unless given.
+        """
+        return draw_evaluation(self, ax)
+
+
+MEASURES = {
+    "events": "events", "auc": "AUC", "brier": "Brier score", "log_loss": "log-loss", "r2": "R^2", "rmse": "RMSE", "mae": "MAE",
+    "mean_loss": "mean loss", "deviance_explained": "deviance explained", "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept", "calibration_in_the_large": "calibration in the large",
+    "sensitivity": "sensitivity at {threshold}", "specificity": "specificity", "ppv": "PPV", "npv": "NPV", "accuracy": "accuracy",
+}  # fmt: skip
+HOW = {"as given": "one model on all rows; optimistic if it was fitted to them (cv=5 is not)"}
+
+
+def _shown(one: Evaluation, name: str) -> str:
+    """A number, as an interval where it is not known to three digits."""
+    if name == "weight":
+        return f"{one.weight:g}"
+    if name not in one.metrics():
+        return ""
+    low, high = one.bounds(name)
+    value = one.metrics()[name]
+    if name == "events":
+        return f"{value:g}"
+    return f"{value:.3f}" if not high - low > 0.002 else f"{low:.3f} to {high:.3f}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Evaluation):
+        return value.to_dict()
+    if isinstance(value, RocCurve | CalibrationCurve):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Communication):
+        return {"rounds": value.rounds, "bytes_up": value.bytes_up, "bytes_down": value.bytes_down}
+    return [_plain(item) for item in value] if isinstance(value, tuple | list) else value

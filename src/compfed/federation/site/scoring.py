@@ -1,0 +1,154 @@
+"""The reply of a site to `Score`: sums over its rows, and rows of each class below thresholds.
+
+Under a disclosure policy a threshold is moved to a grid of the site, and a count to whole blocks of `min_rows` rows of its
+class: down for a lower bound, up for an upper bound. So bounds of the sites add up to bounds of the total, and every
+difference of two counts is of no row or of at least `min_rows` rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from compfed._utils.array_namespace import logsumexp, product
+from compfed.federation.queries import Score
+from compfed.federation.site.disclosure import EffectiveRows
+from compfed.losses import Softmax, WithOffset
+from compfed.problem.padded_dataset import LocalDataset
+
+if TYPE_CHECKING:
+    from compfed.federation.site.site import Site
+
+
+class ScoreRounding(NamedTuple):
+    """How far a site rounds thresholds and counts; (1, 0) rounds nothing."""
+
+    min_rows: int = 1
+    step: float = 0.0  # of the grid of thresholds
+
+    @classmethod
+    def of(cls, min_rows: int, z: np.ndarray) -> ScoreRounding:
+        """A grid on which `min_rows` rows are about four steps: a power of two, so that it tells little of the scores."""
+        spread = float(np.std(z)) if len(z) else 0.0
+        step = np.exp2(np.ceil(np.log2(spread * min_rows / len(z)))) if 0 < spread < np.inf else 0.0
+        return cls(min_rows, float(step))
+
+    def thresholds(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest points of the grid at or below each threshold, and at or above."""
+        if self.step == 0:
+            return edges, edges
+        return np.floor(edges / self.step) * self.step, np.ceil(edges / self.step) * self.step
+
+    def down(self, count: np.ndarray, rows: int) -> np.ndarray:
+        """Counts of `rows` rows at whole blocks: multiples of `min_rows`, the last of which ends with the last row."""
+        last = max(rows // self.min_rows - 1, 0) * self.min_rows
+        return np.where(count >= rows, rows, np.minimum(count // self.min_rows * self.min_rows, last))
+
+    def up(self, count: np.ndarray, rows: int) -> np.ndarray:
+        last = max(rows // self.min_rows - 1, 0) * self.min_rows
+        above = -(-count // self.min_rows) * self.min_rows
+        return np.where(above > last, rows, above)
+
+    def bounds(self, z: np.ndarray, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bounds of the sums of values (kinds, rows) over the rows with z at most each edge."""
+        order = np.argsort(z, kind="stable")
+        sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values[:, order], axis=1)], axis=1)
+        below, above = (np.searchsorted(z[order], at, side="right") for at in self.thresholds(edges))
+        return sums[:, self.down(below, len(z))], sums[:, self.up(above, len(z))]
+
+
+def linear_predictor(loss: Any, x: np.ndarray, data: LocalDataset) -> tuple[Any, np.ndarray, np.ndarray]:
+    """z and y of every row, its offset added to z, and the loss of both: the one place where a score of a row is computed."""
+    z = np.asarray(loss.predictions(x, data.A) if hasattr(loss, "predictions") else product(data.A, x), float)
+    y = np.asarray(data.y, float)
+    return (loss.loss, z + y[:, 1], y[:, 0]) if isinstance(loss, WithOffset) else (loss, z, y)
+
+
+def score(query: Score, site: Site) -> Score.Reply:
+    """The sums of `Score` over the rows of its subset."""
+    data, weights = site.dataset(query.objective), site.weights_of(query.subset)
+    used = weights > 0
+    x = np.asarray(query.x, data.A.dtype)
+    loss, z, y = linear_predictor(query.objective.loss, x, data)
+    z, y, q = z[used], y[used], weights[used]
+    shapes = query.shapes()
+    found: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
+    if query.objective.classes is None:
+        found["moments"] = _moments(loss.inverse_link(z), y, q, query.centre)
+    else:
+        found |= _counted(query, loss, site, z, y, q)
+    sums = [q.sum(), np.sum(q * loss.value(z, y)), np.sum(q * loss.saturated(y)), found.pop("brier", 0.0)]
+    numbers: list[Any] = [float(value) for value in sums]
+    return Score.Reply(*numbers, **found)
+
+
+def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray) -> np.ndarray:
+    u, v = mean.reshape(len(q), len(centre)) - centre, y.reshape(len(q), len(centre)) - centre
+    return np.array([q @ u, q @ v, q @ u**2, q @ v**2, q @ (u * v), q @ (u - v) ** 2, q @ np.abs(u - v)])
+
+
+def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> dict[str, Any]:
+    """Rows of classes below thresholds, the table of classes and most likely classes, and the Brier score."""
+    shapes = query.shapes()
+    many = isinstance(loss, Softmax)
+    p = np.asarray(loss.inverse_link(z)).reshape(len(q), -1)
+    codes = y.astype(int) if many else (y > 0).astype(int)
+    classes = shapes["class_weights"][0]
+    is_class = codes[:, None] == (np.arange(classes) if many else np.array([1]))
+    low, high = np.zeros(shapes["low"]), np.zeros(shapes["high"])
+    for k in range(len(query.edges)):
+        log_odds = z[:, k] - np.asarray(logsumexp(np.delete(z, k, axis=1))) if many else z
+        rounding = _rounding(site, log_odds)
+        for group in (0, 1):
+            rows = is_class[:, k] == bool(group)
+            values = np.stack([q[rows], q[rows] * p[rows, k]])
+            low[k, group], high[k, group] = rounding.bounds(log_odds[rows], values, query.edges[k])
+    found = {
+        "low": low,
+        "high": high,
+        "lines": _lines(query, loss, site, z, y, q),
+        "brier": np.sum(q * ((p - is_class) ** 2).sum(axis=1)),
+    }
+    found["class_weights"] = np.bincount(codes, q, minlength=classes).astype(float)
+    if many:
+        found["confusion_low"], found["confusion_high"] = _confusion(
+            codes, z.argmax(axis=1), q, classes, _rounding(site)
+        )
+    return found
+
+
+def _lines(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """The sums of every recalibrated model; NaN where the policy would refuse it."""
+    data, found = site.dataset(query.objective), np.zeros(query.shapes()["lines"])
+    _, every, labels = linear_predictor(query.objective.loss, np.asarray(query.x, data.A.dtype), data)
+    for row, (a, b) in zip(found, query.lines, strict=True):
+        if site.policy is not None:
+            rule = EffectiveRows.of(site.policy.min_rows, loss, labels, data.q, site.shares_of(None))
+            if not rule.holds_at(loss, a + b * every, labels):
+                row[:] = np.nan
+                continue
+        line = a + b * z
+        value, r, h = (f(line, y) for f in (loss.value, loss.derivative, loss.second_derivative))
+        row[:] = [np.sum(q * each) for each in (value, r, r * z, h, h * z, h * z * z)]  # a dot product starts threads
+    return found
+
+
+def _rounding(site: Site, z: np.ndarray | None = None) -> ScoreRounding:
+    if site.policy is None:
+        return ScoreRounding()
+    return ScoreRounding(site.policy.min_rows) if z is None else ScoreRounding.of(site.policy.min_rows, z)
+
+
+def _confusion(
+    codes: np.ndarray, predicted: np.ndarray, q: np.ndarray, classes: int, rounding: ScoreRounding
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds on the weight of the rows of each class (row) with each prediction (column)."""
+    low, high = np.zeros((classes, classes)), np.zeros((classes, classes))
+    for i in range(classes):
+        rows = codes == i
+        for j in range(classes):
+            first = (predicted[rows] != j).astype(float)  # rows predicted as j come first
+            bounds = rounding.bounds(first, q[None, rows], np.zeros(1))
+            low[i, j], high[i, j] = (bound.item() for bound in bounds)
+    return low, high
