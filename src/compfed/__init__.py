@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
+    from compfed.report.coefficient_figures import plot_coefficients as plot_coefficients
+    from compfed.report.coefficient_figures import plot_comparison as plot_comparison
+    from compfed.report.coefficient_figures import plot_cv as plot_cv
     from compfed.report.coefficient_figures import plot_path as plot_path
+    from compfed.report.figures import plot_convergence as plot_convergence
+    from compfed.report.page import write_report as write_report
+    from compfed.report.style import save_figure as save_figure
     from compfed.simulation import grid as grid
     from compfed.simulation import simulate as simulate
     from compfed.simulation import simulate_out_of_core as simulate_out_of_core
@@ -54,7 +60,10 @@ _NAMES = {
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
     "problem": "LazyProblem Problem",
-    "report.coefficient_figures": "plot_path",
+    "report.coefficient_figures": "plot_coefficients plot_comparison plot_cv plot_path",
+    "report.figures": "plot_convergence",
+    "report.page": "write_report",
+    "report.style": "save_figure",
     "simulation": "grid simulate simulate_out_of_core",
     "solve": "PooledSolution solve_federated solve_pooled",
     "solvers.base": "FederatedSolution",

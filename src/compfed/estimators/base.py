@@ -31,6 +31,7 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted
 from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table
 from compfed.federation.accounting import Communication
+from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, run_program
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
@@ -146,6 +147,8 @@ class FederatedModel(BaseEstimator):
         The sites.
     n_features_in_ : int
         Number of features.
+    feature_scale_ : ndarray of shape (n_features,)
+        Standard deviation of every feature over the rows of all sites; 1 for a feature that does not vary.
     feature_names_in_ : ndarray of str
         Names of the features, where the columns of X have names.
     """
@@ -321,6 +324,7 @@ class FederatedModel(BaseEstimator):
         if summary.labels.classes is not None:
             self.classes_ = summary.labels.classes
         self.n_features_in_ = summary.width
+        self.feature_scale_ = spread(summary.moments, pooled_mean(summary.moments))
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
         self.communication_ = cost
@@ -338,6 +342,13 @@ class FederatedModel(BaseEstimator):
             reached = "reached" if minimum.converged else "NOT reached"
             sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
+
+    def to_result(self) -> dict[str, Any]:
+        """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        from compfed.estimators.export import result_of
+
+        check_is_fitted(self)
+        return result_of(self)
 
     # --- prediction ---
 

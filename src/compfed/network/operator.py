@@ -21,6 +21,8 @@ from compfed.network.model_file import save_model
 from compfed.network.run_folder import RunLog, read_status, run_lock
 from compfed.network.server import RemoteFederation
 from compfed.network.settings import FederationSettings
+from compfed.report.page import write_run_report
+from compfed.report.run_result import write_result
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
@@ -115,6 +117,8 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
             with contextlib.suppress(AttributeError):
                 model.trace_.save(folder / "trace.npz")
             save_model(model, folder)
+            write_result(folder, model.to_result())
+            write_run_report(folder)
         except OSError as problem:
             with contextlib.suppress(OSError):  # the disk may be full
                 log.end("failed", reason=str(problem.strerror))

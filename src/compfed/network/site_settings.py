@@ -23,6 +23,7 @@ from compfed._utils.validation import check_bool, check_int, check_nonnegative
 from compfed.data.readers import TableError, read_site
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
+from compfed.federation.queries import LEAVES
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
 from compfed.federation.site.ledger import Ledger
 from compfed.federation.site.site import Site
@@ -31,15 +32,6 @@ from compfed.network.roster import ASK, check_masked, check_member, read_roster,
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 
 LONGEST_TABLE_NAME = 100  # characters
-LEAVES = {  # every query, and what it makes leave
-    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
-    "Moments": "the mean and the mean square of every column, to about 32 digits",
-    "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
-    "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
-    "HeldOut": "the loss of models on rows held out, summed",
-    "LocalUpdate": "the model after local steps, or its change",
-    "FinishRound": "nothing but that it arrived",
-}
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
     "two (in steps of 16) that bounds each column, which columns vary, its policy, the version of compfed, and the rule by "
