@@ -280,7 +280,7 @@ def coefficients_of(
 
 
 def _axis(scale: np.ndarray | None) -> str:
-    return "coefficient" if scale is None else "coefficient per standard deviation of the variable"
+    return "coefficient" if scale is None else "coefficient per standard deviation"
 
 
 def plot_coefficients(

@@ -8,7 +8,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-_ID = re.compile(r'\bid="([^"]+)"')
+_ID = re.compile(r' id="([^"]+)"')
+_REFERENCE = re.compile(r'(?:url\(#|href="#)([^)"]+)')
+_METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
+_PLACES = re.compile(r' (?:d|x|y)="[^"]*"')  # of lines and markers
+_DECIMALS = re.compile(r"(\.\d)\d+")
+_LINES = re.compile(r"[ML] \S+ \S+(?: \nL \S+ \S+)+")  # one letter is enough for all lines that follow each other
 
 
 def text(value: object) -> str:
@@ -35,9 +40,8 @@ def table(header: Sequence[object], rows: Iterable[Sequence[object]], kind: str 
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
+    head = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
+    return f'<div class="scroll"><table class="{kind}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def section(title: str, *content: str) -> str:
@@ -68,13 +72,18 @@ def static_figure(svg: str, caption: object) -> str:
 
 
 def inline_svg(svg: str, prefix: str) -> str:
-    """An SVG file as a part of the page: no prologue, and names of its own, as two figures may use the same."""
-    svg = svg[svg.index("<svg") :]
-    for name in set(_ID.findall(svg)):
-        escaped = re.escape(name)
-        svg = re.sub(rf'\bid="{escaped}"', f'id="{prefix}-{name}"', svg)
-        svg = re.sub(rf'(url\(#|href="#){escaped}(?=[)"])', rf"\g<1>{prefix}-{name}", svg)
-    return svg
+    """An SVG file as a part of the page, about half as large.
+
+    Without prologue, metadata, indentation and unused names; places to a tenth of a point. Names get a prefix, as two
+    figures may use the same.
+    """
+    svg = _METADATA.sub("", svg[svg.index("<svg") :])
+    svg = _PLACES.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), svg)
+    svg = _LINES.sub(lambda found: found[0].replace(" \nL ", " "), svg)
+    svg = re.sub(r"\n\s*", "\n", svg)
+    used = set(_REFERENCE.findall(svg))
+    svg = _ID.sub(lambda found: f' id="{prefix}-{found[1]}"' if found[1] in used else "", svg)
+    return _REFERENCE.sub(lambda found: found[0].replace(f"#{found[1]}", f"#{prefix}-{found[1]}"), svg)
 
 
 def json_for_script(value: Any) -> str:

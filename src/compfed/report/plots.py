@@ -43,7 +43,7 @@ _BOKEH_MARKERS = {
     "X": "x",
     "*": "star",
 }
-_CSS_DASHES = ("solid", "dashed", "double", "dotted")
+_SIGNS = {"o": "●", "s": "■", "D": "◆", "^": "▲", "v": "▼", "P": "✚", "X": "✖", "*": "★"}
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class Series:
     marker: str = "o"
     width: float = 2.0
     hollow: bool = False
+    size: int = 9  # of points, in pixels
     legend: str | None = None  # name of its button; series with the same one share it; None: no button
 
     @property
@@ -160,11 +161,19 @@ def _legend(plot: Plot) -> str:
 
 
 def _swatch(series: Series) -> str:
+    """A sample of the line or the marker, as it is drawn."""
     if series.kind == "points":
-        fill = "#fff" if series.hollow else series.paint
-        return f'<i class="dot" style="background:{fill};border-color:{series.paint}"></i>'
-    dash = "solid" if series.colour is not None else _CSS_DASHES[_dash(series.style) % len(_CSS_DASHES)]
-    return f'<i style="border-top:3px {dash} {series.paint}"></i>'
+        return f'<b style="color:{series.paint}">{_SIGNS.get(series.marker, "●")}</b>'
+    dash = [4, 3] if series.kind == "ruler" else _bokeh_dash(series)
+    pattern = (
+        {"solid": "", "dashed": "6", "dotted": "2 4", "dashdot": "2 4 6 4"}.get(dash)
+        if isinstance(dash, str)
+        else " ".join(map(str, dash))
+    )
+    return (
+        f'<svg class="swatch" viewBox="0 0 30 8" aria-hidden="true"><path d="M0 4H30" stroke="{series.paint}" stroke-width="2.5" '
+        f'stroke-dasharray="{pattern}"/></svg>'
+    )
 
 
 def _dash(style: int) -> int:
@@ -259,7 +268,7 @@ def _glyphs(made: BokehFigure, series: Series, source: Any) -> list[Any]:
         line.glyph.line_dash = _bokeh_dash(series)
         found.append(line)
     if series.kind != "line":
-        fill, size = "#ffffff" if series.hollow else series.paint, 9 if series.kind == "points" else 5
+        fill, size = "#ffffff" if series.hollow else series.paint, series.size if series.kind == "points" else 5
         found.append(
             made.scatter(
                 x="x",

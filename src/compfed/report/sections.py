@@ -119,9 +119,12 @@ def _coefficient_parts(record: Mapping[str, Any]) -> list[Part]:
 def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -> Plot:
     """An interactive figure: one row per variable, one marker per model, hollow where zero."""
     order = found.largest()
-    zeros = [j for j in range(len(found.features)) if j not in set(order.tolist())][: max(0, MOST_ROWS - len(order))]
-    order = np.concatenate([order, np.array(zeros, int)])
     labels = list(dict.fromkeys(found.groups))
+    if len(labels) == 1 or not len(order):  # then there is room for rows that are zero
+        zeros = [j for j in range(len(found.features)) if j not in set(order.tolist())][
+            : max(0, MOST_ROWS - len(order))
+        ]
+        order = np.concatenate([order, np.array(zeros, int)])
     series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
     for k, label in enumerate(labels):
         colour, marker = group_style(label, k)
@@ -135,11 +138,23 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
             if some.any():
                 data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
                 name = label if len(labels) > 1 else None
-                series.append(Series(label, data, "points", k, colour, marker, hollow=zero, legend=name))
+                series.append(
+                    Series(
+                        label,
+                        data,
+                        "points",
+                        k,
+                        colour,
+                        marker,
+                        hollow=zero,
+                        legend=name,
+                        size=9 if len(labels) == 1 else 7,
+                    )
+                )
     tips = [("variable", "@variable"), ("coefficient", "@x{0.0000}")]
     return Plot(
         key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
-        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips, height=120 + 22 * max(4, len(order)),
+        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips, height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
     )  # fmt: skip
 
 
@@ -293,8 +308,9 @@ def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
     if "gradient_mapping" in trace and certificate.get("scale"):
         trace["relative_gradient_mapping"] = trace["gradient_mapping"] / certificate["scale"]
     name = str(record.get("provenance", {}).get("algorithm", {}).get("name", "fit"))
+    of = " of the model with the chosen alpha" if record.get("cv") else ""
     caption = (
-        "How the search came to the minimum: the gradient mapping is zero there. The dashed line is the tolerance."
+        f"How the search{of} came to the minimum: the gradient mapping is zero there. The dashed line is the tolerance."
     )
     plot = convergence_plot("convergence", {name: trace}, caption, certificate.get("tol"))
     return [html.heading("Convergence"), plot] if plot else []
@@ -619,7 +635,7 @@ def _pooling_words(c: Any) -> list[str]:
             "The federated model is the pooled model." if same else "The federated model differs from the pooled model."
         )
         said.append(
-            f"Their coefficients differ by {words.number(apart)}, relative; both use {used['federated']} and {used['pooled']} variables."
+            f"Their coefficients differ by {words.number(apart)}, relative; they use {used['federated']} and {used['pooled']} variables."
         )
     if "average of local" in used:
         said.append(
