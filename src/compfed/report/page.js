@@ -16,7 +16,7 @@
   function start(plot) {
     var figure = document.querySelector('[data-plot="' + plot.key + '"]');
     var live = figure.querySelector(".live");
-    var state = { scale: plot.first, x: 0, hidden: {}, model: null };
+    var state = { scale: plot.first, x: 0, hidden: {}, model: null, views: null };
     plot.series.forEach(function (series) {
       Object.keys(series.columns).forEach(function (name) {
         series.columns[name] = numbers(series.columns[name]);
@@ -52,13 +52,14 @@
     }
 
     function show() {
+      if (state.views) state.views.clear();
       live.textContent = "";
       live.hidden = false;
       var item = Object.assign({}, plot.items[state.scale], { target_id: live.id });
       furnish(item);
       return Bokeh.embed.embed_item(item).then(function (views) {
-        var found = Array.isArray(views) ? views : views.roots;
-        state.model = found[0].model;
+        state.views = views;
+        state.model = views.roots[0].model;
         fill();
         figure.classList.add("on");
         figure.querySelectorAll("[hidden]").forEach(function (part) { part.hidden = false; });

@@ -215,7 +215,21 @@ def plot_data(plot: Plot) -> dict[str, Any]:
 def _item(plot: Plot) -> Any:
     from bokeh.embed import json_item
 
-    return json_item(_bokeh_figure(plot))  # pyright: ignore[reportArgumentType]  # TypedDict
+    return _renumbered(json_item(_bokeh_figure(plot)), {}, plot.key)
+
+
+def _renumbered(part: Any, names: dict[str, str], prefix: str) -> Any:
+    """Bokeh's names of objects, counted anew: the same result gives the same page."""
+    if isinstance(part, list):
+        return [_renumbered(each, names, prefix) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: names.setdefault(value, f"{prefix}-{len(names)}")
+        if key in ("id", "root_id") and isinstance(value, str)
+        else _renumbered(value, names, prefix)
+        for key, value in part.items()
+    }
 
 
 def _bokeh_figure(plot: Plot) -> BokehFigure:
@@ -238,7 +252,10 @@ def _bokeh_figure(plot: Plot) -> BokehFigure:
                 hovered.append(renderer)
     if hovered and plot.tooltips:
         tips = [("", "$name"), *plot.tooltips] if not plot.rows else list(plot.tooltips)
-        made.add_tools(HoverTool(renderers=hovered, tooltips=tips, mode="mouse", point_policy="snap_to_data"))
+        printf: Any = {f"@{column}": "printf" for column in ("x", "y", "low", "high")}
+        made.add_tools(
+            HoverTool(renderers=hovered, tooltips=tips, formatters=printf, mode="mouse", point_policy="snap_to_data")
+        )
     x_axis, y_axis = made.xaxis[0], made.yaxis[0]
     x_axis.axis_label, y_axis.axis_label = plot.x_choices[0][1], plot.y_label or None
     if not plot.x_log:

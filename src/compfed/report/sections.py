@@ -151,10 +151,11 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
                         size=9 if len(labels) == 1 else 7,
                     )
                 )
-    tips = [("variable", "@variable"), ("coefficient", "@x{0.0000}")]
+    tips = [("variable", "@variable"), ("coefficient", "@x{%.4g}")]
     return Plot(
         key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
-        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips, height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
+        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
+        height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
     )  # fmt: skip
 
 
@@ -248,7 +249,7 @@ def cv_plot(model: Any, static: str) -> Plot:
     return Plot(
         "cv", series, [("x", "alpha (largest to the left)")], "held-out loss",
         "Mean loss on rows held out, with a band of one standard error.", x_log=True, flip_x=True, static=static,
-        tooltips=[("alpha", "@x{0.00e+0}"), ("loss", "@y{0.0000}"), ("band", "@low{0.0000} to @high{0.0000}")], height=300,
+        tooltips=[("alpha", "@x{%.3g}"), ("loss", "@y{%.4g}"), ("band", "@low{%.4g} to @high{%.4g}")], height=300,
     )  # fmt: skip
 
 
@@ -295,7 +296,7 @@ def path_plot(model: Any) -> Plot:
     return Plot(
         "path", series, [("x", "alpha (largest to the left)")], per,
         "The coefficients as the penalty weakens, from left to right. A variable enters where its line leaves zero.", x_log=True,
-        flip_x=True, static=static, tooltips=[("alpha", "@x{0.00e+0}"), ("coefficient", "@y{0.0000}")], height=340,
+        flip_x=True, static=static, tooltips=[("alpha", "@x{%.3g}"), ("coefficient", "@y{%.4g}")], height=340,
     )  # fmt: skip
 
 
@@ -346,13 +347,13 @@ def convergence_plot(
         data = {c: [float(np.nanmin(series[0].columns[c])), max(ends[c])] for c, _ in choices}
         series.append(Series("tolerance", data | {"y": [tol, tol]}, "ruler", colour=GREY))
     tips = [
-        (label, "@" + c + ("{0.0 b}" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
+        (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
         for c, label in choices
     ]
     static = static_svg(lambda: _static_convergence(prepared, y, styles), key)
     return Plot(
         key, series, choices, AXES[y], caption, y_log=True, choose_log=True, static=static,
-        tooltips=[*tips, (AXES[y].split("  ")[0], "@y{0.00e+0}")], height=400,
+        tooltips=[*tips, (AXES[y].split("  ")[0], "@y{%.3g}")], height=400,
     )  # fmt: skip
 
 
@@ -452,7 +453,7 @@ def _square(key: str, series: list[Series], x_label: str, y_label: str, caption:
         ax.set(xlabel=x_label, ylabel=y_label)
         return figure
 
-    tips = [(x_label, "@x{0.000}"), (y_label, "@y{0.000}")]
+    tips = [(x_label, "@x{%.3f}"), (y_label, "@y{%.3f}")]
     return Plot(
         key, series, [("x", x_label)], y_label, caption, tooltips=tips, height=330, static=static_svg(draw, key)
     )
@@ -521,7 +522,7 @@ def methods_page(record: Mapping[str, Any], folder: Path | None) -> Page:
     """Methods compared on one problem, or on several."""
     parts: list[Part] = [f'<div class="cards">{"".join(_method_cards(record))}</div>']
     for number, (group, runs) in enumerate(record["runs"].items()):
-        caption = "Distance from the minimiser x*, relative, against the cost. The names below hide and show methods."
+        caption = "Distance from the minimiser x*, relative, against the cost. The buttons hide and show methods."
         plot = convergence_plot(f"convergence-{number}", runs, caption)
         parts.append(html.heading(f"Convergence: {group}" if group else "Convergence"))
         if plot:
@@ -637,7 +638,7 @@ def _pooling_words(c: Any) -> list[str]:
         said.append(
             f"Their coefficients differ by {words.number(apart)}, relative; they use {used['federated']} and {used['pooled']} variables."
         )
-    if "average of local" in used:
+    if used.get("average of local", 0) > used["federated"]:
         said.append(
             f"The average of the local models uses {used['average of local']} variables: averaging does not keep zeros."
         )
@@ -687,7 +688,7 @@ def paper_page(record: Mapping[str, Any], folder: Path | None) -> Page:
         plot = convergence_plot(
             f"convergence-{number}",
             runs,
-            "The runs of Figure 1; the names below hide and show methods.",
+            "The runs of Figure 1; the buttons hide and show methods.",
             styles=record.get("styles"),
         )
         if plot:
