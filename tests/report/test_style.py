@@ -82,7 +82,7 @@ def test_convergence_lines_are_the_columns_of_the_traces():
     rng = np.random.default_rng(0)
     seeds = [trace_of(rng.random(20), bytes_up=np.arange(20) * 8.0) for _ in range(5)]
     single = trace_of(0.5 ** np.arange(20), bytes_up=np.arange(20) * 4.0)
-    figure = cf.plot_convergence({"five seeds": seeds, "one": single}, x="bytes_up")
+    figure: Any = cf.plot_convergence({"five seeds": seeds, "one": single}, x="bytes_up")
     first, second = figure.axes[0].get_lines()
     np.testing.assert_array_equal(first.get_xdata(), seeds[0]["bytes_up"])
     np.testing.assert_array_equal(first.get_ydata(), np.median([t["gradient_mapping"] for t in seeds], axis=0))
@@ -118,7 +118,7 @@ def test_coefficients_are_where_they_belong_and_zeros_are_hollow():
     figure = cf.plot_coefficients(
         {"local": local, "federated": federated}, names=["a", "b", "c"], scale=[1.0, 1.0, 2.0]
     )
-    ax = figure.axes[0]
+    ax: Any = figure.axes[0]
     assert [text.get_text() for text in ax.get_yticklabels()] == ["c", "a"]  # by size in the last; b is zero in both
     drawn = {}
     for points in ax.collections:
@@ -129,7 +129,7 @@ def test_coefficients_are_where_they_belong_and_zeros_are_hollow():
 
 
 def test_a_zero_in_one_model_is_a_hollow_marker_at_zero():
-    figure = cf.plot_coefficients({"local": [2.0, 0.5], "federated": [1.0, 0.0]}, names=["a", "b"])
+    figure: Any = cf.plot_coefficients({"local": [2.0, 0.5], "federated": [1.0, 0.0]}, names=["a", "b"])
     hollow = [
         np.asarray(p.get_offsets())
         for p in figure.axes[0].collections
@@ -143,7 +143,7 @@ def test_a_zero_in_one_model_is_a_hollow_marker_at_zero():
 def test_held_out_loss_is_the_mean_over_the_splits():
     alphas, loss = np.geomspace(1, 0.01, 5), np.random.default_rng(0).random((5, 3))
     model: Any = SimpleNamespace(alphas_=alphas, cv_loss_=loss, alpha_best_=0.1, alpha_one_standard_error_=0.3)
-    ax = cf.plot_cv(model).axes[0]
+    ax: Any = cf.plot_cv(model).axes[0]
     np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), loss.mean(axis=1))
     assert [line.get_xdata()[0] for line in ax.get_lines()[1:]] == [0.1, 0.3]
 

@@ -335,7 +335,7 @@ def plot_coefficients(
         ax.axvline(0.0, color="#999999", linewidth=0.8)
         for k, label in enumerate(labels):
             columns = [c for c, group in enumerate(found.groups) if group == label]
-            _markers(ax, found.values[np.ix_(order, columns)], label, k, lanes)
+            _markers(ax, found.values[order][:, columns], label, k, lanes)
         texts = [plain(shorten(found.features[j], 32)) for j in order]
         ax.set_yticks(range(len(order)), texts)
         for text, j in zip(ax.get_yticklabels(), order, strict=True):

@@ -129,7 +129,7 @@ def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -
     for k, label in enumerate(labels):
         colour, marker = group_style(label, k)
         columns = [c for c, group in enumerate(found.groups) if group == label]
-        values = found.values[np.ix_(order, columns)]
+        values = found.values[order][:, columns]
         y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
         names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
         flat = values.ravel()
