@@ -303,7 +303,7 @@ def test_reproduce_writes_everything_and_fails_when_a_claim_fails(tiny_run):
         for ending in ("svg", "png", "pdf"):
             assert (out / "figures" / f"{name}.{ending}").stat().st_size > 1000
     page = (out / "report.html").read_text()
-    assert page.count("<svg") == 7
+    assert page.count('<figure><div class="static scroll"><svg') == 7
     # 60 rows and ten mini-batches of 20, five mini-batches, five times 60 rows
     assert all(rows in page for rows in (": 260 rows read at a client", " 100 for Algorithm 1", " 300 with full"))
     assert all(c["id"] in page for c in found)

@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from compfed.federation.tables import describe as describe
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
+    from compfed.report.coefficient_figures import plot_coefficients as plot_coefficients
+    from compfed.report.coefficient_figures import plot_comparison as plot_comparison
+    from compfed.report.coefficient_figures import plot_cv as plot_cv
     from compfed.report.coefficient_figures import plot_path as plot_path
+    from compfed.report.figures import plot_convergence as plot_convergence
+    from compfed.report.page import write_report as write_report
+    from compfed.report.style import save_figure as save_figure
     from compfed.schema import CategoricalColumn as CategoricalColumn
     from compfed.schema import Label as Label
     from compfed.schema import NumericColumn as NumericColumn
@@ -68,7 +74,10 @@ _NAMES = {
     "estimators.model_file": "load_model save_model",
     "federation.tables": "describe",
     "problem": "LazyProblem Problem",
-    "report.coefficient_figures": "plot_path",
+    "report.coefficient_figures": "plot_coefficients plot_comparison plot_cv plot_path",
+    "report.figures": "plot_convergence",
+    "report.page": "write_report",
+    "report.style": "save_figure",
     "simulation": "grid simulate simulate_out_of_core",
     "schema": "CategoricalColumn Label NumericColumn Schema",
     "solve": "PooledSolution solve_federated solve_pooled",

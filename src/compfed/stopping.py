@@ -127,6 +127,17 @@ class Certificate:
         """Whether rounding errors are below tol * scale, so that the tolerance can be met at all."""
         return bool(self.rounding <= self.tol * self.scale)
 
+    @property
+    def words(self) -> str:
+        """The certificate in one sentence."""
+        relative, gap = f"{self.relative:.1e}", self.duality_gap
+        if not self.holds:
+            return f"NOT certified: the gradient mapping is {relative} of its scale; tol = {self.tol:.1e}."
+        within = (
+            f"relative optimality {relative}" if gap is None else f"the objective is within {gap:.1e} of its minimum"
+        )
+        return f"Certified: {within}{'; no other model reaches it' if self.unique else ''}."
+
 
 # --- what rounding can hide ---
 

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import NOW, furnish, remote
 
 import compfed as cf
-from compfed.cli.network_commands import certificate_text, result_text
+from compfed.cli.network_commands import result_text
 from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network import operator
@@ -243,7 +243,7 @@ def test_the_result_has_alpha_the_coefficients_that_are_not_zero_and_the_certifi
 
 def test_a_certificate_that_does_not_hold_says_so():
     model = cf.FederatedLasso(alpha=0.3).fit_federation(InProcess(table()))
-    assert certificate_text(replace(model.certificate_, gradient_mapping=1.0)).startswith("NOT certified: ")
+    assert replace(model.certificate_, gradient_mapping=1.0).words.startswith("NOT certified: ")
 
 
 def test_the_result_of_a_model_without_coefficients():

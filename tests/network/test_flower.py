@@ -465,7 +465,8 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     status = read_status(federation / "run")
     assert (status["state"], status["rounds"]) == ("finished", here.communication_.rounds)
     assert {path.name for path in (federation / "run").iterdir()} == {
-        "config.json", "lock", "log.jsonl", "model.safetensors", "status.json", "trace.npz", "write_ahead.log",
+        "config.json", "lock", "log.jsonl", "model.safetensors", "report.html", "result.json", "result.npz", "status.json",
+        "trace.npz", "write_ahead.log",
     }  # fmt: skip
     with pytest.raises(cf.InputError, match="holds a run that has finished"):
         operator_module.run(settings, federation / "run")

@@ -351,13 +351,14 @@ def test_tables_for_pandas_and_a_folder(table, lasso, tmp_path, monkeypatch):
     np.testing.assert_array_equal(summary["distance"], lasso.distance)
     np.testing.assert_array_equal(coefficients.loc["bmi"], lasso.coefficients[2])
     written = lasso.save(tmp_path / "out")
-    assert [path.name for path in written] == ["table.txt", "coefficients.csv", "figure.png", "figure.svg"]
+    figures = ["figure.svg", "figure.png", "figure.pdf"]
+    assert [path.name for path in written] == ["table.txt", "coefficients.csv", *figures, "result.json", "report.html"]
     assert written[0].read_text(encoding="utf-8") == f"{lasso}\n"
     with written[1].open(encoding="utf-8") as file:
         rows = list(csv.reader(file))
     assert rows[0] == ["feature", *lasso.models]
     np.testing.assert_array_equal(np.array([row[1:] for row in rows[1:11]], float), lasso.coefficients)
-    assert all(site in written[3].read_text(encoding="utf-8") for site in lasso.sites)
+    assert all(site in written[2].read_text(encoding="utf-8") for site in lasso.sites)
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtra, match=r"compfed\[pandas\]"):
         lasso.to_pandas()

@@ -137,6 +137,7 @@ def python_blocks(path: Path) -> list[str]:
         "docs/few-rounds.md",
         "docs/sampling-and-sources.md",
         "docs/scale.md",
+        "docs/howto/reports.md",
     ],
 )
 def test_documented_code_runs(page, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from compfed import __version__
-from compfed.cli import local_commands, network_commands
+from compfed.cli import fit, local_commands, network_commands, report_command
 from compfed.errors import Divergence, InputError, MissingExtra
 
 
@@ -17,7 +17,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    fit.add_commands(commands)
     local_commands.add_commands(commands)
+    report_command.add_commands(commands)
     network_commands.add_commands(commands)
     return parser
 

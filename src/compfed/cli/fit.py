@@ -16,6 +16,7 @@ from compfed.errors import InputError
 if TYPE_CHECKING:
     from compfed.data import Sites
     from compfed.estimators.base import FederatedModel
+    from compfed.estimators.evaluation import Evaluation
 
 # the word of --model, the estimator, and the l1_ratio that the word implies
 MODELS = {
@@ -27,6 +28,7 @@ MODELS = {
     "gamma": ("FederatedGammaRegressor", None),
     "huber": ("FederatedHuber", None),
 }
+MOST_SITES = 8  # with a column of their own on the screen
 EXAMPLES = """examples:
   compfed fit rome.csv oslo.csv lyon.csv --label died --model logistic
   compfed fit all.csv --site hospital --label cost --model lasso --alpha 0.1 --schema schema.toml
@@ -73,6 +75,8 @@ def _add_fit(commands: Commands) -> None:
     add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
     add("--relax", action="store_true", help="refit the chosen variables without a penalty")
     add("--site-effects", action="store_true", help="an intercept of its own for every site")
+    how = "score every row by a model without its fold (cv) or its site, or by the model itself (rows) (default: %(default)s)"
+    add("--evaluate", choices=["cv", "leave-one-site-out", "rows", "none"], default="cv", help=how)
     add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
     add("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=fit)
@@ -90,12 +94,15 @@ def fit(args: argparse.Namespace) -> int:
         args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema
     )
     model.fit_sites(sites)
-    evaluation = model.evaluate(sites)
-    write_run(model, args.out, _config(args, model, sites), evaluation)
+    evaluation = _evaluate(model, sites, args)
+    write_run(model, args.out, _config(args, model, sites), evaluation, args.label)
     if args.json:
         sys.stdout.write((args.out / "result.json").read_text())
         return 0
-    print(f"{_rows_text(sites)}\n\n{result_text(model)}\n\n{evaluation}\n\nRun folder: {args.out}")
+    print(f"{_rows_text(sites)}\n\n{result_text(model)}\n")
+    if evaluation is not None:
+        print(f"{evaluation}\n")
+    print(f"Run folder: {args.out}, with report.html")
     print(f"Next: compfed predict {args.out} NEW.csv")
     return 0
 
@@ -126,6 +133,14 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
             raise InputError(f"--{option.replace('_', '-')} is not for --model {args.model}. Leave it out.")
         given[option] = value
     return model(**given)
+
+
+def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> Evaluation | None:
+    """How well the model predicts, of every site too where a table has room for them."""
+    if args.evaluate == "none":
+        return None
+    cv = {"cv": args.folds, "rows": None}.get(args.evaluate, args.evaluate)
+    return model.evaluate(sites, cv=cv, per_site=len(sites) <= MOST_SITES)
 
 
 def _number(text: str, option: str) -> float:
@@ -183,15 +198,14 @@ def _add_predict(commands: Commands) -> None:
 def predict(args: argparse.Namespace) -> int:
     """Run `compfed predict`; return its exit status."""
     import compfed
+    from compfed.data.frames import text_columns
     from compfed.data.readers import read_table
 
     model = compfed.load_model(args.model)
-    columns = predictions(model, read_table(args.path))
+    columns = predictions(model, read_table(args.path, text=text_columns(getattr(model, "schema_", None))))
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if args.json:
-        text = "\n".join(json.dumps(row) for row in rows) + "\n"
-    else:
-        text = _csv([list(columns), *(list(row.values()) for row in rows)])
+    as_json = "".join(f"{json.dumps(row)}\n" for row in rows)
+    text = as_json if args.json else _csv([list(columns), *(list(row.values()) for row in rows)])
     if args.out is None:
         sys.stdout.write(text)
     else:

@@ -113,7 +113,7 @@ def compare(args: argparse.Namespace) -> int:
         _few_rounds(args, out)
     else:
         _compare_methods(args, out)
-    print(f"\nCurves, traces and JSON: {out}")
+    print(f"\nReport: {out / 'report.html'}\nCurves, traces and JSON: {out}")
     return 0
 
 

@@ -8,7 +8,6 @@ from compfed._utils.text import printable, text_table
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
-    from compfed.stopping import Certificate
 
 MOST_COEFFICIENTS = 200  # that are listed
 
@@ -35,13 +34,4 @@ def result_text(model: FederatedModel) -> str:
     intercept = np.ravel(getattr(model, "intercept_", ()))
     if intercept.size:
         lines.append(f"intercept: {', '.join(f'{value:.6g}' for value in intercept[:20])}")
-    return "\n".join([*lines, certificate_text(model.certificate_)])
-
-
-def certificate_text(certificate: Certificate) -> str:
-    """A certificate in one sentence."""
-    relative, gap = f"{certificate.relative:.1e}", certificate.duality_gap
-    if not certificate.holds:
-        return f"NOT certified: the gradient mapping is {relative} of its scale; tol = {certificate.tol:.1e}."
-    within = f"relative optimality {relative}" if gap is None else f"the objective is within {gap:.1e} of its minimum"
-    return f"Certified: {within}{'; no other model reaches it' if certificate.unique else ''}."
+    return "\n".join([*lines, model.certificate_.words])

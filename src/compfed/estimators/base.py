@@ -34,8 +34,9 @@ from compfed._utils.validation import (
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
 from compfed.data.columns import is_dataframe
-from compfed.data.encoding import Encoded
+from compfed.data.encoding import Encoded, encode
 from compfed.data.frames import encode_frame, encode_to_predict, labels_as_encoded
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
 from compfed.estimators.evaluation import Evaluation
@@ -44,11 +45,12 @@ from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted, Labels, PreparedProblem
 from compfed.estimators.table import UNSPECIFIED, Features, Offset, RowWeights, SchemaLike, SiteOfRows, Table
 from compfed.federation.accounting import Communication
+from compfed.federation.server.moments import pooled_mean, spread
 from compfed.federation.server.program import Federation, run_program
 from compfed.federation.site.disclosure import site_intercept
 from compfed.federation.site.in_process import InProcess
 from compfed.losses import Loss
-from compfed.schema import Schema
+from compfed.schema import NumericColumn, Schema
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.auto import check_profile_method
 from compfed.solvers.base import SearchOptions, SecondOrder
@@ -172,6 +174,8 @@ class FederatedModel(BaseEstimator):
         Whether rows had offsets at fit.
     n_features_in_ : int
         Number of features.
+    feature_scale_ : ndarray of shape (n_features,)
+        Standard deviation of every feature over the rows of all sites; 1 for a feature that does not vary.
     feature_names_in_ : ndarray of str
         Names of the features, where the columns of X have names; with a schema those of the encoded ones ("sex=male").
     schema_ : Schema
@@ -454,6 +458,7 @@ class FederatedModel(BaseEstimator):
             if schema is not None and schema.label is not None and schema.label.classes is not None:
                 self.classes_ = np.array(schema.label.classes)[summary.labels.classes.astype(int)]
         self.n_features_in_ = summary.width
+        self.feature_scale_ = spread(summary.moments, pooled_mean(summary.moments))
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
         self.communication_ = cost
@@ -471,6 +476,13 @@ class FederatedModel(BaseEstimator):
             reached = "reached" if minimum.converged else "NOT reached"
             sent = f"{cost.rounds} messages to each of {len(federation.names)} site(s), {cost.bytes_up / 1e3:.3g} kB up from each"
             sys.stderr.write(f"{type(self).__name__}: tol={self.tol:g} {reached}; {sent}\n")
+
+    def to_result(self) -> dict[str, Any]:
+        """The result of the fit as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        from compfed.estimators.export import result_of
+
+        check_is_fitted(self)
+        return result_of(self)
 
     # --- prediction ---
 
@@ -491,6 +503,7 @@ class FederatedModel(BaseEstimator):
         *,
         sites: SiteOfRows = None,
         sample_weight: RowWeights = None,
+        offset: Offset = None,
         cv: int | str | None = None,
         per_site: bool = False,
         threshold: float = 0.5,
@@ -506,8 +519,8 @@ class FederatedModel(BaseEstimator):
         ----------
         X : Federation, Sites, or array, DataFrame or sparse matrix of shape (n_rows, n_features)
             Where the rows are.
-        y, sites, sample_weight
-            As in `fit`, where X is a table.
+        y, sites, sample_weight, offset
+            As in `fit`, where X is a table; of a model with a schema, a table like that of the fit.
         cv : int or "leave-one-site-out", optional
             Fit again without each fold of the sites' rows, or without each site, with the same parameters and alpha, and score
             every row by the model that has not seen it. Without it the fitted model is scored: on the rows of its fit that is
@@ -537,7 +550,8 @@ class FederatedModel(BaseEstimator):
         check_bool(per_site, f"{me}.evaluate: per_site")
         if not is_number(threshold) or not 0 < threshold < 1:
             raise InputError(f"{me}.evaluate(threshold={threshold!r}): threshold must be a risk between 0 and 1.")
-        federation, model = self._federation_to_score(X, y, sites, sample_weight), self._linear_model()
+        federation = self._federation_to_score(X, y, sites, sample_weight, offset)
+        model = self._linear_model(getattr(federation, "schema", None))
         if cv is None:
             program = evaluation.evaluate(federation, model, float(threshold), per_site)
         else:
@@ -548,7 +562,7 @@ class FederatedModel(BaseEstimator):
             )
         (whole, each), cost = run_program(federation, program)
         named = None if each is None else dict(zip(federation.names, each, strict=True))
-        return whole.with_sites(named, cost)
+        return whole.with_sites(named, cost).with_classes(getattr(self, "classes_", None))
 
     def _options_to_repeat(self) -> FitOptions:
         """The parameters, with the gamma that a cross-validation chose."""
@@ -556,7 +570,7 @@ class FederatedModel(BaseEstimator):
         return replace(options, gammas=(float(self.gamma_),)) if hasattr(self, "gamma_") else options  # pyright: ignore[reportAttributeAccessIssue]  # of a CV estimator
 
     def _federation_to_score(
-        self, X: Any, y: npt.ArrayLike | None, sites: SiteOfRows, sample_weight: RowWeights
+        self, X: Any, y: npt.ArrayLike | None, sites: SiteOfRows, sample_weight: RowWeights, offset: Offset
     ) -> Federation:
         """The sites of rows to score: given, or made of a table."""
         if hasattr(X, "send") or hasattr(X, "exchange"):
@@ -568,15 +582,22 @@ class FederatedModel(BaseEstimator):
                 f"{type(self).__name__}.evaluate needs a federation, sites from compfed.data, or rows with their labels: "
                 "evaluate(X, y, sites=...)."
             )
-        if sites is None:
-            column = getattr(self, "site_column_", None)
-            sites = column if column is not None and column in getattr(X, "columns", ()) else None
-        return self.make_table(X, y, sites, sample_weight).federation()
+        there = getattr(X, "columns", ())
+        known = (getattr(self, "site_column_", None), getattr(self, "offset_column_", None))
+        of_site, of_offset = (column if column is not None and column in there else None for column in known)
+        schema = getattr(self, "schema_", None) if is_dataframe(X) else None
+        table = self.make_table(
+            X, y, of_site if sites is None else sites, sample_weight, schema, of_offset if offset is None else offset
+        )
+        return table.federation()
 
-    def _linear_model(self) -> evaluation.LinearModel:
-        """The fitted model as the server programs take it."""
+    def _linear_model(self, schema: Schema | None) -> evaluation.LinearModel:
+        """The fitted model as the server programs take it; labels that a schema encoded are the numbers of its classes."""
         coef, intercept = np.atleast_2d(self.coef_).T, np.atleast_1d(np.asarray(self.intercept_, float))
         classes, names = getattr(self, "classes_", None), self._names_at_fit()
+        if classes is not None and schema is not None and schema.label is not None and schema.label.classes is not None:
+            listed = list(schema.label.classes)
+            classes = np.array([listed.index(c) for c in classes.tolist()], float)
         labels = Labels(classes, None, None if classes is not None else np.ones(len(intercept)))
         columns = None if names is None else tuple(map(str, names))
         offset = bool(getattr(self, "has_offset_", False))
@@ -589,7 +610,9 @@ class FederatedModel(BaseEstimator):
     def linear_predictor(self, X: Features, offset: Offset = None) -> np.ndarray:
         """The linear predictor z = X w + b + offset, of shape (rows, outputs)."""
         check_is_fitted(self)
-        me, encoded, added = type(self).__name__, self._encode(X), self._offset_of(X, offset)
+        me, encoded = type(self).__name__, self._encode(X)
+        of_schema = None if encoded is None or offset is not None else encoded.offset
+        added = self._offset_of(X, offset) if of_schema is None else of_schema
         if encoded is not None:
             rows = encoded.A
         else:
@@ -629,6 +652,9 @@ class FederatedModel(BaseEstimator):
     def _encode(self, X: Features) -> Encoded | None:
         """The rows of a DataFrame with the columns of the schema, encoded; None for rows that are encoded already."""
         schema, frame = getattr(self, "schema_", None), cast(Any, X)
+        if isinstance(frame, RawTable):  # of a file
+            numbers = Schema({str(name): NumericColumn() for name in self._names_at_fit()})
+            return encode(frame, numbers if schema is None else schema, label=False)
         if schema is None or not is_dataframe(frame):
             return None
         names = {str(c).strip() for c in frame.columns}

@@ -132,6 +132,17 @@ class Evaluation:
         """This evaluation with those of its sites, and what they took."""
         return replace(self, per_site=per_site, communication=cost)
 
+    def with_classes(self, names: np.ndarray | None) -> Evaluation:
+        """This evaluation, and those of its sites, with the names of the classes."""
+        if names is None:
+            return self
+        each = (
+            None
+            if self.per_site is None
+            else {site: found.with_classes(names) for site, found in self.per_site.items()}
+        )
+        return replace(self, classes=tuple(names.tolist()), per_site=each)
+
     def metrics(self) -> dict[str, float]:
         """The single numbers that apply, by name."""
         return {name: value for name in MEASURES if (value := getattr(self, name)) is not None}

@@ -283,3 +283,17 @@ def largest_lipschitz(counts: np.ndarray) -> float:
 
 
 QUERIES: tuple[type, ...] = (Describe, Moments, Lipschitz, Evaluate, HeldOut, Score, LocalUpdate, FinishRound, Tabulate)
+
+LEAVES = {  # every query, and what it makes leave
+    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
+    "Moments": "the mean and the mean square of every column, to about 32 digits",
+    "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
+    "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
+    "HeldOut": "the loss of models on rows held out, summed",
+    "Score": "how many rows of each class have scores below thresholds, to whole blocks of min_rows rows, and sums of losses and "
+    "errors",
+    "LocalUpdate": "the model after local steps, or its change",
+    "FinishRound": "nothing but that it arrived",
+    "Tabulate": "of columns of its file: rounded counts of missing values, of levels and of values below thresholds, the mean and "
+    "the mean square",
+}

@@ -17,13 +17,15 @@ from compfed._utils.files import write_private
 from compfed._utils.text import text_table
 from compfed.errors import InputError
 from compfed.estimators.model_file import save_model
+from compfed.estimators.run_files import write_run
 from compfed.network.flower import FlowerLink, LinkError
 from compfed.network.run_folder import RunLog, read_status, run_lock
-from compfed.network.server import RemoteFederation
+from compfed.network.server import NoReply, RemoteFederation
 from compfed.network.settings import FederationSettings
 
 if TYPE_CHECKING:
     from compfed.estimators.base import FederatedModel
+    from compfed.estimators.evaluation import Evaluation
 
 
 REFRESH = 0.5  # seconds between two redraws, on a terminal
@@ -112,9 +114,9 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
             federation.attach(Display(log))
             with federation:
                 model = settings.new_estimator().fit_federation(federation)
-            with contextlib.suppress(AttributeError):
-                model.trace_.save(folder / "trace.npz")
-            save_model(model, folder)
+                save_model(model, folder)  # an evaluation may be refused
+                evaluation = _evaluate(model, federation) if settings.evaluate else None
+            write_run(model, folder, config, evaluation)
         except OSError as problem:
             with contextlib.suppress(OSError):  # the disk may be full
                 log.end("failed", reason=str(problem.strerror))
@@ -129,6 +131,17 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
             certificate=str(model.certificate_),
         )  # fmt: skip
         return model
+
+
+def _evaluate(model: FederatedModel, federation: RemoteFederation) -> Evaluation | None:
+    """The evaluation of a model on the rows it was fitted to; None, and a line for the operator, where a site refuses it."""
+    try:
+        return model.evaluate(federation)
+    except NoReply:
+        raise
+    except InputError as problem:
+        federation.run_log.lines.append(f"  ! The model is saved; it was not evaluated: {problem}")
+        return None
 
 
 def _check_config(folder: Path, config: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from compfed._utils.files import write_private
-from compfed._utils.validation import check_int, check_positive
+from compfed._utils.validation import check_bool, check_int, check_positive
 from compfed.errors import InputError
 from compfed.network import keys
 
@@ -148,6 +148,8 @@ class FederationSettings:
         The parameters of the estimator.
     retry : RetryPolicy, optional
         How long to wait for replies and how often to resend.
+    evaluate : bool, default=False
+        Whether a run also measures how well its model predicts the rows that it was fitted to.
 
     Examples
     --------
@@ -165,6 +167,7 @@ class FederationSettings:
     keys: Path
     parameters: dict[str, object] = field(default_factory=dict)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    evaluate: bool = False
 
     @classmethod
     def read(cls, path: str | Path, check_estimator: bool = True) -> FederationSettings:
@@ -172,7 +175,7 @@ class FederationSettings:
         path = Path(path)
         path = path / "federation.toml" if path.is_dir() else path
         given = read_toml(path, "Give the folder of `compfed federation new DIR`.")
-        check_table(given, ("estimator", "parameters", "network", "retry", "site"), str(path))
+        check_table(given, ("estimator", "parameters", "evaluate", "network", "retry", "site"), str(path))
         network = check_table(given.get("network", {}), ("superlink", "listen", "keys"), f"{path}, [network]")
         if "superlink" not in network:
             raise InputError(f"{path}, [network]: 'superlink' is missing: the address that sites dial, HOST:PORT.")
@@ -184,7 +187,7 @@ class FederationSettings:
         settings = cls(
             path.absolute(), check_text(given.get("estimator"), f"{path}: estimator"), _sites(path, given.get("site", [])),
             str(network["superlink"]), parse_address(listen, f"{path}: listen"), path.parent.absolute() / folder, parameters,
-            read_numbers(RetryPolicy, retry, path),
+            read_numbers(RetryPolicy, retry, path), check_bool(given.get("evaluate", False), f"{path}: evaluate"),
         )  # fmt: skip
         if check_estimator:
             settings.new_estimator()

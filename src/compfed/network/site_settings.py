@@ -27,6 +27,7 @@ from compfed.data.table_files import MISSING, check_reading, read_table
 from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
+from compfed.federation.queries import LEAVES
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
 from compfed.federation.site.ledger import Ledger
 from compfed.federation.site.site import Site
@@ -38,19 +39,6 @@ from compfed.schema import sorted_levels
 READING = ("sep", "decimal", "encoding", "missing")  # keys about CSV files
 MAX_LINES = 100  # columns that `compfed site check` lists
 LONGEST_TABLE_NAME = 100  # characters
-LEAVES = {  # every query, and what it makes leave
-    "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
-    "Moments": "the mean and the mean square of every column, to about 32 digits",
-    "Lipschitz": "one number, a bound on the curvature of its loss, and its fourth power",
-    "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
-    "HeldOut": "the loss of models on rows held out, summed",
-    "Score": "how many rows of each class have scores below thresholds, to whole blocks of min_rows rows, and sums of losses and "
-    "errors",
-    "LocalUpdate": "the model after local steps, or its change",
-    "FinishRound": "nothing but that it arrived",
-    "Tabulate": "of columns of its file: rounded counts of missing values, of levels and of values below thresholds, the mean and "
-    "the mean square",
-}
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
     "two (in steps of 16) that bounds each column, which columns vary, whether rows have weights or offsets and their total weight, "

@@ -1,15 +1,31 @@
-"""Figures of coefficients: a regularisation path, and several models side by side with their held-out scores."""
+"""Figures of coefficients: a path, cross-validation, models side by side, and held-out scores site by site."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compfed._utils.text import shorten
 from compfed.errors import InputError
-from compfed.report.figures import COLOURS, DASHES, blank, plain, styled
+from compfed.report.figures import plot_convergence
+from compfed.report.style import (
+    BLACK,
+    BLUE,
+    COLOURS,
+    GREY,
+    MARKERS,
+    ORANGE,
+    PAGE,
+    PALE,
+    blank,
+    figure_and_axes,
+    line_style,
+    plain,
+    styled,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +40,9 @@ NAMED = 10  # coefficients with a colour and a name, the largest on the path; al
 COUNTS = 7  # places along the path where the number of non-zero coefficients is written
 
 
-def plot_path(fitted: Path | CrossValidated, names: Sequence[str] | np.ndarray | None = None) -> Figure:
+def plot_path(
+    fitted: Path | CrossValidated, names: Sequence[str] | np.ndarray | None = None, *, ax: Axes | None = None
+) -> Figure:
     """Draw coefficients against alpha, and the cross-validation that chose one.
 
     Parameters
@@ -33,10 +51,13 @@ def plot_path(fitted: Path | CrossValidated, names: Sequence[str] | np.ndarray |
         The result of `regularisation_path`, or a fitted ``...CV`` estimator, whose held-out loss gets a second panel.
     names : sequence of str, optional
         Names of the features. A fitted estimator may know them.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw the coefficients, without a second panel; a new figure unless given.
 
     Returns
     -------
     matplotlib.figure.Figure
+        The figure of `ax`, or the new one.
 
     Raises
     ------
@@ -61,18 +82,72 @@ def plot_path(fitted: Path | CrossValidated, names: Sequence[str] | np.ndarray |
     alphas, coefs = (found.alphas_, found.coef_path_) if cross_validated else (found.alphas, found.coefs)
     names = getattr(found, "feature_names_in_", None) if names is None else names
     W, labels = _flat(coefs, names, getattr(found, "classes_", None))
+    order = _falling(alphas)
+    two = cross_validated and ax is None
+    with styled():
+        figure = blank(6.4, 5.6 if two else 3.6) if ax is None else figure_and_axes(ax, 0, 0)[0]
+        axes = figure.subplots(2 if two else 1, 1, sharex=True, squeeze=False)[:, 0] if ax is None else np.array([ax])
+        _coefficients(axes[0], alphas[order], W[order], labels)
+        if cross_validated:
+            if two:
+                _held_out_loss(axes[1], alphas[order], found.cv_loss_[order])
+            marks = _mark_alphas(axes, found)
+            if two:
+                figure.legend(handles=marks, loc="outside lower center", ncols=3, fontsize=8)
+        axes[-1].set_xlabel("alpha (largest to the left)")
+    return figure
+
+
+def plot_cv(model: CrossValidated, *, ax: Axes | None = None) -> Figure:
+    """Draw the held-out loss against alpha, with the alphas that the two rules choose.
+
+    The line is the mean over the splits, the band one standard error on each side.
+
+    Parameters
+    ----------
+    model : fitted estimator
+        An estimator with CV at the end of its name.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure of `ax`, or the new one.
+
+    Raises
+    ------
+    InputError
+        If the estimator has not chosen its alpha by cross-validation.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedLassoCV(n_alphas=10, cv=3).fit(table.X, table.y, sites=table.sites)
+    >>> cf.plot_cv(model).axes[0].get_xlabel()
+    'alpha (largest to the left)'
+    """
+    found: Any = model
+    if not hasattr(found, "cv_loss_"):
+        raise InputError(f"plot_cv takes a fitted ...CV estimator; got {type(found).__name__}, which has no cv_loss_.")
+    order = _falling(found.alphas_)
+    with styled():
+        figure, ax = figure_and_axes(ax, 6.4, 3.2)
+        _log_alphas(ax, found.alphas_[order])
+        _held_out_loss(ax, found.alphas_[order], found.cv_loss_[order])
+        ax.legend(handles=_mark_alphas([ax], found))
+        ax.set_xlabel("alpha (largest to the left)")
+    return figure
+
+
+def _falling(alphas: np.ndarray) -> np.ndarray:
+    """Positions of the alphas that a log axis has, the largest first."""
     order = np.argsort(-alphas)
     order = order[alphas[order] > 0]  # alpha = 0 has no place on a log axis
     if len(order) < 2:
         raise InputError(f"the figure of a path needs two alphas above 0; got {alphas}.")
-    with styled():
-        figure = blank(6.4, 5.6 if cross_validated else 3.6)
-        axes = figure.subplots(2 if cross_validated else 1, 1, sharex=True, squeeze=False)[:, 0]
-        _coefficients(axes[0], alphas[order], W[order], labels)
-        if cross_validated:
-            _cross_validation(figure, axes, found, order)
-        axes[-1].set_xlabel("alpha (largest to the left)")
-    return figure
+    return order
 
 
 def _flat(
@@ -94,19 +169,23 @@ def _coefficients(ax: Axes, alphas: np.ndarray, coefs: np.ndarray, names: Sequen
     size = np.abs(coefs).max(axis=0)
     chosen = [j for j in np.argsort(-size, kind="stable")[:NAMED] if size[j] > 0]
     ax.axhline(0.0, color="#BBBBBB", linewidth=0.8)
-    ax.plot(alphas, np.delete(coefs, chosen, axis=1), color="#B5B5B5", linewidth=0.7)
+    ax.plot(alphas, np.delete(coefs, chosen, axis=1), color=PALE, linewidth=0.7)
     for k, j in enumerate(sorted(chosen, key=lambda j: -coefs[-1, j])):
-        label, dash = plain(shorten(str(names[j]), 22)), DASHES[k // 8]
-        ax.plot(alphas, coefs[:, j], color=COLOURS[k % 8], linestyle=dash, linewidth=1.3, label=label)
+        ax.plot(alphas, coefs[:, j], linewidth=1.3, label=plain(shorten(str(names[j]), 22)), **line_style(k))
     if chosen:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _log_alphas(ax, alphas)
+    ax.set_ylabel("coefficient")
+    ax.margins(y=0.06)
+    _count_above(ax, alphas, np.count_nonzero(coefs, axis=1))
+
+
+def _log_alphas(ax: Axes, alphas: np.ndarray) -> None:
+    """A log axis of falling alphas."""
     ax.set_xscale("log")
     ax.set_xlim(alphas[0] * 1.05, alphas[-1])
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     ax.xaxis.set_minor_formatter(lambda value, _: "")
-    ax.set_ylabel("coefficient")
-    ax.margins(y=0.06)
-    _count_above(ax, alphas, np.count_nonzero(coefs, axis=1))
 
 
 def _count_above(ax: Axes, alphas: np.ndarray, counts: np.ndarray) -> None:
@@ -121,32 +200,231 @@ def _count_above(ax: Axes, alphas: np.ndarray, counts: np.ndarray) -> None:
     above.set_xlabel("coefficients that are not zero", fontsize=8)
 
 
-def _cross_validation(figure: Figure, axes: np.ndarray, model: CrossValidated, order: np.ndarray) -> None:
-    """The held-out loss in the second panel, and lines through both at the alphas that the two rules choose."""
-    alphas, loss = model.alphas_[order], model.cv_loss_[order]
-    mean, marks, label = loss.mean(axis=1), {"best": model.alpha_best_}, "held-out loss"
-    if loss.shape[1] > 1:  # a single split has no standard error
+def _held_out_loss(ax: Axes, alphas: np.ndarray, loss: np.ndarray) -> None:
+    """The mean over the splits, and a band of one standard error; a single split has none."""
+    mean, label = loss.mean(axis=1), "held-out loss"
+    if loss.shape[1] > 1:
         error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
-        axes[1].fill_between(alphas, mean - error, mean + error, color=COLOURS[0], alpha=0.2, linewidth=0)
-        marks["one standard error"] = model.alpha_one_standard_error_
+        ax.fill_between(alphas, mean - error, mean + error, color=BLUE, alpha=0.2, linewidth=0)
         label += "\n(mean ± standard error)"
-    axes[1].plot(alphas, mean, color=COLOURS[0], linewidth=1.4, marker="o", markersize=2.5)
-    axes[1].set_ylabel(label)
+    ax.plot(alphas, mean, color=BLUE, linewidth=1.4, marker="o", markersize=2.5)
+    ax.set_ylabel(label)
+
+
+def _mark_alphas(axes: Sequence[Axes] | np.ndarray, model: Any) -> list[Any]:
+    """Lines through all axes at the alphas that the two rules choose; returns one handle each for a legend."""
+    marks = {"best": model.alpha_best_}
+    if np.isfinite(within := model.alpha_one_standard_error_):
+        marks["one standard error"] = within
     handles = []
     for (name, alpha), dash in zip(marks.items(), ("--", ":"), strict=False):
-        style = {"color": "black", "linewidth": 1.0, "linestyle": dash, "label": f"{name}: alpha = {alpha:.3g}"}
+        style = {"color": BLACK, "linewidth": 1.0, "linestyle": dash, "label": f"{name}: alpha = {alpha:.3g}"}
         handles.append([ax.axvline(alpha, **style) for ax in axes][-1])
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=8)
+    return handles
+
+
+# --- coefficients of several models ---
+
+MOST_ROWS = 30  # variables with a row of their own
+ZERO_NOTE = "hollow: exactly zero"
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Coefficients of several models side by side, as plain arrays.
+
+    `groups` has the label of each model; models with the same label share colour, marker and legend.
+    """
+
+    features: tuple[str, ...]
+    groups: tuple[str, ...]
+    values: np.ndarray  # (features, models); NaN for a model that cannot be fitted
+    axis: str = "coefficient"
+
+    def largest(self, most: int = MOST_ROWS) -> np.ndarray:
+        """Positions of the variables that are used anywhere, the largest in the last model first."""
+        size = np.abs(np.nan_to_num(self.values))
+        used = np.flatnonzero(size.any(axis=1))
+        return used[np.lexsort((-size[used].max(axis=1), -size[used, -1]))][:most]
+
+
+def coefficients_of(
+    models: Any, names: Sequence[str] | np.ndarray | None = None, scale: Sequence[float] | np.ndarray | None = None
+) -> Coefficients:
+    """The coefficients of all that `plot_coefficients` takes."""
+    if all(hasattr(models, name) for name in ("coefficients", "models", "features", "scale")):  # a comparison of sites
+        n = len(models.sites)
+        groups = (*["each site alone"] * n, *models.models[n:])
+        sd = models.scale if scale is None else np.asarray(scale, float)
+        features = tuple(map(str, models.features if names is None else names))
+        return Coefficients(features, groups, models.coefficients * sd[:, None], _axis(sd))
+    named = models if isinstance(models, Mapping) else {"coefficient": models}
+    if not named:
+        raise InputError("plot_coefficients got an empty dict; give at least one model.")
+    columns, groups = [], []
+    for label, model in named.items():
+        W = np.atleast_2d(np.asarray(getattr(model, "coef_", model), float))
+        kinds = getattr(model, "classes_", range(len(W)))
+        columns += list(W)
+        groups += [str(label)] if len(W) == 1 else [str(k) if len(named) == 1 else f"{label}: {k}" for k in kinds]
+    if len({len(column) for column in columns}) > 1:
+        raise InputError(
+            f"the models have {sorted({len(c) for c in columns})} coefficients; all need the same features."
+        )
+    first = next(iter(named.values()))
+    names = getattr(first, "feature_names_in_", None) if names is None else names
+    _, features = _flat(np.array(columns)[:1], names, None)
+    sd = getattr(first, "feature_scale_", None) if scale is None else np.asarray(scale, float)
+    values = np.array(columns).T
+    return Coefficients(tuple(features), tuple(groups), values if sd is None else values * sd[:, None], _axis(sd))
+
+
+def _axis(scale: np.ndarray | None) -> str:
+    return "coefficient" if scale is None else "coefficient per standard deviation"
+
+
+def plot_coefficients(
+    models: Any,
+    names: Sequence[str] | np.ndarray | None = None,
+    *,
+    scale: Sequence[float] | np.ndarray | None = None,
+    ax: Axes | None = None,
+) -> Figure:
+    """Draw coefficients, one row per variable and one marker per model; a hollow marker is exactly zero.
+
+    Parameters
+    ----------
+    models : fitted estimator, comparison, or dict
+        One model; the result of `compare_local_federated`; or fitted estimators or arrays of coefficients by name, such as
+        ``{"local": a, "federated": b, "pooled": c}``. The last one sets the order of the rows.
+    names : sequence of str, optional
+        Names of the features. A fitted estimator may know them.
+    scale : array of shape (n_features,), optional
+        Factors of the coefficients. Standard deviations of the features make coefficients comparable; a fitted estimator and
+        a comparison know them, and use them unless `scale` is given.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure of `ax`, or the new one.
+
+    Raises
+    ------
+    InputError
+        If models have different numbers of features, or names and features do not match.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import compfed as cf
+    >>> coefficients = {"local": np.array([2.0, 0.3]), "federated": np.array([1.5, 0.0])}
+    >>> figure = cf.plot_coefficients(coefficients, names=["age", "sex"])
+    >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    ['age', 'sex']
+    """
+    found = coefficients_of(models, names, scale)
+    order = found.largest()
+    if not len(order):
+        order = np.arange(min(len(found.features), MOST_ROWS))  # all are zero: show that
+    labels = list(dict.fromkeys(found.groups))
+    lanes = max(1, len(labels))
+    with styled():
+        figure, ax = figure_and_axes(ax, 0.75 * PAGE, 1.0 + (0.2 + 0.06 * min(lanes, 5)) * max(3, len(order)))
+        ax.axvline(0.0, color="#999999", linewidth=0.8)
+        for k, label in enumerate(labels):
+            columns = [c for c, group in enumerate(found.groups) if group == label]
+            _markers(ax, found.values[order][:, columns], label, k, lanes)
+        texts = [plain(shorten(found.features[j], 32)) for j in order]
+        ax.set_yticks(range(len(order)), texts)
+        for text, j in zip(ax.get_yticklabels(), order, strict=True):
+            text.set_color(GREY if found.values[j, -1] == 0 else BLACK)
+        ax.set_ylim(len(order) - 0.4, -0.6)
+        ax.grid(visible=False, axis="y")
+        rest = len(found.features) - len(order)
+        zero = len(found.features) - len(found.largest(len(found.features)))
+        more = f"; {rest} more, of which {zero} zero in every model" if rest else ""
+        ax.set_xlabel(f"{found.axis}\n({ZERO_NOTE}{more})")
+        if lanes > 1:
+            ax.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=min(lanes, 4), handletextpad=0.2)
+    return figure
+
+
+def group_style(label: str, k: int) -> tuple[str, str]:
+    """Colour and marker of a group of models: fixed for local, average, federated and pooled models."""
+    roles = {
+        "each site alone": (GREY, "s"), "local": (GREY, "s"), "average of local": (ORANGE, "D"), "federated": (BLUE, "o"),
+        "pooled": (BLACK, "^"),
+    }  # fmt: skip
+    return roles.get(label, (COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]))
+
+
+def _markers(ax: Axes, values: np.ndarray, label: str, k: int, lanes: int) -> None:
+    """The models of one group, in their lane of every row; zeros are hollow."""
+    colour, marker = group_style(label, k)
+    rows = np.repeat(np.arange(len(values)), values.shape[1]) + (k - (lanes - 1) / 2) * min(0.2, 0.8 / lanes)
+    flat, single = values.ravel(), values.shape[1] == 1
+    size = 26 if single else 12
+    for zero in (False, True):
+        some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
+        ax.scatter(
+            flat[some], rows[some], s=size, marker=marker, facecolor="white" if zero else colour, edgecolor=colour,
+            linewidth=1.0, alpha=1.0 if single else 0.8, zorder=3, label=None if zero else plain(label),
+        )  # fmt: skip
 
 
 # --- models side by side ---
 
-GREY = "#7A7A7A"  # of the models of single sites
-JOINT = (COLOURS[4], COLOURS[0], COLOURS[6])  # of the average, the federated and the pooled model, which come last
+JOINT = (ORANGE, BLUE, BLACK)  # of the average, the federated and the pooled model, which come last
 MOST_COLUMNS = 6  # local models whose columns of coefficients are named
 MOST_FEATURES = 40  # features shown, the largest in the last model first
 NAMED_SITES = 20  # with more sites, scores are drawn without names
 LETTERS = 15.0  # per inch
+
+
+def plot_comparison(comparison: Any, *, ax: Axes | None = None) -> Figure:
+    """Draw a comparison: methods by their convergence, or models of sites by coefficients and held-out scores.
+
+    Parameters
+    ----------
+    comparison : result of `compare_methods` or `compare_local_federated`
+    ax : matplotlib.axes.Axes, optional
+        Where to draw one panel: convergence in the unit of the budget, or the first held-out score site by site. A new
+        figure unless given.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure of `ax`, or the new one.
+
+    Raises
+    ------
+    InputError
+        If `comparison` is something else.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> t = cf.data.bundled.diabetes()
+    >>> compared = cf.compare_local_federated(cf.FederatedLasso(1.0, standardize=True), t.X, t.y, t.sites)
+    >>> len(cf.plot_comparison(compared).axes) >= 2
+    True
+    """
+    if hasattr(comparison, "traces") and hasattr(comparison, "unit"):
+        column = {"rounds": "round", "bytes": "bytes_up", "gradients": "gradients"}[comparison.unit]
+        return plot_convergence(comparison, x=column, ax=ax)
+    if not hasattr(comparison, "coefficients") or not hasattr(comparison, "own"):
+        raise InputError(
+            "plot_comparison takes the result of compare_methods or compare_local_federated; got "
+            f"{type(comparison).__name__}."
+        )
+    if ax is None:
+        return comparison_figure(comparison)
+    with styled():
+        _scores(ax, 4.0, comparison, next(iter(comparison.scores)), 0.12)
+        ax.legend()
+    return figure_and_axes(ax, 0, 0)[0]
 
 
 def comparison_figure(c: SiteComparison) -> Figure:
@@ -193,31 +471,35 @@ def _draw_coefficients(figure: SubFigure, values: np.ndarray, names: list[str], 
 
 def _draw_scores(figure: SubFigure, width: float, c: SiteComparison) -> None:
     """A panel per measure, `width` inches wide: the sites from left to right, then all of them together."""
-    n = len(c.sites)
-    named = n <= NAMED_SITES
-    x = np.append(np.arange(n), n - 1 + max(1.3, 0.06 * n))
-    gap = (0.25 if len(c.scores) > 1 or n > 8 else 0.12) if named else 0.0
     axes = figure.subplots(1, len(c.scores), squeeze=False)[0]
-    for ax, (measure, scores) in zip(axes, c.scores.items(), strict=True):
-        own = c.own[measure]
-        order = np.append(np.arange(n) if named else np.argsort(np.nan_to_num(own[:-1], nan=-np.inf), kind="stable"), n)
-        groups = zip([own, *scores[n:]], ["each site its own model", *c.models[n:]], (GREY, *JOINT), strict=False)
-        for k, (values, label, colour) in enumerate(groups):
-            ring = k == len(JOINT)  # the pooled model, around the federated dot: they should coincide
-            ax.scatter(
-                x + (-gap, 0, gap, gap)[k], np.where(np.isfinite(values), values, np.nan)[order], marker="sDoo"[k],
-                s=(30 if named else 9) * (2.4 if ring else 0.8), linewidth=0.9 * ring, label=label, zorder=3 - ring,
-                facecolor="none" if ring else colour, edgecolor=colour,
-            )  # fmt: skip
-        ax.axvline((x[-2] + x[-1]) / 2, color="#BBBBBB", linewidth=0.8)
-        ax.set_xlim(-0.5, x[-1] + (x[-1] - x[-2]) * 0.4)
-        ax.tick_params(axis="y", labelsize=7)
-        ax.grid(visible=False, axis="x")
-        _name_sites(ax, width, x, c.sites)
-        better = "\n(lower is better)" if "loss" in measure else ""
-        ax.set_ylabel(f"held-out {measure.replace('^2', '²')}{better}", fontsize=8)
+    for ax, measure in zip(axes, c.scores, strict=True):
+        _scores(ax, width, c, measure, 0.25 if len(c.scores) > 1 or len(c.sites) > 8 else 0.12)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=4, fontsize=8, handletextpad=0.2)
+
+
+def _scores(ax: Axes, width: float, c: SiteComparison, measure: str, gap: float) -> None:
+    """Held-out scores by one measure: the sites, then all of them together."""
+    n, scores, own = len(c.sites), c.scores[measure], c.own[measure]
+    named = n <= NAMED_SITES
+    gap = gap if named else 0.0
+    x = np.append(np.arange(n), n - 1 + max(1.3, 0.06 * n))
+    order = np.append(np.arange(n) if named else np.argsort(np.nan_to_num(own[:-1], nan=-np.inf), kind="stable"), n)
+    groups = zip([own, *scores[n:]], ["each site its own model", *c.models[n:]], (GREY, *JOINT), strict=False)
+    for k, (values, label, colour) in enumerate(groups):
+        ring = k == len(JOINT)  # the pooled model, around the federated dot: they should coincide
+        ax.scatter(
+            x + (-gap, 0, gap, gap)[k], np.where(np.isfinite(values), values, np.nan)[order], marker="sDoo"[k],
+            s=(30 if named else 9) * (2.4 if ring else 0.8), linewidth=0.9 * ring, label=label, zorder=3 - ring,
+            facecolor="none" if ring else colour, edgecolor=colour,
+        )  # fmt: skip
+    ax.axvline((x[-2] + x[-1]) / 2, color="#BBBBBB", linewidth=0.8)
+    ax.set_xlim(-0.5, x[-1] + (x[-1] - x[-2]) * 0.4)
+    ax.tick_params(axis="y", labelsize=7)
+    ax.grid(visible=False, axis="x")
+    _name_sites(ax, width, x, c.sites)
+    better = "\n(lower is better)" if "loss" in measure else ""
+    ax.set_ylabel(f"held-out {measure.replace('^2', '²')}{better}", fontsize=8)
 
 
 def _name_sites(ax: Axes, width: float, x: np.ndarray, sites: Sequence[str]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.report.figures import COLOURS, blank, styled
+from compfed.report.figures import blank
+from compfed.report.style import COLOURS, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,44 +1,25 @@
-"""Convergence curves as figures: the median over seeds, and a band; and the style of all figures."""
+"""Convergence curves as figures: the median over seeds, and a band."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from compfed._utils.files import atomic_path
-from compfed.errors import MissingExtra
+from compfed._utils.text import join_names
+from compfed.errors import InputError
+from compfed.report.style import AXES, COLUMN, blank, figure_and_axes, line_style, plain, save_figure, styled
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers; dashes keep them apart in print.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-Dash = str | tuple[int, tuple[int, ...]]
-DASHES: tuple[Dash, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 1)), (0, (3, 1)))
-AXES = {
-    "round": "communication rounds",
-    "bytes_up": "bytes sent per client",
-    "bytes": "bytes per site, both ways",
-    "gradients": "gradient evaluations per client",
-    "gradient_rows": "rows read by gradients per client",
-    "optimality": "optimality  ‖x - x*‖ / ‖x*‖",  # plain text: mathtext is slow to lay out
-    "nonzeros": "non-zero coefficients",
-    "lyapunov": "Lyapunov function Ω",
-}
-STYLE: dict[str, object] = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25,
-    "legend.frameon": False, "legend.fontsize": 8, "svg.hashsalt": "compfed", "svg.fonttype": "none",
-    "figure.constrained_layout.use": True, "text.usetex": False,
-}  # fmt: skip
-
-
+FLOOR = 1e-14  # smaller values are rounding
+MEASURES = ("optimality", "gradient_mapping", "objective")  # on the vertical axis: the first that all runs have
 Place = Literal["upper right", "lower left", "lower right", "center right"]
 
 
@@ -62,33 +43,10 @@ class Panel:
     lines: Sequence[Line]
     x: str = "round"
     y: str = "optimality"
-    floor: float = 1e-14  # smaller values are rounding and are drawn here
+    floor: float = FLOOR  # smaller values are rounding and are drawn here
     legend: Place | None = "upper right"  # where falling curves are not; matplotlib's "best" is slow
     log: bool = True
     log_x: bool = False
-
-
-def check_matplotlib() -> None:
-    """Raise an error with the command that installs matplotlib, if it is missing: before minutes of work, not after."""
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
-        raise MissingExtra("matplotlib", "report", "Drawing figures") from None
-
-
-def blank(width: float, height: float) -> Figure:
-    """An empty figure without window or global state. Draw on it in `with styled():`."""
-    check_matplotlib()
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def styled() -> AbstractContextManager[None]:
-    """The style of all figures, as a context."""
-    import matplotlib
-
-    return matplotlib.rc_context(STYLE)  # pyright: ignore[reportArgumentType]  # keys of matplotlib
 
 
 def draw(panels: Sequence[Panel], path: Path, rows: int = 1) -> list[Path]:
@@ -98,51 +56,32 @@ def draw(panels: Sequence[Panel], path: Path, rows: int = 1) -> list[Path]:
     with styled():
         axes = figure.subplots(rows, columns, sharey=shared, squeeze=False)
         for panel, ax in zip(panels, axes.flat, strict=True):
-            _panel(replace(panel, legend=None) if shared else panel, ax)
+            draw_panel(replace(panel, legend=None) if shared else panel, ax)
         if shared:
             for ax in axes[:, 1:].flat:
                 ax.set_ylabel("")
             handles, labels = axes[0, 0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
-    return write(figure, path, ("svg", "png", "pdf"))
+    return save_figure(figure, path)
 
 
-def plain(name: str) -> str:
-    """A user's name, printed literally: no formula between two $, no line break, not hidden from a legend by a leading _."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in name).replace("$", r"\$")
-    return f" {shown}" if shown.startswith("_") else shown
-
-
-def write(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
-    """Write a figure once per ending."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    with styled():
-        for ending in endings:
-            written.append(path.with_suffix(f".{ending}"))
-            # Without a date inside, the same numbers give the same files.
-            metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-            with atomic_path(written[-1]) as unfinished:
-                figure.savefig(unfinished, format=ending, dpi=160, metadata=metadata)
-            figure.set_layout_engine("none")  # one layout serves all formats
-    return written
-
-
-def _panel(panel: Panel, ax: Axes) -> None:
+def draw_panel(panel: Panel, ax: Axes) -> None:
     """Draw the lines of a panel, its axes and its legend."""
     from matplotlib.ticker import EngFormatter
 
     for line in panel.lines:
         x = line.traces[0][panel.x]
-        values = np.maximum(np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else 0.0)
-        colour, dash = COLOURS[line.style % 8], DASHES[line.style % 8]
+        values = np.maximum(
+            np.array([t[line.y or panel.y] for t in line.traces]), panel.floor if panel.log else -np.inf
+        )
+        style = line_style(line.style)
         ax.plot(
-            x, np.median(values, axis=0), label=plain(line.label), color=colour, linestyle=dash, linewidth=line.width,
-            marker="o" if line.dots else "", markersize=3.0,
+            x, np.median(values, axis=0), label=plain(line.label), linewidth=line.width, marker="o" if line.dots else "",
+            markersize=3.0, **style,
         )  # fmt: skip
         if len(values) > 1:
             low, high = np.quantile(values, [0.1, 0.9], axis=0)
-            ax.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            ax.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain text, far quicker to draw than mathtext
@@ -154,6 +93,77 @@ def _panel(panel: Panel, ax: Axes) -> None:
         ax.xaxis.set_minor_formatter(lambda value, _: "")
     ax.set_xlabel(AXES.get(panel.x) or plain(panel.x))
     ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
-    ax.set_title(panel.title, fontsize=10)
+    if panel.title:
+        ax.set_title(panel.title)
     if len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)
+
+
+# --- the public figures ---
+
+
+def plot_convergence(runs: Any, x: str = "round", y: str | None = None, *, ax: Axes | None = None) -> Figure:
+    """Draw how fast runs converge: a measure of the error against its cost, on a log axis.
+
+    Parameters
+    ----------
+    runs : Trace, fitted estimator, comparison of methods, or dict
+        One run; the result of `compare_methods`; or runs by name. Several traces under one name are seeds: the median and
+        the band from the 10 % to the 90 % quantile are drawn.
+    x : str, default="round"
+        A column of the traces: "round", "bytes_up", "seconds", "gradients", ...
+    y : str, optional
+        Another column. Unless given, the first of "optimality", "gradient_mapping" and "objective" that all runs have.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure unless given.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The figure of `ax`, or the new one.
+
+    Raises
+    ------
+    InputError
+        If `runs` has no trace, or a column is missing.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedLasso(alpha=1.0).fit(table.X, table.y, sites=table.sites)
+    >>> cf.plot_convergence(model).axes[0].get_ylabel()
+    'gradient mapping'
+    """
+    named = runs_by_name(runs)
+    every = [trace for traces in named.values() for trace in traces]
+    if y is None:
+        y = next((name for name in MEASURES if all(name in trace for trace in every)), MEASURES[-1])
+    for column in (x, y):
+        for trace in every:
+            trace[column]  # raises an error with the columns that there are
+    log = y != "objective"
+    lines = [Line(name, traces, i, dots=len(traces[0]) < 15) for i, (name, traces) in enumerate(named.items())]
+    with styled():
+        figure, ax = figure_and_axes(ax, COLUMN * 1.3, 3.2)
+        draw_panel(Panel("", lines, x=x, y=y, log=log), ax)
+    return figure
+
+
+def runs_by_name(runs: Any) -> dict[str, Sequence[Trace]]:
+    """Traces by name, one for each seed, from all that `plot_convergence` takes."""
+    found = getattr(runs, "traces", getattr(runs, "trace_", runs))
+    if isinstance(found, Trace):
+        algorithm = found.provenance.get("algorithm")
+        return {str(algorithm["name"]) if isinstance(algorithm, dict) and "name" in algorithm else "run": [found]}
+    named: dict[str, Sequence[Trace]] = {}
+    for name, each in found.items() if isinstance(found, Mapping) else ():
+        each = getattr(each, "trace_", each)
+        named[str(name)] = [each] if isinstance(each, Trace) else list(each)
+    wrong = [name for name, traces in named.items() if not traces or not all(isinstance(t, Trace) for t in traces)]
+    if wrong or not named:
+        what = f"no trace under {join_names(wrong)}" if wrong else f"got {type(runs).__name__}"
+        raise InputError(
+            f"plot_convergence takes a trace, a fitted estimator, a comparison of methods or a dict of these; {what}."
+        )
+    return named

@@ -8,6 +8,7 @@ second-order solvers have nothing to tune: they run once, through `solve_federat
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 import compfed.algorithms as alg
 from compfed._utils.files import check_writable, write_text
-from compfed._utils.text import Steps, text_table
+from compfed._utils.text import Steps, text_table, versions
 from compfed._utils.validation import check_int
 from compfed.algorithms import default_steps
 from compfed.algorithms.costs import cost_of_a_round
@@ -31,7 +32,10 @@ from compfed.federation.site.in_process import InProcess
 from compfed.federation.spec import FederatedProblem
 from compfed.problem.problem import Problem
 from compfed.regularisers import Zero
-from compfed.report.figures import Line, Panel, check_matplotlib, draw
+from compfed.report.figures import Line, Panel, draw
+from compfed.report.page import write_run_report
+from compfed.report.run_result import write_result
+from compfed.report.style import check_matplotlib
 from compfed.sampling import Scheme
 from compfed.simulation import grid
 from compfed.simulation.options import check_sampling
@@ -265,8 +269,13 @@ class MethodComparison:
             ["method", *levels, "final", "step scale"], [row for _, row in sorted(rows, key=itemgetter(0))]
         )
 
+    def to_result(self) -> dict[str, Any]:
+        """The comparison as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        lead = f"{len(self.results)} methods on one problem, each with the same budget of {self.unit} and its own best step size."
+        return methods_result({"": self.results}, {"": self.traces}, self.problem, "Methods compared", lead)
+
     def save(self, out: Path) -> None:
-        """Write traces/, comparison.json and the curves below `out`."""
+        """Write traces/, comparison.json, the curves, result.json and report.html below `out`."""
         for name, trace in self.traces.items():
             trace.save(out / "traces" / name)
         x_star = {"gradient_mapping": self.certificate}
@@ -274,6 +283,24 @@ class MethodComparison:
         write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
         lines = [Line(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
         draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
+        write_result(out, self.to_result())
+        write_run_report(out)
+
+
+def methods_result(
+    results: Mapping[str, Mapping[str, Any]],
+    traces: Mapping[str, Mapping[str, Trace]],
+    problem: object,
+    title: str,
+    lead: str,
+) -> dict[str, Any]:
+    """Results and traces by problem and method, as plain data for a run folder."""
+    runs = {
+        group: {name: {c: v for c, v in trace.columns.items() if v.ndim == 1} for name, trace in each.items()}
+        for group, each in traces.items()
+    }
+    about = {"kind": "methods", "created": time.strftime("%Y-%m-%d %H:%M:%S %z"), "versions": versions()}
+    return about | {"title": title, "lead": lead, "problem": problem, "results": results, "runs": runs}
 
 
 def compare_methods(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import csv
 import inspect
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,11 +23,12 @@ from sklearn.base import clone
 from sklearn.metrics import d2_tweedie_score, r2_score
 
 from compfed._utils.files import atomic_path, check_writable, write_text
-from compfed._utils.text import join_names, shorten, text_table
+from compfed._utils.text import join_names, shorten, text_table, versions
 from compfed._utils.validation import check_int
 from compfed.data import Sites
 from compfed.errors import InputError, MissingExtra
 from compfed.estimators.base import FederatedModel
+from compfed.estimators.export import communication_record
 from compfed.estimators.path_and_cv import CrossValidated
 from compfed.estimators.programs.fit import FitOptions, Fitted, fit
 from compfed.estimators.regression import FederatedGammaRegressor, FederatedNegativeBinomialRegressor
@@ -39,7 +41,9 @@ from compfed.federation.sums import HeldOutSum
 from compfed.losses import Poisson
 from compfed.losses.offset import unwrapped
 from compfed.report.coefficient_figures import comparison_figure
-from compfed.report.figures import write
+from compfed.report.page import write_report
+from compfed.report.run_result import write_result
+from compfed.report.style import save_figure
 from compfed.simulation.local_federation import Simulated
 from compfed.splits import Holdout, names_rows
 from compfed.studies.pooled_fit import fit_pooled
@@ -144,8 +148,14 @@ class SiteComparison:
         """Draw coefficients per standard deviation, model by model, and held-out scores, site by site (matplotlib)."""
         return comparison_figure(self)
 
+    def to_result(self) -> dict[str, Any]:
+        """The comparison as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        about = {"kind": "sites", "created": time.strftime("%Y-%m-%d %H:%M:%S %z"), "versions": versions()}
+        return plain | about | {"communication": communication_record(self.communication)}
+
     def save(self, folder: str | Path) -> list[Path]:
-        """Write table.txt, coefficients.csv, figure.png and figure.svg into a folder, which is made if it is missing."""
+        """Write table.txt, coefficients.csv, the figure, result.json and report.html into a folder; it is made if missing."""
         target = Path(folder)
         check_writable(target, f"save({str(folder)!r})")
         target.mkdir(parents=True, exist_ok=True)
@@ -156,7 +166,13 @@ class SiteComparison:
             out = csv.writer(file)
             out.writerow(["feature", *self.models])
             out.writerows([name, *row] for name, row in zip(names, values.tolist(), strict=True))
-        return [table, coefficients, *write(self.figure(), target / "figure", ("png", "svg"))]
+        return [
+            table,
+            coefficients,
+            *save_figure(self.figure(), target / "figure"),
+            write_result(target, self.to_result()),
+            write_report(target),
+        ]
 
     def _coefficient_rows(self) -> tuple[list[str], np.ndarray]:
         """Coefficients, and the intercepts below them."""

@@ -31,13 +31,16 @@ from compfed.federation.spec import FederatedProblem
 from compfed.losses import Logistic
 from compfed.problem.problem import Problem
 from compfed.regularisers import L1, OnBlock, Zero
-from compfed.report.figures import Line, Panel, check_matplotlib, draw
+from compfed.report.figures import Line, Panel, draw
+from compfed.report.page import write_run_report
+from compfed.report.run_result import write_result
+from compfed.report.style import check_matplotlib
 from compfed.simulation import simulate
 from compfed.solve import solve_federated
 from compfed.solvers.auto import evaluate_start
 from compfed.solvers.base import Method, SearchOptions
 from compfed.solvers.second_order import ProximalBFGS, ProximalNewton
-from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, solver_trace
+from compfed.studies.compare_methods import MethodResult, costs_of, is_solver, methods_result, solver_trace
 from compfed.studies.paper.experiments import paper_problem
 from compfed.trace import Trace
 
@@ -138,13 +141,22 @@ class FewRounds:
         return "\n\n".join(tables)
 
     def save(self, out: Path) -> None:
-        """Write traces/, few-rounds.json and the curves below `out`."""
+        """Write traces/, few-rounds.json, the curves, result.json and report.html below `out`."""
         for problem, traces in self.traces.items():
             for method, trace in traces.items():
                 trace.save(out / "traces" / problem.replace(" ", "-") / method)
         write_text(out / "few-rounds.json", json.dumps(self.results, indent=1) + "\n")
         panels = [self._panel(name, x) for x in COSTS.values() for name in self.traces]
         draw(panels, out / "few-rounds", rows=len(COSTS))
+        write_result(out, self.to_result())
+        write_run_report(out)
+
+    def to_result(self) -> dict[str, Any]:
+        """The comparison as plain data: what a run folder keeps, and `cf.write_report` reads."""
+        problems = {name: {k: v for k, v in found.items() if k != "methods"} for name, found in self.results.items()}
+        lead = "Five methods as they come, with nothing tuned: rounds and bytes to reach an accuracy."
+        methods = {name: found["methods"] for name, found in self.results.items()}
+        return methods_result(methods, self.traces, problems, "Few rounds", lead)
 
     def _panel(self, name: str, x: str) -> Panel:
         of, lines = self.results[name], []

@@ -6,18 +6,34 @@ import contextlib
 import json
 import re
 import threading
+import time
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from compfed._utils.files import check_writable, write_text
 from compfed._utils.text import Steps, versions
 from compfed.errors import InputError
-from compfed.report.figures import check_matplotlib
-from compfed.report.html_page import write_page
+from compfed.report.page import write_run_report
+from compfed.report.run_result import write_result
+from compfed.report.style import check_matplotlib
 from compfed.studies.paper.claims import Claim, all_claims
-from compfed.studies.paper.experiments import ALGORITHM_1, QUICK, Experiment, Group, Key, Size, Traces, experiments
-from compfed.studies.paper.figures import draw_figures
+from compfed.studies.paper.experiments import (
+    ALGORITHM_1,
+    QUICK,
+    Experiment,
+    Group,
+    Key,
+    Size,
+    Traces,
+    experiments,
+    keys,
+)
+from compfed.studies.paper.figures import STYLES, draw_figures
 from compfed.trace import Trace
 
 
@@ -50,10 +66,41 @@ def reproduce(out: Path, quick: bool = False, seeds: int | None = None) -> list[
         f"Zhang, Hu and Johansson (ICASSP 2024): {size.clients} clients, heterogeneous logistic regression with ridge 0.01 and "
         f"l1 1e-4, {size.samples} examples per client, {size.seeds} seeds for mini-batches."
     )
-    write_page(out / "report.html", lead, rows, figures, settings)
+    write_result(out, paper_result(lead, rows, {path: caption for path, caption in figures}, settings, traces, out))
+    write_run_report(out)
     finished.clear()
     steps.finish()
     return claims
+
+
+def paper_result(
+    lead: str, claims: list[dict[str, Any]], figures: dict[Path, str], settings: object, traces: Traces, out: Path
+) -> dict[str, Any]:
+    """The reproduction as plain data for a run folder, with the runs of Figure 1."""
+    groups = {"Figure 1, full gradients": Group.FULL, "Figure 1, mini-batches": Group.STOCHASTIC}
+    runs = {
+        title: {key.name: _median_columns(traces[key]) for key in keys(traces, group)}
+        for title, group in groups.items()
+    }
+    return {
+        "kind": "paper",
+        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "versions": versions(),
+        "title": "Composite federated learning with heterogeneous data, reproduced",
+        "lead": lead,
+        "claims": claims,
+        "figures": [{"file": f"{path.relative_to(out)}.svg", "caption": caption} for path, caption in figures.items()],
+        "runs": runs,
+        "styles": STYLES,
+        "settings": settings,
+    }
+
+
+def _median_columns(runs: Sequence[Trace]) -> dict[str, np.ndarray]:
+    """The columns of a method: the median over its seeds."""
+    return {
+        name: np.median([trace[name] for trace in runs], axis=0) for name, v in runs[0].columns.items() if v.ndim == 1
+    }
 
 
 class _Stopped(Exception):

@@ -1,0 +1,30 @@
+"""`compfed report`: the page of a run that has finished."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from compfed.cli.local_commands import Commands
+
+
+def add_commands(commands: Commands) -> None:
+    """Add the command of this file."""
+    parser = commands.add_parser(
+        "report",
+        help="write the result of a run as one HTML page",
+        description="Write the result of a run as one HTML page that works offline, on a phone and in print. RUN is the folder of a "
+        "fit, of a run over a network, of `compfed compare` or of `compfed reproduce`.",
+        epilog="example: compfed report results/compare --out compare.html",
+    )
+    parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run, or its result.json")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: RUN/report.html)")
+    parser.set_defaults(run=report)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Run `compfed report`; return its exit status."""
+    from compfed.report.page import write_report
+
+    print(f"Report: {write_report(args.folder, args.out)}")
+    return 0

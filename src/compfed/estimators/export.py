@@ -1,0 +1,160 @@
+"""A fitted estimator as plain data: the record that a run folder keeps (`result.json`) and that a report reads.
+
+`report/run_result.py` lists the fields and writes the files. Parts that an estimator does not have are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from compfed._utils.text import versions
+from compfed.estimators.base import FederatedModel
+from compfed.federation.queries import LEAVES
+
+FORMAT = 1
+
+
+def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> dict[str, Any]:
+    """The result of a fit as a dict of numbers, words, lists and arrays.
+
+    Parameters
+    ----------
+    model : fitted estimator
+    evaluation : Evaluation or dict, optional
+        How well the model predicts; `evaluation_` of the model unless given.
+    label : str, optional
+        The name of the outcome, for the report.
+
+    Returns
+    -------
+    dict
+        The fields are listed in `compfed.report.run_result`.
+
+    Examples
+    --------
+    >>> import compfed as cf
+    >>> table = cf.data.bundled.diabetes()
+    >>> model = cf.FederatedLasso(alpha=1.0).fit(table.X, table.y, sites=table.sites)
+    >>> result = result_of(model)
+    >>> result["kind"], result["estimator"], result["certificate"]["holds"]
+    ('fit', 'FederatedLasso', True)
+    """
+    coef = np.atleast_2d(model.coef_)
+    names = getattr(model, "feature_names_in_", getattr(model, "column_labels_", None))
+    alpha = getattr(model, "alpha_", None)
+    schema = getattr(model, "schema_", None)
+    found = {
+        "format": FORMAT,
+        "kind": "fit",
+        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "estimator": type(model).__name__,
+        "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+        "label": label,
+        "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
+        "classes": _plain(getattr(model, "classes_", None)),
+        "coef": coef,
+        "intercept": np.atleast_1d(model.intercept_),
+        "feature_scale": getattr(model, "feature_scale_", None),
+        "alpha": _plain(getattr(model, "alpha", None) if alpha is None else alpha),
+        "path": _path(model),
+        "cv": _cross_validation(model),
+        "certificate": _certificate(model),
+        "communication": _communication(model),
+        "algorithm": _plain(getattr(model, "algorithm_", None)),
+        "sites": [str(name) for name in getattr(model, "site_names_", ())],
+        "schema": None if schema is None else _text(schema),
+        "evaluation": evaluation_of(getattr(model, "evaluation_", None) if evaluation is None else evaluation),
+        "versions": versions(),
+    }
+    trace = getattr(model, "trace_", None)
+    if trace is not None:  # a model that was read from a file has none
+        found["trace"] = {name: values for name, values in trace.columns.items() if values.ndim == 1}
+        found["provenance"] = {name: _plain(value) for name, value in trace.provenance.items() if name != "versions"}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _path(model: Any) -> dict[str, Any] | None:
+    if not hasattr(model, "coef_path_"):
+        return None
+    coefs = np.asarray(model.coef_path_)
+    return {"alphas": model.alphas_, "coefs": coefs.reshape(len(coefs), -1, coefs.shape[-1])}
+
+
+def _cross_validation(model: Any) -> dict[str, Any] | None:
+    if not hasattr(model, "cv_loss_"):
+        return None
+    within = getattr(model, "alpha_one_standard_error_", np.nan)
+    return {
+        "alphas": model.alphas_,
+        "losses": model.cv_loss_,
+        "best": float(model.alpha_best_),
+        "one_standard_error": float(within) if np.isfinite(within) else None,
+        "rule": getattr(model, "rule", "best"),
+        "results": _plain(getattr(model, "cv_results_", None)),
+        "fits": getattr(model, "n_fits_", None),
+        "fits_not_converged": getattr(model, "n_fits_not_converged_", None),
+    }
+
+
+def _certificate(model: Any) -> dict[str, Any] | None:
+    certificate = getattr(model, "certificate_", None)
+    if certificate is None:
+        return None
+    derived = ("relative", "holds", "within_reach", "claim", "words")
+    return _plain({**asdict(certificate), **{name: getattr(certificate, name) for name in derived}})
+
+
+def _communication(model: Any) -> dict[str, Any] | None:
+    cost = getattr(model, "communication_", None)
+    return None if cost is None else communication_record(cost)
+
+
+def communication_record(cost: Any) -> dict[str, Any]:
+    """Messages and bytes per site, and for every query what it makes leave, in words."""
+    queries = [
+        {
+            "query": kind,
+            "models": int(models),
+            "bytes_down": float(down),
+            "bytes_up": float(up),
+            "leaves": LEAVES.get(kind, ""),
+        }
+        for kind, (models, down, up) in cost.by_query.items()
+    ]
+    return {
+        "rounds": int(cost.rounds), "bytes_up": float(cost.bytes_up), "bytes_down": float(cost.bytes_down), "queries": queries
+    }  # fmt: skip
+
+
+def evaluation_of(evaluation: Any) -> dict[str, Any] | None:
+    """An evaluation as plain data: a dict as it is, otherwise its `to_dict()`."""
+    if evaluation is None or isinstance(evaluation, Mapping):
+        return evaluation if evaluation is None else dict(evaluation)
+    to_dict = getattr(evaluation, "to_dict", None)
+    if callable(to_dict):
+        return _plain(to_dict())
+    return _plain(asdict(evaluation)) if is_dataclass(evaluation) and not isinstance(evaluation, type) else None
+
+
+def _text(schema: Any) -> str:
+    """A schema as TOML where it knows how, otherwise in words."""
+    to_toml = getattr(schema, "to_toml", None)
+    return str(to_toml() if callable(to_toml) else schema)
+
+
+def _plain(value: Any) -> Any:
+    """A value in a form that JSON has: arrays as lists, records and other objects in words."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(each) for each in value]
+    return str(value)

@@ -1,0 +1,68 @@
+"""The files of a finished fit: the same whether it ran in one process or over a network.
+
+FOLDER/model.safetensors   the fitted estimator (`model_file.py`)
+FOLDER/schema.toml         how raw rows are encoded, where there is a schema
+FOLDER/coefficients.csv    one line per feature
+FOLDER/evaluation.json     how well the model predicts, where it was evaluated
+FOLDER/config.json         the settings that the run was started with
+FOLDER/trace.npz           objective and costs, one row per evaluation
+FOLDER/result.json         all of these as plain data, for `compfed report` (`report.run_result`)
+FOLDER/report.html         the page of the run
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compfed._utils.files import make_folder, write_private
+from compfed.estimators.base import FederatedModel
+from compfed.estimators.evaluation import Evaluation
+from compfed.estimators.export import evaluation_of, result_of
+from compfed.estimators.model_file import save_model
+from compfed.report.page import write_run_report
+from compfed.report.run_result import write_result
+
+
+def write_run(
+    model: FederatedModel, folder: Path, config: Mapping[str, Any], evaluation: Evaluation | None = None,
+    label: str | None = None,
+) -> None:  # fmt: skip
+    """Write the files of a fit into a folder, the model first."""
+    make_folder(folder)
+    save_model(model, folder)
+    write_private(folder / "config.json", json.dumps(config, indent=2, default=str).encode())
+    schema = getattr(model, "schema_", None)
+    if schema is not None:
+        write_private(folder / "schema.toml", schema.to_toml().encode())
+    write_private(folder / "coefficients.csv", coefficients_csv(model).encode())
+    with contextlib.suppress(AttributeError):  # of a model that was read from a file
+        model.trace_.save(folder / "trace.npz")
+    if evaluation is not None:
+        write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), indent=2, default=str).encode())
+    write_result(folder, result_of(model, evaluation, label))
+    write_run_report(folder)
+
+
+def coefficients_csv(model: FederatedModel) -> str:
+    """The coefficients as CSV: one line per feature and one for the intercept, one column per output."""
+    coef, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
+    names = getattr(model, "feature_names_in_", [f"column {j}" for j in range(coef.shape[1])])
+    classes = [str(c) for c in getattr(model, "classes_", ())]
+    one = len(coef) == 1
+    heads = (
+        ["coefficient"] if one else classes if len(classes) == len(coef) else [f"output {k}" for k in range(len(coef))]
+    )
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(["feature", *heads])
+    lines.writerows([name, *map(repr, map(float, row))] for name, row in zip(names, coef.T, strict=True))
+    lines.writerow(["(intercept)", *map(repr, map(float, intercept))])
+    return out.getvalue()

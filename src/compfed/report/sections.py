@@ -1,0 +1,722 @@
+"""The contents of a page, by the kind of the result: sentences first, then figures and tables, then provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compfed._utils.text import join_names, short, shorten
+from compfed.report import html, words
+from compfed.report.coefficient_figures import (
+    MOST_ROWS,
+    ZERO_NOTE,
+    Coefficients,
+    coefficients_of,
+    comparison_figure,
+    group_style,
+    plot_coefficients,
+    plot_cv,
+    plot_path,
+)  # fmt: skip
+from compfed.report.figures import FLOOR, Line, Panel, draw_panel
+from compfed.report.plots import Part, Plot, Series, static_svg, thinned
+from compfed.report.style import AXES, BLACK, BLUE, GREY, PALE, blank
+from compfed.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+X_AXES = (
+    ("round", "rounds"),
+    ("bytes", "bytes per site"),
+    ("seconds", "seconds"),
+    ("gradients", "gradients per client"),
+)
+Y_AXES = ("optimality", "relative_gradient_mapping", "gradient_mapping")
+MOST_LINES = 60  # of a path that a reader can point at
+NAMED_LINES = 10  # of these with a button
+MOST_NAMES = 120  # variables with a zero that are named
+MOST_TABLE_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Page:
+    """A title, one sentence below it, the parts in their order, and the last line."""
+
+    title: str
+    lead: str
+    parts: list[Part] = field(default_factory=list)
+    footer: str = ""
+
+
+def contents(record: Mapping[str, Any], folder: Path | None) -> Page:
+    """The contents of a page."""
+    makers = {"fit": fit_page, "methods": methods_page, "sites": sites_page, "paper": paper_page}
+    page = makers[record["kind"]](record, folder)
+    version = record.get("versions", {}).get("compfed", "")
+    when = record.get("created")
+    said = f"Made by compfed {version}".rstrip() + (f", {when}" if when else "")
+    return replace(page, footer=f"{said}. This page is one file: it loads nothing and works offline.")
+
+
+# --- a fit ---
+
+
+def fit_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+    """The result of a fit."""
+    cards = [html.card("Which variables?", words.variables(record))]
+    if good := words.goodness(record):
+        cards.append(html.card("How good?", good))
+    if (sure := words.certainty(record)) is not None:
+        cards.append(html.card("How sure?", sure[0], "good" if sure[1] else "bad"))
+    if moved := words.traffic(record):
+        cards.append(html.card("What left the sites?", moved))
+    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', *_coefficient_parts(record)]
+    parts += [*_path_parts(record), *_evaluation_parts(record), *_fit_convergence(record)]
+    parts += [_traffic_section(record), _provenance(record)]
+    return Page(words.fit_title(record), words.fit_lead(record), parts)
+
+
+def _model(record: Mapping[str, Any]) -> Any:
+    """The record with the attribute names of a fitted estimator, which the figures read."""
+    coef = np.atleast_2d(np.asarray(record["coef"], float))
+    scale = record.get("feature_scale")
+    classes = record.get("classes")
+    found: dict[str, Any] = {"coef_": coef, "feature_names_in_": list(map(str, record["features"]))}
+    if scale is not None:
+        found["feature_scale_"] = np.asarray(scale, float)
+    if classes is not None and len(classes) == len(coef):
+        found["classes_"] = classes
+    if path := record.get("path"):
+        found |= {"alphas_": np.asarray(path["alphas"], float), "coef_path_": np.asarray(path["coefs"], float)}
+    if cv := record.get("cv"):
+        within = cv.get("one_standard_error")
+        found |= {"alphas_": np.asarray(cv["alphas"], float), "cv_loss_": np.asarray(cv["losses"], float)}
+        found |= {"alpha_best_": cv["best"], "alpha_one_standard_error_": np.nan if within is None else within}
+    return SimpleNamespace(**found)
+
+
+def _coefficient_parts(record: Mapping[str, Any]) -> list[Part]:
+    model = _model(record)
+    found = coefficients_of(model)
+    static = static_svg(lambda: plot_coefficients(model), "coefficients")
+    caption = (
+        f"Coefficients, the largest first ({ZERO_NOTE}). Per standard deviation they can be compared with each other."
+    )
+    return [
+        html.heading("Coefficients"),
+        coefficient_plot(found, "coefficients", caption, static),
+        _coefficient_table(record),
+    ]
+
+
+def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -> Plot:
+    """An interactive figure: one row per variable, one marker per model, hollow where zero."""
+    order = found.largest()
+    labels = list(dict.fromkeys(found.groups))
+    if len(labels) == 1 or not len(order):  # then there is room for rows that are zero
+        zeros = [j for j in range(len(found.features)) if j not in set(order.tolist())][
+            : max(0, MOST_ROWS - len(order))
+        ]
+        order = np.concatenate([order, np.array(zeros, int)])
+    series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
+    for k, label in enumerate(labels):
+        colour, marker = group_style(label, k)
+        columns = [c for c, group in enumerate(found.groups) if group == label]
+        values = found.values[order][:, columns]
+        y = np.repeat(np.arange(len(order)), len(columns)) + (k - (len(labels) - 1) / 2) * min(0.2, 0.8 / len(labels))
+        names = np.repeat([shorten(found.features[j], 60) for j in order], len(columns))
+        flat = values.ravel()
+        for zero in (False, True):
+            some = (flat == 0) if zero else (flat != 0) & np.isfinite(flat)
+            if some.any():
+                data = {"x": flat[some], "y": y[some], "variable": names[some], "model": [label] * int(some.sum())}
+                name = label if len(labels) > 1 else None
+                series.append(
+                    Series(
+                        label,
+                        data,
+                        "points",
+                        k,
+                        colour,
+                        marker,
+                        hollow=zero,
+                        legend=name,
+                        size=9 if len(labels) == 1 else 7,
+                    )
+                )
+    tips = [("variable", "@variable"), ("coefficient", "@x{%.4g}")]
+    return Plot(
+        key, series, [("x", found.axis)], "", caption, rows=[shorten(found.features[j], 32) for j in order], static=static,
+        tooltips=[*tips, ("model", "@model")] if len(labels) > 1 else tips,
+        height=120 + (16 + 6 * min(len(labels), 5)) * max(4, len(order)),
+    )  # fmt: skip
+
+
+def _coefficient_table(record: Mapping[str, Any]) -> str:
+    """Coefficients that are not zero, and the names of those that are."""
+    coef = np.atleast_2d(np.asarray(record["coef"], float))
+    names = [str(name) for name in record["features"]]
+    used = np.flatnonzero(coef.any(axis=0))
+    scale = np.asarray(record.get("feature_scale", np.ones(len(names))), float)
+    order = used[np.argsort(-np.abs(coef[:, used] * scale[used]).max(axis=0), kind="stable")]
+    binary = len(coef) == 1 and bool(record.get("classes"))
+    classes = record.get("classes") if len(coef) > 1 else None
+    heads = [str(c) for c in classes] if classes is not None else ["coefficient"] * len(coef)
+    has_scale, rows = record.get("feature_scale") is not None and len(coef) == 1, []
+    for j in order[:MOST_TABLE_ROWS]:
+        row = [names[j], *(words.number(value, 4) if value else "0" for value in coef[:, j])]
+        if has_scale:
+            effect = coef[0, j] * scale[j]
+            row += [words.number(effect, 3), *([words.number(np.exp(effect), 3)] if binary else [])]
+        rows.append(row)
+    if has_scale:
+        heads += ["per standard deviation", *(["odds ratio per standard deviation"] if binary else [])]
+    intercept = np.ravel(np.asarray(record.get("intercept", []), float))
+    rows.append(["(intercept)", *(words.number(v, 4) for v in intercept), *[""] * (len(heads) - len(intercept))])
+    text = html.table(["variable", *heads], rows, "numbers")
+    if len(order) > MOST_TABLE_ROWS:
+        text += html.paragraph(f"{len(order) - MOST_TABLE_ROWS} smaller ones are in result.json.", "note")
+    zero = [name for j, name in enumerate(names) if j not in set(used.tolist())]
+    if zero:
+        text += html.paragraph(f"Exactly zero: {join_names(zero, most=MOST_NAMES)}.", "note")
+    return text
+
+
+def _path_parts(record: Mapping[str, Any]) -> list[Part]:
+    if not record.get("cv") and not record.get("path"):
+        return []
+    model, parts = _model(record), list[Part]()
+    parts.append(html.section("How the strength of the penalty was chosen", html.paragraph(_choice_words(record))))
+    if record.get("cv") and np.count_nonzero(model.alphas_ > 0) > 1:
+        parts.append(cv_plot(model, static_svg(lambda: plot_cv(model), "cv")))
+    if record.get("path") and np.count_nonzero(model.alphas_ > 0) > 1:
+        parts.append(path_plot(model))
+    return parts
+
+
+def _choice_words(record: Mapping[str, Any]) -> str:
+    cv = record.get("cv")
+    if not cv:
+        return "The coefficients at many strengths of the penalty (alpha)."
+    losses = np.asarray(cv["losses"])
+    rule = {
+        "best": "the alpha with the least loss on rows held out",
+        "one_standard_error": "the largest alpha whose loss is within one standard error of the least",
+    }.get(cv.get("rule", ""), "an alpha")
+    text = (
+        f"Cross-validation over {words.plural(losses.shape[1], 'split')} tried {losses.shape[0]} values of alpha and took {rule}: "
+        f"{words.number(record['alpha'])}."
+    )
+    alphas = np.asarray(cv["alphas"], float)
+    at = float(record["alpha"])
+    if at in (alphas.min(), alphas.max()):
+        text += " This is the end of the grid: give more alphas, or standardise the columns."
+    return text
+
+
+def cv_plot(model: Any, static: str) -> Plot:
+    """The held-out loss against alpha."""
+    keep = model.alphas_ > 0
+    alphas, loss = model.alphas_[keep], model.cv_loss_[keep]
+    mean = loss.mean(axis=1)
+    series = []
+    low, high = mean, mean
+    if loss.shape[1] > 1:
+        error = loss.std(axis=1, ddof=1) / np.sqrt(loss.shape[1])
+        low, high = mean - error, mean + error
+        series.append(Series("standard error", {"x": alphas, "low": low, "high": high}, "band", colour=BLUE))
+    series.append(Series("held-out loss", {"x": alphas, "y": mean, "low": low, "high": high}, "dots", colour=BLUE))
+    bottom, top = float(low.min()), float(high.max())
+    for name, alpha in (("best", model.alpha_best_), ("one standard error", model.alpha_one_standard_error_)):
+        if np.isfinite(alpha) and alpha > 0:
+            label = f"{name}: alpha = {alpha:.3g}"
+            series.append(
+                Series(
+                    label,
+                    {"x": [alpha] * 2, "y": [bottom, top]},
+                    "ruler",
+                    colour=BLACK if name == "best" else GREY,
+                    legend=label,
+                )
+            )
+    return Plot(
+        "cv", series, [("x", "alpha (largest to the left)")], "held-out loss",
+        "Mean loss on rows held out, with a band of one standard error.", x_log=True, flip_x=True, static=static,
+        tooltips=[("alpha", "@x{%.3g}"), ("loss", "@y{%.4g}"), ("band", "@low{%.4g} to @high{%.4g}")], height=300,
+    )  # fmt: skip
+
+
+def path_plot(model: Any) -> Plot:
+    """The coefficients against alpha, the largest with a name."""
+    keep = np.flatnonzero(model.alphas_ > 0)
+    alphas = model.alphas_[keep]
+    W = model.coef_path_[keep].reshape(len(keep), -1)
+    width = model.coef_path_.shape[-1]
+    scale = np.resize(getattr(model, "feature_scale_", np.ones(width)), W.shape[1])
+    outputs = W.shape[1] // width
+    classes = getattr(model, "classes_", range(outputs))
+    labels = [n if outputs == 1 else f"{c}: {n}" for c in classes for n in model.feature_names_in_]
+    W = W * scale
+    size = np.abs(W).max(axis=0)
+    order = [j for j in np.argsort(-size, kind="stable")[:MOST_LINES] if size[j] > 0]
+    series = []
+    for k, j in reversed(list(enumerate(order))):
+        named = k < NAMED_LINES
+        name = shorten(labels[j], 60)
+        series.append(
+            Series(
+                name,
+                {"x": alphas, "y": W[:, j]},
+                "line",
+                k,
+                None if named else PALE,
+                width=2 if named else 1,
+                legend=name if named else None,
+            )
+        )
+    series.reverse()
+    shown = SimpleNamespace(
+        alphas=model.alphas_, coefs=(model.coef_path_.reshape(len(model.alphas_), -1) * scale)[:, order]
+    )
+    per = "coefficient per standard deviation" if hasattr(model, "feature_scale_") else "coefficient"
+
+    def draw() -> Figure:
+        figure = plot_path(shown, [labels[j] for j in order])  # pyright: ignore[reportArgumentType]  # duck typing
+        figure.axes[0].set_ylabel(per)
+        return figure
+
+    static = static_svg(draw, "path") if order else ""
+    return Plot(
+        "path", series, [("x", "alpha (largest to the left)")], per,
+        "The coefficients as the penalty weakens, from left to right. A variable enters where its line leaves zero.", x_log=True,
+        flip_x=True, static=static, tooltips=[("alpha", "@x{%.3g}"), ("coefficient", "@y{%.4g}")], height=340,
+    )  # fmt: skip
+
+
+def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
+    """How the fit converged; a single row needs no figure."""
+    trace = {name: np.asarray(values) for name, values in record.get("trace", {}).items()}
+    certificate = record.get("certificate") or {}
+    if len(trace.get("round", ())) < 2:
+        return []
+    if "gradient_mapping" in trace and certificate.get("scale"):
+        trace["relative_gradient_mapping"] = trace["gradient_mapping"] / certificate["scale"]
+    name = str(record.get("provenance", {}).get("algorithm", {}).get("name", "fit"))
+    of = " of the model with the chosen alpha" if record.get("cv") else ""
+    caption = (
+        f"How the search{of} came to the minimum: the gradient mapping is zero there. The dashed line is the tolerance."
+    )
+    plot = convergence_plot("convergence", {name: trace}, caption, certificate.get("tol"))
+    return [html.heading("Convergence"), plot] if plot else []
+
+
+# --- convergence of any run ---
+
+
+def convergence_plot(
+    key: str,
+    runs: Mapping[str, Mapping[str, Any]],
+    caption: str,
+    tol: float | None = None,
+    styles: Mapping[str, int] | None = None,
+) -> Plot | None:
+    """Runs by name as curves; the horizontal axis is one of the costs that all runs have. None where there is no measure."""
+    prepared = {name: _with_bytes(columns) for name, columns in runs.items()}
+    every = list(prepared.values())
+    y = next((c for c in Y_AXES if all(c in columns for columns in every)), None)
+    choices = [(c, label) for c, label in X_AXES if all(c in columns for columns in every)]
+    if y is None or not choices:
+        return None
+    series, ends = [], dict[str, list[float]]()
+    for k, (name, columns) in enumerate(prepared.items()):
+        some = thinned(len(columns["round"]))
+        values = np.maximum(np.asarray(columns[y], float)[some], FLOOR)
+        data = {c: np.asarray(columns[c], float)[some] for c, _ in choices} | {"y": values}
+        style = (styles or {}).get(name, k)
+        series.append(Series(name, data, "dots" if len(some) < 40 else "line", style, legend=name))
+        for c, _ in choices:
+            ends.setdefault(c, []).append(float(np.nanmax(data[c])))
+    if tol is not None and y == "relative_gradient_mapping":
+        data = {c: [float(np.nanmin(series[0].columns[c])), max(ends[c])] for c, _ in choices}
+        series.append(Series("tolerance", data | {"y": [tol, tol]}, "ruler", colour=GREY))
+    tips = [
+        (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
+        for c, label in choices
+    ]
+    static = static_svg(lambda: _static_convergence(prepared, y, styles), key)
+    return Plot(
+        key, series, choices, AXES[y], caption, y_log=True, choose_log=True, static=static,
+        tooltips=[*tips, (AXES[y].split("  ")[0], "@y{%.3g}")], height=400,
+    )  # fmt: skip
+
+
+def _with_bytes(columns: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: np.asarray(values) for name, values in columns.items()}
+    if "bytes" not in found and "bytes_up" in found:
+        found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
+    return found
+
+
+def _static_convergence(runs: Mapping[str, Mapping[str, Any]], y: str, styles: Mapping[str, int] | None) -> Figure:
+    lines = []
+    for k, (name, columns) in enumerate(runs.items()):
+        some = thinned(len(columns["round"]))
+        trace = Trace({c: np.asarray(columns[c])[some] for c in ("round", y)}, np.zeros(1))
+        lines.append(Line(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
+    figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
+    draw_panel(Panel("", lines, y=y), figure.subplots())
+    return figure
+
+
+# --- evaluation ---
+
+
+def _evaluation_parts(record: Mapping[str, Any]) -> list[Part]:
+    evaluation = record.get("evaluation")
+    if not evaluation:
+        return []
+    columns = {"all sites": evaluation, **(evaluation.get("per_site") or {})}
+    found = {name: {key: rest for key, *rest in words.measures(each)} for name, each in columns.items()}
+    keys = [key for key in words.MEASURES if any(key in each for each in found.values())]
+    rows = [["rows", *(words.number(each.get("weight")) for each in columns.values())]]
+    if any(each.get("events") is not None for each in columns.values()):
+        rows.append(["events", *(words.number(each.get("events")) for each in columns.values())])
+    for key in keys:
+        rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
+    note = html.paragraph(
+        "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
+    )
+    parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
+    plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
+    return [*parts, plots] if plots else parts
+
+
+def _measure(found: Sequence[Any] | None) -> str:
+    if found is None:
+        return "-"
+    value, low, high = found
+    return words.number(value) if low is None or not high - low > 2e-3 else f"{low:.3f} to {high:.3f}"
+
+
+def _roc_plot(evaluation: Mapping[str, Any]) -> Plot | None:
+    roc = evaluation.get("roc")
+    if not roc:
+        return None
+    curves = {}
+    for label, (x, y) in {"best case": ("low", "high"), "worst case": ("high", "low")}.items():
+        fp, tp = (np.asarray(roc[f"{kind}_positive_{end}"], float) for kind, end in (("false", x), ("true", y)))
+        order = np.lexsort([tp, fp])
+        curves[label] = np.concatenate([[0.0], fp[order], [1.0]]), np.concatenate([[0.0], tp[order], [1.0]])
+    if np.allclose(curves["best case"], curves["worst case"], atol=1e-9):
+        curves = {"ROC curve": curves["best case"]}
+    series = [Series("chance", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY)]
+    for k, (label, (x, y)) in enumerate(curves.items()):
+        some = thinned(len(x))
+        series.append(Series(label, {"x": x[some], "y": y[some]}, "line", k, legend=label if len(curves) > 1 else None))
+    auc = next((_measure(rest) for key, *rest in words.measures(evaluation) if key == "auc"), "-")
+    return _square("roc", series, "1 - specificity", "sensitivity", f"ROC curve; AUC {auc}.")
+
+
+def _calibration_plot(evaluation: Mapping[str, Any]) -> Plot | None:
+    curve = evaluation.get("calibration")
+    if not curve:
+        return None
+    low, high = (np.asarray(curve[f"observed_{end}"], float) for end in ("low", "high"))
+    x = (np.asarray(curve["predicted_low"], float) + np.asarray(curve["predicted_high"], float)) / 2
+    series = [
+        Series("perfect", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY),
+        Series("groups of rows", {"x": x, "y": (low + high) / 2, "low": low, "high": high}, "dots", colour=BLUE),
+    ]
+    return _square(
+        "calibration", series, "predicted risk", "share of events", "Calibration: on the dashed line risks are right."
+    )
+
+
+def _square(key: str, series: list[Series], x_label: str, y_label: str, caption: str) -> Plot:
+    def draw() -> Figure:
+        figure = blank(3.5, 3.3)
+        ax = figure.subplots()
+        for s in series:
+            style: dict[str, Any] = {
+                "color": s.paint,
+                "linestyle": "--" if s.kind == "ruler" else "-",
+                "marker": "o" if s.kind == "dots" else "",
+            }
+            ax.plot(s.columns["x"], s.columns["y"], label=s.name, **style)
+        ax.set(xlabel=x_label, ylabel=y_label)
+        return figure
+
+    tips = [(x_label, "@x{%.3f}"), (y_label, "@y{%.3f}")]
+    return Plot(
+        key, series, [("x", x_label)], y_label, caption, tooltips=tips, height=330, static=static_svg(draw, key)
+    )
+
+
+# --- what left the sites, provenance ---
+
+
+def _traffic_section(record: Mapping[str, Any]) -> str:
+    cost = record.get("communication")
+    if not cost:
+        return ""
+    rows = [
+        [
+            q["query"],
+            str(q.get("leaves") or "").capitalize(),
+            words.number(q["models"]),
+            words.size(q["bytes_up"]),
+            words.size(q["bytes_down"]),
+        ]
+        for q in cost["queries"]
+    ]
+    total = [
+        "all",
+        f"{words.plural(int(cost['rounds']), 'message')} to each site",
+        "",
+        words.size(cost["bytes_up"]),
+        words.size(cost["bytes_down"]),
+    ]
+    lead = (
+        "Each row is a kind of query, and what a site adds to the sum that answers it. Bytes are those of the numbers, per site "
+        "on average; the disclosure policy of a site may refuse a query, and over a network with three sites or more sums are masked."
+    )
+    header = ["query", "what leaves the site", "models", "sent by a site", "sent to a site"]
+    return html.section("What left each site", html.paragraph(lead), html.table(header, [*rows, total], "wide"))
+
+
+def _provenance(record: Mapping[str, Any]) -> str:
+    provenance = record.get("provenance", {})
+    algorithm = provenance.get("algorithm")
+    algorithm = algorithm.get("name") if isinstance(algorithm, Mapping) else algorithm or record.get("algorithm")
+    facts = {
+        "estimator": record.get("estimator"),
+        "method": algorithm,
+        "alpha": None if record.get("alpha") is None else f"{record['alpha']:.6g}",
+        "sites": join_names([shorten(str(s), 40) for s in record.get("sites", ())], most=40) or None,
+        "seed of the folds": record.get("parameters", {}).get("seed"),
+        "device": provenance.get("device"),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()) or None,
+        "date": record.get("created"),
+        "problems on the way": len(provenance["events"]) if provenance.get("events") else None,
+    }
+    table = html.table(["", ""], [[name, value] for name, value in facts.items() if value is not None], "wide facts")
+    parameters = record.get("parameters", {})
+    rows = [[name, short(value) if value is not None else "-"] for name, value in parameters.items()]
+    schema = html.details("Schema of the table", record["schema"]) if record.get("schema") else ""
+    choice = html.paragraph(f"Why this method: {provenance['choice']}", "note") if provenance.get("choice") else ""
+    settings = html.table(["parameter", "value"], rows) if rows else ""
+    return html.section("Provenance", table, choice, settings, schema)
+
+
+# --- comparisons ---
+
+
+def methods_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+    """Methods compared on one problem, or on several."""
+    parts: list[Part] = [f'<div class="cards">{"".join(_method_cards(record))}</div>']
+    for number, (group, runs) in enumerate(record["runs"].items()):
+        caption = "Distance from the minimiser x*, relative, against the cost. The buttons hide and show methods."
+        plot = convergence_plot(f"convergence-{number}", runs, caption)
+        parts.append(html.heading(f"Convergence: {group}" if group else "Convergence"))
+        if plot:
+            parts.append(plot)
+        parts.append(_cost_tables(record["results"][group]))
+    problems = html.details("The problem, in full", json.dumps(record.get("problem", {}), indent=1))
+    facts = [
+        ["date", record.get("created", "-")],
+        ["versions", ", ".join(f"{k} {v}" for k, v in record.get("versions", {}).items())],
+    ]
+    parts.append(html.section("Provenance", html.table(["", ""], facts, "wide"), problems))
+    return Page(record.get("title", "Methods compared"), record.get("lead", ""), parts)
+
+
+def _method_cards(record: Mapping[str, Any]) -> list[str]:
+    """For every problem: how many methods reach the last accuracy, and which needs the fewest rounds and bytes."""
+    cards = []
+    for group, results in record["results"].items():
+        level = list(next(iter(results.values()))["to_accuracy"])[-1]
+        reached = {
+            name: r["to_accuracy"][level]
+            for name, r in results.items()
+            if r["to_accuracy"][level].get("rounds") is not None
+        }
+        said = [f"{len(reached)} of {words.plural(len(results), 'method')} come within {level} of the minimiser."]
+        if reached:
+            first = min(reached, key=lambda name: reached[name]["rounds"])
+            said.append(f"Fewest rounds: {first}, {words.plural(int(reached[first]['rounds']), 'round')}.")
+            if all(r.get("bytes") is not None for r in reached.values()):
+                least = min(reached, key=lambda name: reached[name]["bytes"])
+                said.append(f"Fewest bytes: {least}, {words.size(reached[least]['bytes'])} per site.")
+        else:
+            nearest = min(results, key=lambda name: results[name]["final_optimality"])
+            said.append(f"Nearest: {nearest}, {words.number(results[nearest]['final_optimality'])}.")
+        cards.append(html.card(group or "Who arrives?", said))
+    return cards
+
+
+def _cost_tables(results: Mapping[str, Any]) -> str:
+    """Cost per client to each accuracy, one table per unit, the methods that get furthest first."""
+    first = next(iter(results.values()))["to_accuracy"]
+    units, tables = list(next(iter(first.values()))), ""
+    for unit in units:
+
+        def furthest(name: str, unit: str = unit) -> list[float]:
+            paid = [costs[unit] for costs in results[name]["to_accuracy"].values()]
+            return [np.inf if cost is None else cost for cost in reversed(paid)]
+
+        rows = []
+        for name in sorted(results, key=furthest):
+            paid = [costs[unit] for costs in results[name]["to_accuracy"].values()]
+            show = words.size if unit == "bytes" else words.number
+            cells = ["-" if cost is None else show(cost) for cost in paid]
+            rows.append([name, *cells, words.number(results[name]["final_optimality"])])
+        tables += html.paragraph(
+            f"{unit.capitalize()} per client to reach an accuracy ||x - x*|| / ||x*||; - where it was not reached",
+            "note",
+        )
+        tables += html.table(["method", *(f"to {level}" for level in first), "at the end"], rows, "numbers")
+    return tables
+
+
+def sites_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+    """Models of single sites, their average, the federated and the pooled model."""
+    c = SimpleNamespace(**{name: record.get(name) for name in ("sites", "models", "features", "status", "notes")})
+    for name in ("coefficients", "scale", "used", "distance"):
+        setattr(c, name, _floats(record[name]))
+    c.scores = {measure: _floats(values) for measure, values in record["scores"].items()}
+    c.own = {measure: _floats(values) for measure, values in record["own"].items()}
+    cards = [html.card("Same as pooling?", _pooling_words(c)), html.card("Better than alone?", _score_words(c))]
+    if moved := words.traffic(record):
+        cards.append(html.card("What left the sites?", moved))
+    caption = f"Coefficients per standard deviation, the largest first ({ZERO_NOTE})."
+    plot = coefficient_plot(
+        coefficients_of(c), "coefficients", caption, static_svg(lambda: plot_coefficients(c), "coefficients")
+    )
+    parts: list[Part] = [f'<div class="cards">{"".join(cards)}</div>', html.heading("Coefficients"), plot]
+    static = static_svg(lambda: comparison_figure(c), "scores")  # pyright: ignore[reportArgumentType]  # duck typing
+    parts.append(html.section("Scores on rows held out", *(_score_table(c, measure) for measure in c.scores)))
+    if static:
+        parts.append(html.static_figure(static, "Coefficients and held-out scores, site by site."))
+    notes = html.paragraphs(c.notes or ())
+    facts = [
+        ["estimator", record.get("estimator", "-")],
+        ["pooled model", record.get("pooled_by") or "-"],
+        ["date", record.get("created", "-")],
+    ]
+    parts += [
+        _traffic_section(record),
+        html.section("Notes", notes),
+        html.section("Provenance", html.table(["", ""], facts, "wide")),
+    ]
+    return Page(
+        "Each site alone, together, and pooled",
+        f"{words.plural(len(c.sites), 'site')}: {join_names(list(c.sites), most=8)}.",
+        parts,
+    )
+
+
+def _floats(values: Any) -> np.ndarray:
+    return np.asarray(values, dtype=float)  # None becomes NaN
+
+
+def _pooling_words(c: Any) -> list[str]:
+    used = {model: int(k) for model, k in zip(c.models, c.used, strict=True) if np.isfinite(k)}
+    said = [f"The federated model uses {words.plural(used['federated'], 'variable')} of {len(c.features)}."]
+    if "pooled" in used:
+        apart = float(c.distance[list(c.models).index("federated")])
+        same = apart <= 1e-6
+        said[0] = (
+            "The federated model is the pooled model." if same else "The federated model differs from the pooled model."
+        )
+        said.append(
+            f"Their coefficients differ by {words.number(apart)}, relative; they use {used['federated']} and {used['pooled']} variables."
+        )
+    if used.get("average of local", 0) > used["federated"]:
+        said.append(
+            f"The average of the local models uses {used['average of local']} variables: averaging does not keep zeros."
+        )
+    return said
+
+
+def _score_words(c: Any) -> list[str]:
+    measure = next(iter(c.scores))
+    federated, own = c.scores[measure][list(c.models).index("federated")], c.own[measure]
+    better = (federated < own) if "loss" in measure else (federated > own)
+    count = int(np.sum(better[:-1] & np.isfinite(own[:-1])))
+    n = int(np.isfinite(own[:-1]).sum())
+    return [
+        f"At {count} of {words.plural(n, 'site')} the federated model predicts held-out rows better than the site's own.",
+        f"{measure.replace('^2', '²').capitalize()} over all rows: {words.number(federated[-1])} federated, "
+        f"{words.number(own[-1])} with each site's own model.",
+    ]
+
+
+def _score_table(c: Any, measure: str) -> str:
+    n = len(c.sites)
+    rows = [["each site its own", *map(words.number, c.own[measure])]]
+    rows += [
+        [model, *map(words.number, scores)] for model, scores in zip(c.models[n:], c.scores[measure][n:], strict=True)
+    ]
+    return html.paragraph(measure.replace("^2", "²"), "note") + html.table(["model", *c.sites, "all"], rows, "numbers")
+
+
+# --- the paper ---
+
+
+def paper_page(record: Mapping[str, Any], folder: Path | None) -> Page:
+    """The claims of the paper and its figures."""
+    claims = record["claims"]
+    held = sum(bool(claim["holds"]) for claim in claims)
+    failed = [claim["id"] for claim in claims if not claim["holds"]]
+    said = [f"{held} of {len(claims)} claims hold."]
+    said.append(
+        f"These do not: {join_names(failed, most=10)}."
+        if failed
+        else "Every claim was checked by a measurement; the table has the numbers."
+    )
+    parts: list[Part] = [
+        f'<div class="cards">{html.card("Does it reproduce?", said, "bad" if failed else "good")}</div>'
+    ]
+    for number, (group, runs) in enumerate(record.get("runs", {}).items()):
+        plot = convergence_plot(
+            f"convergence-{number}",
+            runs,
+            "The runs of Figure 1; the buttons hide and show methods.",
+            styles=record.get("styles"),
+        )
+        if plot:
+            parts += [html.heading(group), plot]
+    parts.append(html.section("Claims", _claims_table(claims)))
+    figures = []
+    for number, figure in enumerate(record.get("figures", ())):
+        path = None if folder is None else folder / figure["file"]
+        if path is not None and path.exists():
+            svg = html.inline_svg(path.read_text(encoding="utf-8"), f"paper-{number}")
+            figures.append(html.static_figure(svg, figure["caption"]))
+    parts += [
+        html.section("Figures", *figures),
+        html.section("Settings", html.details("All settings", json.dumps(record.get("settings", {}), indent=2))),
+    ]
+    return Page(record.get("title", "The paper, reproduced"), record.get("lead", ""), parts)
+
+
+def _claims_table(claims: Sequence[Mapping[str, Any]]) -> str:
+    rows = ""
+    for claim in claims:
+        mark, verdict = ("yes", "holds") if claim["holds"] else ("no", "does not hold")
+        measured = "<br>".join(
+            f"{html.text(name)}: {html.text(short(value))}" for name, value in claim["measured"].items()
+        )
+        rows += (
+            f'<tr id="{html.text(claim["id"])}"><td class="{mark}">{verdict}</td><td>{html.text(claim["claim"])}'
+            f'<div class="measured">{measured}</div></td><td class="where">{html.text(claim["where"])}</td></tr>'
+        )
+    head = "<thead><tr><th>Verdict</th><th>Claim and measurements</th><th>Where</th></tr></thead>"
+    return f'<div class="scroll"><table class="wide claims">{head}<tbody>{rows}</tbody></table></div>'

@@ -1,0 +1,206 @@
+"""The result of a fit in plain sentences, for readers who do not know the method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from compfed._utils.text import join_names, shorten
+
+FAMILIES = {
+    "FederatedLasso": "Lasso regression",
+    "FederatedElasticNet": "Elastic-net regression",
+    "FederatedHuber": "Huber regression (robust to outliers)",
+    "FederatedPoissonRegressor": "Poisson regression of counts",
+    "FederatedGroupLasso": "Group lasso regression",
+    "FederatedLogisticRegression": "Logistic regression",
+    "FederatedMultiTaskLasso": "Multi-task lasso regression",
+    "FederatedNuclearRegressor": "Low-rank regression",
+}
+MEASURES = {  # of an evaluation, the most telling first
+    "auc": "AUC", "r2": "R²", "deviance_explained": "deviance explained", "brier": "Brier score", "log_loss": "log-loss",
+    "rmse": "RMSE", "mae": "mean absolute error", "mean_loss": "mean loss", "calibration_slope": "calibration slope",
+    "calibration_intercept": "calibration intercept", "calibration_in_the_large": "calibration in the large",
+    "sensitivity": "sensitivity", "specificity": "specificity", "ppv": "positive predictive value",
+    "npv": "negative predictive value", "accuracy": "accuracy",
+}  # fmt: skip
+MEANINGS = {
+    "auc": "the chance that a row with the event gets a higher risk than one without",
+    "r2": "the share of the variance that is explained",
+    "brier": "mean squared error of the predicted risks; 0 is perfect",
+    "calibration_slope": "1 is perfect; below 1, predicted risks are too extreme",
+}
+MOST_NAMES = 8
+HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
+
+
+def number(value: object, digits: int = 3) -> str:
+    """A number for people: 0.301, 1,234, 3.2e-13; "-" for what is missing."""
+    if value is None or isinstance(value, str):
+        return "-" if value is None else value
+    if isinstance(value, (bool, np.bool_)):
+        return "yes" if value else "no"
+    x = float(value)  # pyright: ignore[reportArgumentType]  # a number
+    if not np.isfinite(x):
+        return "-"
+    if x == int(x) and abs(x) < 1e9:
+        return f"{int(x):,}"
+    return f"{x:.{digits}g}" if 1e-3 <= abs(x) < 1e6 else f"{x:.{max(digits - 2, 1)}e}"
+
+
+def size(count: float) -> str:
+    """A number of bytes for people: 300 bytes, 12.3 kB, 2.5 MB."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{count / factor:.3g} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: 1 site, 4 sites."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+# --- a fit ---
+
+
+def fit_title(result: Mapping[str, Any]) -> str:
+    """The model in a few words."""
+    name = str(result.get("estimator", "Model"))
+    family = FAMILIES.get(name.removesuffix("CV"), name)
+    label = f" of {shorten(str(result['label']), 60)}" if result.get("label") else ""
+    sites = len(result.get("sites", ()))
+    return f"{family}{label}" + (f" over {plural(sites, 'site')}" if sites else "")
+
+
+def fit_lead(result: Mapping[str, Any]) -> str:
+    """One sentence about where the rows are."""
+    sites = [shorten(str(site), 40) for site in result.get("sites", ())]
+    samples = result.get("provenance", {}).get("problem", {}).get("samples", {})
+    rows = samples.get("total") if isinstance(samples, Mapping) else None
+    where = f"Fitted to {plural(int(rows), 'row')} at " if rows else "Fitted at "
+    return f"{where}{join_names(sites, most=6)}. The rows stayed at their sites." if sites else ""
+
+
+def variables(result: Mapping[str, Any]) -> list[str]:
+    """Which variables the model uses, and in which direction."""
+    coef, names = np.atleast_2d(np.asarray(result["coef"], float)), [str(name) for name in result["features"]]
+    used = np.flatnonzero(coef.any(axis=0))
+    total = plural(len(names), "variable")
+    if not len(used):
+        return [
+            f"None of {total} is in the model.",
+            "All coefficients are exactly zero: the model predicts the same for everybody.",
+        ]
+    scale = np.asarray(result.get("feature_scale", np.ones(len(names))), float)
+    order = used[np.argsort(-np.abs(coef[:, used] * scale[used]).max(axis=0), kind="stable")]
+    zero = len(names) - len(used)
+    said = [f"{len(used)} of {total} {'is' if len(used) == 1 else 'are'} in the model."]
+    if zero:
+        said[0] = said[0][:-1] + f"; the other {zero} have a coefficient of exactly zero."
+    if len(coef) == 1:
+        what = _what_rises(result)
+        for words, sign in ((f"Larger values raise {what}", 1), (f"Larger values lower {what}", -1)):
+            some = [shorten(names[j], 60) for j in order if sign * coef[0, j] > 0]
+            if some:
+                said.append(f"{words}: {join_names(some, most=MOST_NAMES)}.")
+    else:
+        said.append(f"The largest effects: {join_names([shorten(names[j], 60) for j in order], most=MOST_NAMES)}.")
+    return said
+
+
+def _what_rises(result: Mapping[str, Any]) -> str:
+    classes = result.get("classes")
+    if classes:
+        return f"the odds of class {shorten(str(classes[-1]), 40)!r}"
+    return "the expected count" if "Poisson" in str(result.get("estimator")) else "the prediction"
+
+
+def goodness(result: Mapping[str, Any]) -> list[str]:
+    """How well the model predicts: from its evaluation, otherwise from cross-validation. Empty without both."""
+    said, evaluation = [], result.get("evaluation")
+    for key, value, low, high in measures(evaluation)[:3]:
+        name, meaning = MEASURES[key], MEANINGS.get(key)
+        apart = low is not None and high is not None and high - low > 2e-3
+        shown = f"between {low:.3f} and {high:.3f}, for certain" if apart else number(value)
+        said.append(f"{name[0].upper()}{name[1:]}: {shown}{f' ({meaning})' if meaning else ''}.")
+    if evaluation and evaluation.get("how"):
+        said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
+    cv = result.get("cv")
+    if cv:
+        alphas, losses = np.asarray(cv["alphas"], float), np.asarray(cv["losses"], float)
+        mean, at = losses.mean(axis=1), int(np.argmin(np.abs(alphas - float(result["alpha"]))))
+        error = f" ± {number(losses[at].std(ddof=1) / np.sqrt(losses.shape[1]))}" if losses.shape[1] > 1 else ""
+        said.append(
+            f"Mean loss on rows held out: {number(mean[at])}{error} over {plural(losses.shape[1], 'split')}, at alpha = "
+            f"{number(result['alpha'])}."
+        )
+        null = _null_loss(result, mean)
+        if null is not None and null > 0:
+            change = 1 - mean[at] / null
+            said.append(
+                f"That is {abs(change):.0%} {'lower' if change >= 0 else 'higher'} than without any variable ({number(null)})."
+            )
+    return said
+
+
+def _null_loss(result: Mapping[str, Any], mean: np.ndarray) -> float | None:
+    """The held-out loss at the largest alpha, where no variable is in the model."""
+    path = result.get("path")
+    if not path:
+        return None
+    first = int(np.argmax(np.asarray(path["alphas"], float)))
+    return None if np.asarray(path["coefs"])[first].any() else float(mean[first])
+
+
+def measures(evaluation: Mapping[str, Any] | None) -> list[tuple[str, float, float | None, float | None]]:
+    """(key of `MEASURES`, value, low, high) of every measure that an evaluation has; low and high bound it for certain."""
+    given, found = evaluation or {}, []
+    for key in MEASURES:
+        value = given.get(key)
+        if value is None or not np.isfinite(value):
+            continue
+        low, high = given.get("intervals", {}).get(key, (given.get(f"{key}_low"), given.get(f"{key}_high")))
+        found.append((key, float(value), low, high))
+    return found
+
+
+def certainty(result: Mapping[str, Any]) -> tuple[list[str], bool] | None:
+    """What the certificate says, and whether it holds; None without one."""
+    certificate = result.get("certificate")
+    if not certificate:
+        return None
+    tol, relative = number(certificate.get("tol"), 2), number(certificate.get("relative"), 3)
+    checked = f"The gradient mapping, which is zero at the minimum, is {relative} of its scale; {tol} was asked for."
+    if not certificate.get("holds"):
+        said = ["Not certified: the search did not reach the minimum.", checked]
+        if not certificate.get("minimiser_exists", True):
+            said = ["There is no best model: the coefficients grow for ever.", "Give a larger alpha."]
+        return said, False
+    if certificate.get("claim") != "minimum":
+        return [
+            "Certified to be stationary.",
+            "The loss is not known to be convex: another model may be better.",
+            checked,
+        ], True
+    said = ["Certified: the same coefficients that pooling the rows would give, zeros included."]
+    gap = certificate.get("duality_gap")
+    unique = {True: "No other model reaches the minimum. ", False: "Other models reach the same minimum. "}
+    within = f"The objective is at most {number(gap, 3)} above its minimum. " if gap is not None else ""
+    said.append(f"{within}{unique.get(certificate.get('unique'), '')}".strip() or checked)
+    said.append("This is about the computation; whether the variables are causes is not for the computer to say.")
+    return said, True
+
+
+def traffic(result: Mapping[str, Any]) -> list[str]:
+    """What left the sites, in two sentences."""
+    cost = result.get("communication")
+    if not cost:
+        return []
+    sites = len(result.get("sites", ())) or 1
+    return [
+        f"{plural(int(cost['rounds']), 'message')} to each of {plural(sites, 'site')}; each site sent {size(cost['bytes_up'])}.",
+        "What left a site are sums over its rows: counts, means, losses and their derivatives. No row left its site.",
+    ]
