@@ -11,7 +11,18 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-SECTIONS = {"Parameters", "Attributes", "Returns", "Raises", "Examples", "References", "Notes", "Yields", "See Also", "Warns"}
+SECTIONS = {
+    "Parameters",
+    "Attributes",
+    "Returns",
+    "Raises",
+    "Examples",
+    "References",
+    "Notes",
+    "Yields",
+    "See Also",
+    "Warns",
+}
 LISTED = {"Parameters", "Attributes", "Returns", "Raises", "Yields", "Warns"}  # indented text there is a description
 
 
