@@ -36,7 +36,7 @@ exclude_patterns = [
     "gallery/**/*.ipynb",
     "gallery/**/*.py",
     "gallery/**/*.json",
-    "sg_execution_times.rst",
+    "**sg_execution_times.rst",
 ]
 suppress_warnings = ["config.cache"]  # a function in the settings of the gallery
 nitpicky = True

@@ -116,6 +116,13 @@ def test_nothing_is_fetched_from_elsewhere(built, pages):
         assert not re.search(r"(url\(|@import)\s*[\"']?(https?:)?//", style.read_text(encoding="utf-8")), style
 
 
+def test_no_formula_was_read_as_emphasis(built):
+    """Markdown takes the underscores of ||x||_1 and prox_{t g} for emphasis: write ‖x‖₁, or an indented block."""
+    for path in built.rglob("*.html"):
+        found = re.findall(r"<em>([^<]*[_={}|^][^<]*)</em>", path.read_text(encoding="utf-8"))
+        assert found == [], path.name
+
+
 def test_every_public_name_is_in_the_reference(pages):
     anchors = set().union(*(page.anchors for page in pages.values()))
     modules = {
