@@ -374,6 +374,7 @@ def draw(name: str) -> str:
     ink, teal = "#7d868c", "#2a8f98"
     axes.semilogy(grey["round"], np.maximum(grey["optimality"], 1e-15), color=ink, lw=1.2, label="proximal gradient")
     axes.semilogy(trace["round"], np.maximum(trace["optimality"], 1e-15), color=teal, lw=2.2, label=name)
+    axes.set_ylim(3e-16, 3)
     axes.set_xlabel("communication rounds", color=ink)
     axes.set_ylabel("‖x - x*‖ / ‖x*‖", color=ink)
     axes.tick_params(colors=ink, which="both")
