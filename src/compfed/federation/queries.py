@@ -195,7 +195,7 @@ SCORE_MOMENTS, SCORE_LINE = 7, 6  # numbers of an outcome in `Score.Reply.moment
 class LocalUpdate:
     """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
 
-    The site's client state moves on. A method that finishes its rounds hears their result in the next broadcast.
+    The site's client state moves on. A method with `finish_round` receives the result in the next broadcast.
     """
 
     run_spec: RunSpec
@@ -293,7 +293,7 @@ LEAVES = {  # every query, and what it makes leave
     "Score": "how many rows of each class have scores below thresholds, to whole blocks of min_rows rows, and sums of losses and "
     "errors",
     "LocalUpdate": "the model after local steps, or its change",
-    "FinishRound": "nothing but that it arrived",
+    "FinishRound": "only that the message was received",
     "Tabulate": "of columns of its file: rounded counts of missing values, of levels and of values below thresholds, the mean and "
     "the mean square",
 }

@@ -382,7 +382,7 @@ def disclosure_text(settings: SiteSettings) -> str:
             "unless all other sites work together with the operator."
         )
     folds = (
-        f"Folds and hold-outs are unions of buckets of at least {rules.min_rows} rows, dealt here with a secret of this site."
+        f"Folds and hold-outs are unions of buckets of at least {rules.min_rows} rows, assigned here with a secret of this site."
         if rules.min_rows > 1
         else "Folds and hold-outs may have single rows (min_rows = 1)."
     )
