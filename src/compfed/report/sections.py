@@ -390,9 +390,11 @@ def _evaluation_parts(record: Mapping[str, Any]) -> list[Part]:
         rows.append(["events", *(words.number(each.get("events")) for each in columns.values())])
     for key in keys:
         rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
-    note = html.paragraph(
-        "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
-    )
+    note = ""
+    if any(" to " in cell for row in rows for cell in row[1:]):
+        note = html.paragraph(
+            "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
+        )
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
@@ -402,7 +404,9 @@ def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
     value, low, high = found
-    return words.number(value) if low is None or not high - low > 2e-3 else f"{low:.3f} to {high:.3f}"
+    if low is not None and high is not None and high - low > 2e-3:
+        return f"{low:.3f} to {high:.3f}"
+    return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
 
 def _roc_plot(evaluation: Mapping[str, Any]) -> Plot | None:
@@ -432,6 +436,7 @@ def _calibration_plot(evaluation: Mapping[str, Any]) -> Plot | None:
     x = (np.asarray(curve["predicted_low"], float) + np.asarray(curve["predicted_high"], float)) / 2
     series = [
         Series("perfect", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY),
+        Series("bounds", {"x": x, "low": low, "high": high}, "band", colour=BLUE),
         Series("groups of rows", {"x": x, "y": (low + high) / 2, "low": low, "high": high}, "dots", colour=BLUE),
     ]
     return _square(
@@ -444,6 +449,11 @@ def _square(key: str, series: list[Series], x_label: str, y_label: str, caption:
         figure = blank(3.5, 3.3)
         ax = figure.subplots()
         for s in series:
+            if s.kind == "band":
+                ax.fill_between(
+                    s.columns["x"], s.columns["low"], s.columns["high"], color=s.paint, alpha=0.2, linewidth=0
+                )
+                continue
             style: dict[str, Any] = {
                 "color": s.paint,
                 "linestyle": "--" if s.kind == "ruler" else "-",
