@@ -84,3 +84,19 @@ def test_an_evaluation_may_be_a_record_of_its_own():
     record = result_of(model, Evaluation())
     assert record["evaluation"] == {"auc": 0.75, "auc_low": 0.7, "auc_high": 0.8}
     assert "AUC: between 0.700 and 0.800, for certain." in page_text(record)
+
+
+def test_numbers_that_json_does_not_have(tmp_path):
+    model = cf.FederatedLasso(0.1).fit(X, Y[:, 0], sites=SITES)
+    record = result_of(model, {"calibration_slope": np.nan, "auc": 0.7})
+    record["parameters"]["bounds"] = "inf"
+    record["trace"]["objective"] = np.array([1.0, np.nan, np.inf])
+    write_result(tmp_path, record)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    strict = json.loads((tmp_path / "result.json").read_text(), parse_constant=refuse)
+    assert strict["evaluation"] == {"calibration_slope": None, "auc": 0.7}
+    assert strict["trace"]["objective"] == [1.0, None, None]
+    assert "calibration slope" not in page_text(read_result(tmp_path))

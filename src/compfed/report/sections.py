@@ -295,7 +295,7 @@ def path_plot(model: Any) -> Plot:
 
 def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
     """How the fit converged; a single row needs no figure."""
-    trace = {name: np.asarray(values) for name, values in record.get("trace", {}).items()}
+    trace = {name: _floats(values) for name, values in record.get("trace", {}).items()}
     certificate = record.get("certificate") or {}
     if len(trace.get("round", ())) < 2:
         return []
@@ -351,7 +351,7 @@ def convergence_plot(
 
 
 def _with_bytes(columns: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: np.asarray(values) for name, values in columns.items()}
+    found = {name: _floats(values) for name, values in columns.items()}
     if "bytes" not in found and "bytes_up" in found:
         found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
     return found
