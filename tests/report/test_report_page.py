@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ import pytest
 
 import compfed as cf
 from compfed.errors import InputError
+from compfed.report.coefficient_figures import plot_coefficients
 from compfed.report.page import page_text, write_report
+from compfed.report.plots import Plot, plot_data
 from compfed.report.run_result import read_result, write_result
+from compfed.report.style import save_figure
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 HOSTILE = [
@@ -84,11 +88,41 @@ def model():
     return cf.FederatedLogisticRegressionCV(n_alphas=8, cv=3, standardize=True).fit(X, table.y, sites=table.sites)
 
 
+def paper_folder(folder: Path) -> Path:
+    """A reproduction with one figure, two claims and the runs of one group."""
+    save_figure(plot_coefficients([1.0, 0.0]), folder / "figures" / "one", ("svg",))
+    claims = [
+        {
+            "id": name,
+            "claim": f"It is {name}.",
+            "where": "Fig. 1",
+            "measured": {"error": 1e-13},
+            "holds": name == "exact",
+        }
+        for name in ("exact", "slow")
+    ]
+    figures = [{"file": "figures/one.svg", "caption": "One figure."}]
+    write_result(
+        folder,
+        {"kind": "paper", "claims": claims, "figures": figures, "runs": {"Figure 1": methods_record()["runs"][""]}},
+    )
+    return folder
+
+
+def sites_comparison() -> Any:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((90, 4))
+    y = X[:, 0] + 0.3 * rng.standard_normal(90)
+    return cf.compare_local_federated(cf.FederatedLasso(0.1), X, y, np.repeat(HOSTILE[:3], 30), pooled=True)
+
+
 @pytest.fixture(scope="module")
 def pages(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     record = fit_record(HOSTILE, HOSTILE[:3])
     return {
+        "paper": write_report(paper_folder(folder / "paper")),
+        "sites": write_report(sites_comparison(), folder / "sites.html"),
         "fit": write_report(model, folder / "fit.html"),
         "methods": write_report(methods_record(), folder / "methods.html"),
         "many": write_report(methods_record(20), folder / "many.html"),
@@ -143,6 +177,19 @@ def test_what_is_missing_is_left_out():
     assert "1 of 2 variables is in the model" in text
 
 
+def test_a_comparison_of_sites_says_whether_federated_is_pooled(pages):
+    text = pages["sites"].read_text(encoding="utf-8")
+    assert "The federated model is the pooled model." in text
+    assert "<script>window.hacked" not in text
+
+
+def test_the_page_of_the_paper_names_the_claims_that_fail(pages):
+    text = pages["paper"].read_text(encoding="utf-8")
+    assert "1 of 2 claims hold." in text
+    assert "These do not: slow." in text
+    assert "One figure." in text
+
+
 def test_names_are_text_and_nothing_else(pages):
     text = pages["hostile"].read_text(encoding="utf-8")
     outside = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
@@ -151,6 +198,14 @@ def test_names_are_text_and_nothing_else(pages):
     assert "&lt;script&gt;window.hacked = 1&lt;/script&gt;" in outside
     assert text.count("<script") == 3  # data, bokeh and page.js
     assert text.count("</script") == 3
+
+
+@pytest.mark.parametrize("name", ["$$a$$", "\\[a\\]", "x \\(a\\) y", "$$$$", "$5", "plain"])
+def test_bokeh_finds_no_formula_in_a_name(name):
+    """It would look for MathJax. The delimiters are those of bokeh's documentation; the name reads as before."""
+    (row,) = plot_data(Plot("p", [], [("x", "x")], "", "", rows=[name]))["rows"]
+    assert not re.search(r"\$\$.*\$\$|\\\[.*\\\]|\\\(.*\\\)", row)
+    assert row.replace("\u200b", "") == name
 
 
 def test_without_bokeh_or_matplotlib_there_are_words_and_tables(monkeypatch, capsys):
@@ -245,7 +300,7 @@ def opened(browser, pages):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["fit", "methods", "many", "hostile"])
+@pytest.mark.parametrize("name", ["fit", "methods", "many", "hostile", "paper", "sites"])
 def test_quiet_offline_and_no_wider_than_the_screen(opened, name, width):
     page = opened(name, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width

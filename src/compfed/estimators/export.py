@@ -53,7 +53,7 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
         "kind": "fit",
         "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "estimator": type(model).__name__,
-        "parameters": {name: _plain(value) for name, value in model.get_params(deep=False).items()},
+        "parameters": {name: _parameter(value) for name, value in model.get_params(deep=False).items()},
         "label": label,
         "features": [f"feature {j}" for j in range(coef.shape[1])] if names is None else [str(name) for name in names],
         "classes": _plain(getattr(model, "classes_", None)),
@@ -145,6 +145,16 @@ def _text(schema: Any) -> str:
     """A schema as TOML where it knows how, otherwise in words."""
     to_toml = getattr(schema, "to_toml", None)
     return str(to_toml() if callable(to_toml) else schema)
+
+
+def _parameter(value: Any) -> Any:
+    """A parameter as plain data; infinity, which JSON does not have, as a word."""
+    plain = _plain(value)
+    if isinstance(plain, dict):
+        return {name: _parameter(each) for name, each in plain.items()}
+    if isinstance(plain, list):
+        return [_parameter(each) for each in plain]
+    return str(plain) if isinstance(plain, float) and not np.isfinite(plain) else plain
 
 
 def _plain(value: Any) -> Any:

@@ -136,7 +136,8 @@ def plot_cv(model: CrossValidated, *, ax: Axes | None = None) -> Figure:
         figure, ax = figure_and_axes(ax, 6.4, 3.2)
         _log_alphas(ax, found.alphas_[order])
         _held_out_loss(ax, found.alphas_[order], found.cv_loss_[order])
-        ax.legend(handles=_mark_alphas([ax], found))
+        marks = _mark_alphas([ax], found)
+        ax.legend(handles=marks, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         ax.set_xlabel("alpha (largest to the left)")
     return figure
 
@@ -247,6 +248,14 @@ class Coefficients:
         used = np.flatnonzero(size.any(axis=1))
         return used[np.lexsort((-size[used].max(axis=1), -size[used, -1]))][:most]
 
+    def rows(self) -> np.ndarray:
+        """Positions of the variables with a row: those that are used and, of a single model, zeros as far as there is room."""
+        order = self.largest()
+        if len(order) and len(set(self.groups)) > 1:
+            return order
+        others = np.setdiff1d(np.arange(len(self.features)), order)
+        return np.concatenate([order, others])[:MOST_ROWS]
+
 
 def coefficients_of(
     models: Any, names: Sequence[str] | np.ndarray | None = None, scale: Sequence[float] | np.ndarray | None = None
@@ -325,9 +334,7 @@ def plot_coefficients(
     ['age', 'sex']
     """
     found = coefficients_of(models, names, scale)
-    order = found.largest()
-    if not len(order):
-        order = np.arange(min(len(found.features), MOST_ROWS))  # all are zero: show that
+    order = found.rows()
     labels = list(dict.fromkeys(found.groups))
     lanes = max(1, len(labels))
     with styled():

@@ -11,7 +11,7 @@ import numpy as np
 
 from compfed._utils.text import join_names
 from compfed.errors import InputError
-from compfed.report.style import AXES, COLUMN, blank, figure_and_axes, line_style, plain, save_figure, styled
+from compfed.report.style import AXES, COLUMN, PAGE, blank, figure_and_axes, line_style, plain, save_figure, styled
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FLOOR = 1e-14  # smaller values are rounding
+MOST_INSIDE = 8  # lines whose names fit into the axes; those of more stand beside them
 MEASURES = ("optimality", "gradient_mapping", "objective")  # on the vertical axis: the first that all runs have
 Place = Literal["upper right", "lower left", "lower right", "center right"]
 
@@ -95,7 +96,9 @@ def draw_panel(panel: Panel, ax: Axes) -> None:
     ax.set_ylabel(AXES.get(panel.y) or plain(panel.y))
     if panel.title:
         ax.set_title(panel.title)
-    if len(panel.lines) > 1 and panel.legend is not None:
+    if len(panel.lines) > MOST_INSIDE and panel.legend is not None:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+    elif len(panel.lines) > 1 and panel.legend is not None:
         ax.legend(loc=panel.legend)
 
 
@@ -145,7 +148,7 @@ def plot_convergence(runs: Any, x: str = "round", y: str | None = None, *, ax: A
     log = y != "objective"
     lines = [Line(name, traces, i, dots=len(traces[0]) < 15) for i, (name, traces) in enumerate(named.items())]
     with styled():
-        figure, ax = figure_and_axes(ax, COLUMN * 1.3, 3.2)
+        figure, ax = figure_and_axes(ax, COLUMN * 1.3 if len(lines) <= MOST_INSIDE else PAGE, 3.2)
         draw_panel(Panel("", lines, x=x, y=y, log=log), ax)
     return figure
 

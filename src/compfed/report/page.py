@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from compfed._utils.files import write_text
-from compfed.errors import InputError, MissingExtra
+from compfed.errors import InputError
 from compfed.report import html
 from compfed.report.plots import Part, Plot, bokeh_script, figure_html, plot_data
 from compfed.report.run_result import read_result
@@ -87,8 +87,9 @@ def write_run_report(folder: Path) -> Path | None:
     """Write the report at the end of a run. A problem is printed, and never loses the run; returns None then."""
     try:
         return write_report(folder)
-    except (InputError, MissingExtra, OSError) as problem:
-        print(f"The report was not written: {problem} Try again: compfed report {folder}", file=sys.stderr)
+    except Exception as problem:  # a page never costs a run whose result is on the disk already
+        what = str(problem) or type(problem).__name__
+        print(f"The report was not written: {what} Try again: compfed report {folder}", file=sys.stderr)
         return None
 
 

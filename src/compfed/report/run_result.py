@@ -1,6 +1,6 @@
 """`result.json`: the result of a run as plain data, the same for a fit, a comparison and the reproduction of the paper.
 
-    FOLDER/result.json   numbers, words and lists
+    FOLDER/result.json   numbers, words and lists; null for a number that is not defined
     FOLDER/result.npz    arrays of more than 64 numbers; result.json has {"npz": name} in their place
 
 Every record has `kind` and `created`. All other fields are optional: a report leaves out what is missing.
@@ -26,6 +26,7 @@ kind "paper" (`compfed reproduce`)
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,7 @@ def write_result(folder: str | Path, result: Mapping[str, Any]) -> Path:
     content = _without_arrays(dict(result), "", arrays)
     with atomic_path(target / ARRAYS) as unfinished, unfinished.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
-    write_text(target / NAME, json.dumps(content, indent=1) + "\n")
+    write_text(target / NAME, json.dumps(content, indent=1, allow_nan=False) + "\n")
     return target / NAME
 
 
@@ -64,6 +65,8 @@ def _without_arrays(value: Any, place: str, arrays: dict[str, np.ndarray]) -> An
         return _without_arrays(value.tolist(), place, arrays)
     if isinstance(value, (list, tuple)):
         return [_without_arrays(each, place, arrays) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no such number
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     return str(value)

@@ -14,7 +14,6 @@ import numpy as np
 from compfed._utils.text import join_names, short, shorten
 from compfed.report import html, words
 from compfed.report.coefficient_figures import (
-    MOST_ROWS,
     ZERO_NOTE,
     Coefficients,
     coefficients_of,
@@ -26,7 +25,7 @@ from compfed.report.coefficient_figures import (
 )  # fmt: skip
 from compfed.report.figures import FLOOR, Line, Panel, draw_panel
 from compfed.report.plots import Part, Plot, Series, static_svg, thinned
-from compfed.report.style import AXES, BLACK, BLUE, GREY, PALE, blank
+from compfed.report.style import AXES, BLACK, BLUE, DASHES, GREY, PALE, blank
 from compfed.trace import Trace
 
 if TYPE_CHECKING:
@@ -118,13 +117,7 @@ def _coefficient_parts(record: Mapping[str, Any]) -> list[Part]:
 
 def coefficient_plot(found: Coefficients, key: str, caption: str, static: str) -> Plot:
     """An interactive figure: one row per variable, one marker per model, hollow where zero."""
-    order = found.largest()
-    labels = list(dict.fromkeys(found.groups))
-    if len(labels) == 1 or not len(order):  # then there is room for rows that are zero
-        zeros = [j for j in range(len(found.features)) if j not in set(order.tolist())][
-            : max(0, MOST_ROWS - len(order))
-        ]
-        order = np.concatenate([order, np.array(zeros, int)])
+    order, labels = found.rows(), list(dict.fromkeys(found.groups))
     series = [Series("zero", {"x": [0, 0], "y": [-0.6, len(order) - 0.4]}, "ruler", colour=GREY)]
     for k, label in enumerate(labels):
         colour, marker = group_style(label, k)
@@ -302,7 +295,7 @@ def path_plot(model: Any) -> Plot:
 
 def _fit_convergence(record: Mapping[str, Any]) -> list[Part]:
     """How the fit converged; a single row needs no figure."""
-    trace = {name: np.asarray(values) for name, values in record.get("trace", {}).items()}
+    trace = {name: _floats(values) for name, values in record.get("trace", {}).items()}
     certificate = record.get("certificate") or {}
     if len(trace.get("round", ())) < 2:
         return []
@@ -350,7 +343,7 @@ def convergence_plot(
         (label, "@" + c + ("{0,0} bytes" if c == "bytes" else "{0.000}" if c == "seconds" else "{0,0}"))
         for c, label in choices
     ]
-    static = static_svg(lambda: _static_convergence(prepared, y, styles), key)
+    static = static_svg(lambda: _static_convergence(prepared, y, styles, tol), key)
     return Plot(
         key, series, choices, AXES[y], caption, y_log=True, choose_log=True, static=static,
         tooltips=[*tips, (AXES[y].split("  ")[0], "@y{%.3g}")], height=400,
@@ -358,20 +351,25 @@ def convergence_plot(
 
 
 def _with_bytes(columns: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: np.asarray(values) for name, values in columns.items()}
+    found = {name: _floats(values) for name, values in columns.items()}
     if "bytes" not in found and "bytes_up" in found:
         found["bytes"] = found["bytes_up"] + found.get("bytes_down", 0)
     return found
 
 
-def _static_convergence(runs: Mapping[str, Mapping[str, Any]], y: str, styles: Mapping[str, int] | None) -> Figure:
+def _static_convergence(
+    runs: Mapping[str, Mapping[str, Any]], y: str, styles: Mapping[str, int] | None, tol: float | None
+) -> Figure:
     lines = []
     for k, (name, columns) in enumerate(runs.items()):
         some = thinned(len(columns["round"]))
         trace = Trace({c: np.asarray(columns[c])[some] for c in ("round", y)}, np.zeros(1))
         lines.append(Line(name, [trace], (styles or {}).get(name, k), dots=len(some) < 15))
     figure = blank(7.0, 3.6 if len(lines) < 12 else 5.2)
-    draw_panel(Panel("", lines, y=y), figure.subplots())
+    ax = figure.subplots()
+    draw_panel(Panel("", lines, y=y), ax)
+    if tol is not None and y == "relative_gradient_mapping":
+        ax.axhline(tol, color=GREY, linestyle="--", linewidth=1.0)
     return figure
 
 
@@ -390,9 +388,11 @@ def _evaluation_parts(record: Mapping[str, Any]) -> list[Part]:
         rows.append(["events", *(words.number(each.get("events")) for each in columns.values())])
     for key in keys:
         rows.append([words.MEASURES[key], *(_measure(found[name].get(key)) for name in columns)])
-    note = html.paragraph(
-        "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
-    )
+    note = ""
+    if any(" to " in cell for row in rows for cell in row[1:]):
+        note = html.paragraph(
+            "An interval contains the value for certain: counts are known to blocks of rows only.", "note"
+        )
     parts: list[Part] = [html.section("Evaluation", html.table(["", *columns], rows, "numbers"), note)]
     plots = tuple(p for p in (_roc_plot(evaluation), _calibration_plot(evaluation)) if p is not None)
     return [*parts, plots] if plots else parts
@@ -402,7 +402,9 @@ def _measure(found: Sequence[Any] | None) -> str:
     if found is None:
         return "-"
     value, low, high = found
-    return words.number(value) if low is None or not high - low > 2e-3 else f"{low:.3f} to {high:.3f}"
+    if low is not None and high is not None and high - low > 2e-3:
+        return f"{low:.3f} to {high:.3f}"
+    return f"{value:.3f}" if abs(value) < 100 else words.number(value)
 
 
 def _roc_plot(evaluation: Mapping[str, Any]) -> Plot | None:
@@ -432,6 +434,7 @@ def _calibration_plot(evaluation: Mapping[str, Any]) -> Plot | None:
     x = (np.asarray(curve["predicted_low"], float) + np.asarray(curve["predicted_high"], float)) / 2
     series = [
         Series("perfect", {"x": [0, 1], "y": [0, 1]}, "ruler", colour=GREY),
+        Series("bounds", {"x": x, "low": low, "high": high}, "band", colour=BLUE),
         Series("groups of rows", {"x": x, "y": (low + high) / 2, "low": low, "high": high}, "dots", colour=BLUE),
     ]
     return _square(
@@ -444,13 +447,20 @@ def _square(key: str, series: list[Series], x_label: str, y_label: str, caption:
         figure = blank(3.5, 3.3)
         ax = figure.subplots()
         for s in series:
+            if s.kind == "band":
+                ax.fill_between(
+                    s.columns["x"], s.columns["low"], s.columns["high"], color=s.paint, alpha=0.2, linewidth=0
+                )
+                continue
             style: dict[str, Any] = {
                 "color": s.paint,
-                "linestyle": "--" if s.kind == "ruler" else "-",
+                "linestyle": "--" if s.kind == "ruler" else DASHES[s.style],
                 "marker": "o" if s.kind == "dots" else "",
             }
             ax.plot(s.columns["x"], s.columns["y"], label=s.name, **style)
         ax.set(xlabel=x_label, ylabel=y_label)
+        if sum(s.legend is not None for s in series) > 1:
+            ax.legend(loc="lower right")
         return figure
 
     tips = [(x_label, "@x{%.3f}"), (y_label, "@y{%.3f}")]

@@ -29,8 +29,7 @@ MEASURES = {  # of an evaluation, the most telling first
 MEANINGS = {
     "auc": "the chance that a row with the event gets a higher risk than one without",
     "r2": "the share of the variance that is explained",
-    "brier": "mean squared error of the predicted risks; 0 is perfect",
-    "calibration_slope": "1 is perfect; below 1, predicted risks are too extreme",
+    "brier": "the mean squared error of the predicted risks; 0 is perfect",
 }
 MOST_NAMES = 8
 HOW = {"as given": "this model on the rows given; optimistic if it was fitted to them"}
@@ -122,10 +121,12 @@ def goodness(result: Mapping[str, Any]) -> list[str]:
     """How well the model predicts: from its evaluation, otherwise from cross-validation. Empty without both."""
     said, evaluation = [], result.get("evaluation")
     for key, value, low, high in measures(evaluation)[:3]:
-        name, meaning = MEASURES[key], MEANINGS.get(key)
+        name = MEASURES[key]
         apart = low is not None and high is not None and high - low > 2e-3
         shown = f"between {low:.3f} and {high:.3f}, for certain" if apart else number(value)
-        said.append(f"{name[0].upper()}{name[1:]}: {shown}{f' ({meaning})' if meaning else ''}.")
+        said.append(f"{name[0].upper()}{name[1:]}: {shown}.")
+        if key in MEANINGS:
+            said.append(f"This is {MEANINGS[key]}.")
     if evaluation and evaluation.get("how"):
         said.append(f"Scored: {HOW.get(evaluation['how'], evaluation['how'])}.")
     cv = result.get("cv")

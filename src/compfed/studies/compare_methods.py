@@ -282,7 +282,14 @@ class MethodComparison:
         content = {"problem": self.problem, "x_star": x_star, "methods": self.results}
         write_text(out / "comparison.json", json.dumps(content, indent=2) + "\n")
         lines = [Line(name, [trace], i, dots=len(trace) < 15) for i, (name, trace) in enumerate(self.traces.items())]
-        draw([Panel(f"Against {unit}", lines, x=column) for unit, column in COSTS.items()], out / "comparison")
+        last = len(COSTS) - 1  # its legend serves all
+        draw(
+            [
+                Panel(f"Against {unit}", lines, x=column, legend="upper right" if k == last else None)
+                for k, (unit, column) in enumerate(COSTS.items())
+            ],
+            out / "comparison",
+        )
         write_result(out, self.to_result())
         write_run_report(out)
 
