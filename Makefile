@@ -4,15 +4,16 @@
 #   make federation  set up .venv, train over five processes with TLS and keys on this machine
 #   make test-federation  kill, stop, cut off and deceive those processes, and compare the models: a table, at most 20 minutes
 #   make test-flower-versions  the module that imports Flower, with every version of Flower that is allowed
-#   make bench       how fast, against other engines and the machine's limit: docs/performance.md (BENCH=--quick: a trial)
+#   make bench       how fast, against other engines and the machine's limit: docs/howto/performance.md (BENCH=--quick: a trial)
 #   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
+#   make docs        the documentation site, into build/docs: runs the examples, needs no network (docs-quick: without the examples)
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format bench bench-federation lock clean
+.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -66,6 +67,14 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Warnings are errors. The gallery and the figures of the methods are kept until their source changes.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -b html -j 2 -W --keep-going -q docs build/docs/html
+	@echo "open build/docs/html/index.html"
+
+docs-quick: $(STAMP)
+	COMPFED_DOCS_QUICK=1 $(BIN)/python -m sphinx -b html -j 2 -W --keep-going -q docs build/docs-quick/html
+
 # BENCH=--quick tries everything out at small sizes. The peers' environments take 12 GB; who is not installed is left out.
 bench: $(STAMP)
 	$(BIN)/python benchmarks/rounds.py $(BENCH)
@@ -88,4 +97,4 @@ lock:
 	uv pip compile --universal --python-version 3.11 --all-extras --no-emit-index-url --no-header --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv results
+	rm -rf .venv results build docs/gallery docs/reference/api docs/reference/methods

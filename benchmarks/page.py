@@ -1,6 +1,6 @@
-"""docs/performance.md and its figures, from what the benchmarks left in results/.
+"""docs/howto/performance.md and its figures, from what the benchmarks left in results/.
 
-    python benchmarks/page.py [--results results] [--out docs/performance.md]
+    python benchmarks/page.py [--results results] [--out docs/howto/performance.md]
 
 A part whose results are not there stays as the page has it, with its date; results of `--quick` runs are marked as a trial.
 """
@@ -234,7 +234,7 @@ def growth(found: list[dict[str, Any]], out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--out", type=Path, default=Path("docs/performance.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/howto/performance.md"))
     args = parser.parse_args()
     # a part that was not measured this time stays as it is: it says when and where it was
     before = args.out.read_text().split("\n## ")[1:] if args.out.exists() else []

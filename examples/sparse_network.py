@@ -10,7 +10,7 @@ FedAvg, which has no place for a regulariser, trains the same network without on
     python examples/sparse_network.py --quick                         # the same, a few seconds after compilation
     python examples/sparse_network.py --mnist mnist_5k.csv.gz         # 784 pixels; the label is the last column
 
-What it measures: docs/sparse-network.md.
+What it measures: docs/howto/sparse-network.md.
 """
 
 from __future__ import annotations

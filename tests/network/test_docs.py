@@ -1,4 +1,4 @@
-"""The examples of docs/deploy.md run as they stand."""
+"""The examples of docs/howto/deploy.md run as they stand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import compfed as cf
 from compfed.cli import _parser
 from compfed.network import operator
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "howto" / "deploy.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -22,7 +22,7 @@ from compfed.studies.few_rounds import ACCURACIES, METHODS, cell, problems, raw_
 from compfed.trace import Trace
 
 NAMES = [method.__name__ for method in METHODS]
-PAGE = ROOT / "docs" / "few-rounds.md"
+PAGE = ROOT / "docs" / "explanation" / "few-rounds.md"
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def rows_of_page(width: int) -> dict[str, list[str]]:
 
 
 def test_the_table_on_the_page_is_that_of_the_stored_runs():
-    stored = json.loads((ROOT / "docs" / "few-rounds.json").read_text())
+    stored = json.loads((ROOT / "docs" / "explanation" / "few-rounds.json").read_text())
     table = rows_of_page(7)
     for name in NAMES:
         expected = []
@@ -175,12 +175,12 @@ def test_the_table_on_the_page_is_that_of_the_stored_runs():
             method = found["methods"][name]
             rounds, size = (cell(method, "1e-06", unit) for unit in ("rounds", "bytes"))
             expected.append(rounds if size == "-" else f"{rounds}, {size}")
-        assert table[name][2:5] == expected, "run: compfed compare --few-rounds; JSON, SVG and numbers go to docs/"
+        assert table[name][2:5] == expected, "run: compfed compare --few-rounds; JSON, SVG and numbers go to docs/explanation/"
 
 
 @pytest.mark.parametrize("name", ["ProximalNewton", "ProximalBFGS"])
 def test_the_stored_runs_are_those_of_today(name):
-    stored = json.loads((ROOT / "docs" / "few-rounds.json").read_text())
+    stored = json.loads((ROOT / "docs" / "explanation" / "few-rounds.json").read_text())
     for case, problem in problems().items():
         if (name, case) == ("ProximalBFGS", "wide"):  # a minute
             continue

@@ -164,7 +164,7 @@ def _add_list(commands: Commands) -> None:
     parser = commands.add_parser("list", help="list what there is")
     parser.add_argument("what", choices=["algorithms", "references"])
     parser.add_argument("--methods", metavar="A,B,...", help="names, or module:Class (default: all)")
-    parser.add_argument("--markdown", action="store_true", help="as the README has it")
+    parser.add_argument("--markdown", action="store_true", help="as Markdown")
     parser.set_defaults(run=list_methods)
 
 

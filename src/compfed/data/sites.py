@@ -122,7 +122,7 @@ class Sites:
 
     @property
     def width(self) -> int:
-        """d: number of features."""
+        """The number of features, d."""
         return self.features[0].shape[1]
 
     def permuted(self, order: Sequence[int] | np.ndarray) -> Sites:

@@ -2,7 +2,7 @@
 
 The server has weights, regulariser, algorithm, model and trace; a site has rows, labels, its loss and its client state.
 `federation.server` and `federation.site` are the two sides; what both sides share is in this package. See
-docs/architecture.md.
+docs/explanation/architecture.md.
 """
 
 from compfed.federation.accounting import Communication

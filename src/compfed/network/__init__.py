@@ -5,7 +5,7 @@
     with cf.network.connect("clinics/federation.toml") as federation:
         model = cf.FederatedLogisticRegressionCV().fit_federation(federation)
 
-See docs/deploy.md and docs/what-leaves-a-site.md.
+See docs/howto/deploy.md and docs/explanation/what-leaves-a-site.md.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ BANDWIDTH = 10e6  # bytes a second between a site and the server
 WHOLE = 256  # the Hessian of a model with no more coefficients is asked for in full
 WIDTH = (64, 128)  # of a larger model, the Hessian on an eighth of its coordinates at least, within these bounds
 WIDEST = 3000  # coordinates of a Hessian at most: 36 MB a message
-# Rounds that a search typically takes, from the runs behind docs/few-rounds.md
+# Rounds that a search typically takes, from the runs behind docs/explanation/few-rounds.md
 ROUNDS = {"ProximalNewton": 12, "ProximalBFGS": 80, FIRST_ORDER: 1000}
 
 

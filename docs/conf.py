@@ -1,0 +1,99 @@
+"""The documentation site: `make docs` builds it, offline and with warnings as errors; `make docs-quick` without running examples."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+QUICK = os.environ.get("COMPFED_DOCS_QUICK") == "1"  # no figures of methods, no examples run
+
+sys.path[:0] = [str(DOCS / "_ext"), str(ROOT / "src")]
+
+import compfed  # noqa: E402
+
+project = "compfed"
+author = "The compfed developers"
+copyright = f"2026, {author}"
+version = release = compfed.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "docstrings",  # the rest is ours, in _ext
+    "generated_pages",
+]
+exclude_patterns = ["_build", "_ext", "Thumbs.db", "gallery/**/*.ipynb", "gallery/**/*.py", "gallery/**/*.json", "sg_execution_times.rst"]
+suppress_warnings = ["config.cache"]  # a function in the settings of the gallery
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!compfed\.).*")]  # only our own names have pages here; there is no network to look elsewhere
+
+# Markdown
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+# Docstrings
+default_role = "literal"  # `name` in a docstring is code
+autodoc_typehints = "none"  # numpydoc sections say the types in words
+autodoc_member_order = "bysource"
+autosummary_generate = False  # _ext/generated_pages.py writes the pages
+napoleon_google_docstring = False
+napoleon_use_param = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style")]  # types in words are not names to link
+
+# The gallery
+sphinx_gallery_conf = {
+    "examples_dirs": [str(ROOT / "examples" / "gallery")],
+    "gallery_dirs": ["gallery"],
+    "filename_pattern": r"/example_",  # what is run
+    "ignore_pattern": r"__init__\.py",
+    "within_subsection_order": "FileNameSortKey",
+    "plot_gallery": not QUICK,
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "min_reported_time": 10_000,
+    "remove_config_comments": True,
+    "capture_repr": (),
+    "matplotlib_animations": False,
+    "image_srcset": [],
+    "backreferences_dir": None,
+    "reference_url": {},
+}
+
+# Look
+html_theme = "pydata_sphinx_theme"
+html_title = "compfed"
+html_logo = "_static/logo.svg"
+html_favicon = "_static/favicon.svg"
+html_static_path = ["_static"]
+html_css_files = ["compfed.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_show_sphinx = False
+html_theme_options = {
+    "logo": {"text": "compfed", "alt_text": "compfed, the start page"},
+    "header_links_before_dropdown": 5,
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button-field"],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "navigation_depth": 3,
+    "show_nav_level": 1,
+    "collapse_navigation": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "tango",
+    "pygments_dark_style": "github-dark",
+}
+html_sidebars = {"index": []}
