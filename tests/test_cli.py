@@ -160,7 +160,7 @@ def test_data_describe_prints_the_summary(capsys, tmp_path):
     ("argv", "message"),
     [
         (["a.csv"], "--label COL is needed"),
-        (["a.csv", "--label", "y"], "column 'x' has 'red' in row 1"),
+        (["a.csv", "--label", "y"], "column 'x' must be numbers, and has 'red' on line 3"),
         (["a.csv", "--label", "z"], "a.csv has no column 'z'; it has x, y"),
         (["b.csv", "--label", "y"], "there is no file"),
         (["a.csv", "--label", "y", "--site", "town"], "no column 'town'"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from compfed._utils.compilation import use_all_cores as use_all_cores
     from compfed._utils.text import progress_bar as progress_bar
     from compfed.algorithms import register as register
+    from compfed.errors import ClassesDifferWarning as ClassesDifferWarning
     from compfed.errors import Divergence as Divergence
     from compfed.errors import InputError as InputError
     from compfed.errors import NotUniqueWarning as NotUniqueWarning
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
     from compfed.errors import RunWarning as RunWarning
     from compfed.errors import StepSizeWarning as StepSizeWarning
     from compfed.estimators import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]  # the estimators, and `regularisation_path`
+    from compfed.estimators.model_file import load_model as load_model
+    from compfed.estimators.model_file import save_model as save_model
     from compfed.problem import LazyProblem as LazyProblem
     from compfed.problem import Problem as Problem
     from compfed.report.coefficient_figures import plot_path as plot_path
+    from compfed.schema import CategoricalColumn as CategoricalColumn
+    from compfed.schema import Label as Label
+    from compfed.schema import NumericColumn as NumericColumn
+    from compfed.schema import Schema as Schema
     from compfed.simulation import grid as grid
     from compfed.simulation import simulate as simulate
     from compfed.simulation import simulate_out_of_core as simulate_out_of_core
@@ -48,14 +55,16 @@ _NAMES = {
     "_utils.compilation": "use_all_cores",
     "_utils.text": "progress_bar",
     "algorithms": "register",
-    "errors": "Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
+    "errors": "ClassesDifferWarning Divergence InputError NotUniqueWarning OneSiteWarning RunWarning StepSizeWarning",
     "estimators": "FederatedElasticNet FederatedElasticNetCV FederatedGroupLasso FederatedGroupLassoCV FederatedHuber "
     "FederatedHuberCV FederatedLasso FederatedLassoCV FederatedLogisticRegression FederatedLogisticRegressionCV "
     "FederatedMultiTaskLasso FederatedMultiTaskLassoCV FederatedNuclearRegressor FederatedNuclearRegressorCV "
     "FederatedPoissonRegressor FederatedPoissonRegressorCV regularisation_path",
+    "estimators.model_file": "load_model save_model",
     "problem": "LazyProblem Problem",
     "report.coefficient_figures": "plot_path",
     "simulation": "grid simulate simulate_out_of_core",
+    "schema": "CategoricalColumn Label NumericColumn Schema",
     "solve": "PooledSolution solve_federated solve_pooled",
     "solvers.base": "FederatedSolution",
     "studies.compare_methods": "compare_methods",

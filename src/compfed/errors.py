@@ -80,5 +80,9 @@ class OneSiteWarning(UserWarning):
     """``fit`` got no ``sites``, so all rows were fitted as those of one site; ``sites=None`` says that this is meant."""
 
 
+class ClassesDifferWarning(UserWarning):
+    """Every site has two classes, and together they have more: the same classes may be written differently."""
+
+
 class NotUniqueWarning(UserWarning):
     """Other coefficients reach the same objective: those returned are one choice of many."""

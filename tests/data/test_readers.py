@@ -15,6 +15,7 @@ from sklearn.datasets import dump_svmlight_file
 
 import compfed as cf
 from compfed.data import from_csv, from_files, from_svmlight
+from compfed.data.table_files import read_table
 from compfed.errors import MissingExtra
 
 
@@ -108,19 +109,9 @@ def test_capitals_and_compression_in_names(tmp_path):
     (tmp_path / "west.CSV").write_text(",x,y\n0,2,1\n")
     with gzip.open(tmp_path / "south.csv.gz", "wt") as file:
         file.write("x,y\n3,1\n")
-    with pytest.raises(cf.InputError, match=r"west\.CSV has a column 'Unnamed: 0' that north\.csv has not"):
-        from_files(tmp_path, "y")
-    sites = from_files(tmp_path, "y", drop="Unnamed: 0")
+    sites = from_files(tmp_path, "y")
     assert sites.names == ("north", "south", "west")
     assert [x.item() for x in sites.features] == [1.0, 3.0, 2.0]
-
-
-def test_reading_options_reach_pandas(tmp_path):
-    (tmp_path / "a.csv").write_text("x;y\n1,5;0\n2,5;1\n")
-    sites = from_files(tmp_path, "y", sep=";", decimal=",")
-    np.testing.assert_array_equal(sites.features[0], [[1.5], [2.5]])
-    bare = from_files(tmp_path, "1", sep=";", decimal=",", header=None, skiprows=1, engine="python")
-    assert bare.columns == ("0",)
 
 
 def test_numbers_in_other_clothes(tmp_path):
@@ -174,12 +165,7 @@ A = "x,y\n1,0\n2,1\n"
 # what the files hold, how they are read, what the message must say
 MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "no label": ({"a": A}, {"label": None}, r"label=None: name the column of labels"),
-    "row numbers": (
-        {"a": ",x,y\n0,1,0\n1,2,1\n"},
-        {},
-        r"a\.csv has a column without a name, 'Unnamed: 0': .* drop='Unnamed: 0', .*index_col=0",
-    ),
-    "a column too few": ({"a": A, "b": "z,y\n1,1\n"}, {}, r"b\.csv has no column 'x'; it has z, y"),
+    "a column too few": ({"a": A, "b": "y\n1\n"}, {}, r"b\.csv has no column 'x'; it has y\.$"),
     "a column too many": ({"a": A, "b": "x,y,z\n1,1,1\n"}, {}, r"b\.csv has a column 'z' that a\.csv has not.*drop='z'"),
     "label not there": ({"a": A}, {"label": "ill"}, r"a\.csv has no column 'ill'; it has x, y"),
     "site not there": ({"a": A}, {"site": "town"}, r"a\.csv has no column 'town'; it has x, y"),
@@ -190,34 +176,48 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "words in a feature": (
         {"a": A, "b": "x,y\n1,0\nred,1\n"},
         {},
-        r"b\.csv: column 'x' has 'red' in row 1 \(the first is 0\), which is not a number\. Encode .* drop='x'\.",
+        r"b\.csv: column 'x' must be numbers, and has 'red' on line 3\. Give schema=\"auto\".* drop=\.$",
     ),
-    "words for labels": ({"a": "x,y\n1,no\n"}, {}, r"a\.csv: column 'y' has 'no' in row 0 .* Encode it as numbers\.$"),
+    "words for labels": (
+        {"a": "x,y\n1,no\n"}, {}, r"a\.csv: column 'y' must be numbers, and has 'no' on line 2.*schema=\"auto\".*words are classes"
+    ),
     "a hole": (
-        {"a": "x,y\n1,0\n,1\n3,1\n,0\n"},
-        {},
-        r"a\.csv: column 'x' has 2 missing or infinite value\(s\), the first in row 1 .*Drop these rows.*drop='x'\.",
+        {"a": "x,y\n1,0\n,1\n3,1\n,0\n"}, {}, r"a\.csv: column 'x' has 2 missing value\(s\), on lines 3, 5\. Give schema=\"auto\""
     ),
-    "a hole among words": ({"a": "x,y\n,0\n?,1\n"}, {}, r"column 'x' has '\?' in row 1"),
-    "infinity": ({"a": "x,y\n1,0\ninf,1\n"}, {}, r"column 'x' has 1 missing or infinite value\(s\), the first in row 1"),
-    "a label missing": ({"a": "x,y\n1,\n2,1\n"}, {}, r"column 'y' has 1 missing .* row 0 .*impute them\.$"),
-    "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"1 row\(s\) have none, the first is row 1"),
-    "a date": ({"a": "x,y\n2020-01-01,1\n"}, {"parse_dates": ["x"]}, r"column 'x' has Timestamp\('2020-01-01.* not a number"),
+    "a hole with a mark": ({"a": "x,y\n,0\n?,1\n"}, {}, r"column 'x' has 2 missing value\(s\), on lines 2, 3"),
+    "a mark that is none": ({"a": "x,y\n1,0\n?,1\n"}, {"missing": ["NA"]}, r"column 'x' must be numbers, and has '\?' on line 3"),
+    "nan as a word": ({"a": "x,y\n1,0\nnan,1\n"}, {"missing": ["NA"]}, r"must be numbers, and has 'nan' on line 3"),
+    "infinity": ({"a": "x,y\n1,0\ninf,1\n"}, {}, r"column 'x' is infinite on line 3"),
+    "a label missing": ({"a": "x,y\n1,\n2,1\n"}, {}, r"column 'y' has 1 missing value\(s\), on line 2\. Drop rows without a label"),
+    "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"a\.csv: column 't' names no site on line 3"),
     "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
-    "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: No columns to parse"),
+    "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: it is empty"),
+    "bytes": ({"a": "x,y\n\0,1\n"}, {}, r"a\.csv cannot be read as CSV: it holds bytes that are no text"),
     "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv: line 3 has 4 field\(s\), the header 2 \(x, y\): which column"),
-    "a field more in every line": ({"a": "x,z,y\n1,2,0,5\n2,3,1,6\n"}, {}, r"line 2 has 4 field\(s\), the header 3 \(x, z, y\)"),
+    "a field more in every line": ({"a": "x,z,y\n1,2,0,5\n2,3,1,6\n"}, {}, r"line 2 has 4 field\(s\), line 3 .* row name"),
     "a field more in the first line": ({"a": "x,y\n1,0,5\n2,1\n"}, {}, r"line 2 has 3 field\(s\), the header 2"),
     "a field too few": ({"a": "x,z,y\n1,2,0\n\n2,1\n"}, {}, r"line 4 has 2 field\(s\), the header 3 .* which column"),
     "a field too few beside a column left out": ({"a": "x,y,z\n2,1\n1,0,7\n"}, {"drop": "z"}, r"line 2 has 2 field\(s\)"),
     "a comma without quotes": ({"a": 'x;y\n"1;5";0\n1;5;0\n'}, {"sep": ";"}, r"line 3 has 3 field.* holds ';' itself needs quotes"),
-    "a field more than the names": ({"a": "1,0,5\n2,1,6\n"}, {"names": ["x", "y"]}, r"more fields than its header"),
+    "a quote not closed": ({"a": 'x,t,y\n1,u,0\n2,"v,1\n'}, {"drop": "t"}, r"line 3"),
+    "a quote not closed at the end": ({"a": 'x,y,t\n1,0,"u\n2,1,v\n'}, {"drop": "t"}, r"a quote that opens on line 2 or before"),
     "the label twice": ({"a": "x,y,y\n1,0,1\n"}, {}, r"a\.csv has two columns 'y'; which one is meant is not clear"),
-    "the label twice but for a space": ({"a": "x,y, y\n1,0,1\n"}, {}, r"a\.csv has columns 'y' and ' y', which read as one name"),
-    "a name with a space": ({"a": "x, y\n1,0\n"}, {}, r"no column 'y'; .* is ' y' meant\? Read with skipinitialspace"),
-    "a number with an underscore": ({"a": "x,y\n1_000,0\n"}, {}, r"column 'x' has '1_000' in row 0"),
-    "a category": ({"a": A}, {"dtype": {"x": "category"}}, r"a\.csv: column 'x' is categorical; .* Say which"),
-    "an option pandas has not": ({"a": A}, {"seperator": ";"}, r"a\.csv cannot be read as CSV: .*seperator"),
+    "the label twice but for a space": ({"a": "x,y, y\n1,0,1\n"}, {}, r"a\.csv has two columns 'y'; which one is meant"),
+    "a number with an underscore": ({"a": "x,y\n1_000,0\n"}, {}, r"column 'x' must be numbers, and has '1_000' on line 2"),
+    "digits of another script": ({"a": "x,y\n\u0663,0\n"}, {}, r"column 'x' must be numbers"),
+    "no header": ({"a": "5,1.5,0\n6,2.5,1\n"}, {}, r"the first line has numbers only \(5, 1\.5, 0\).* no header\. Write a first line"),
+    "no header and a hole": ({"a": "5,?,0\n6,2.5,1\n"}, {}, r"the first line has numbers only"),
+    "a column without a name": ({"a": "x,,y\n1,2,0\n"}, {}, r"column 2 of 3 has no name, and values such as '2'"),
+    "row names without a name": ({"a": ",x,y\nann,1,0\n"}, {}, r"column 1 of 3 has no name, and values such as 'ann'"),
+    "a whole number too long": ({"a": "x,y\n9007199254740993,0\n2,1\n"}, {}, r"column 'x' must be numbers, and has '9007199254740993'"),
+    "a comma and a point": ({"a": "x;z;y\n1,5;2.5;0\n"}, {}, r"a decimal comma \(1,5\) and with a decimal point \(2\.5\)"),
+    "thousands or a fraction": ({"a": "x;y\n1,500;0\n2,750;1\n"}, {}, r"is 1,500 a fraction, or has it a comma between thousands"),
+    "a feature twice": ({"a": A}, {"features": ["x", "x"]}, r"features=\['x', 'x'\] names the column 'x' twice"),
+    "a label twice": ({"a": A}, {"label": ["y", "y"]}, r"label=\['y', 'y'\] names the column 'y' twice"),
+    "two characters between": ({"a": A}, {"sep": "::"}, r"sep='::' must be one character"),
+    "another decimal mark": ({"a": A}, {"decimal": "'"}, r"decimal=\"'\" must be '\.' or ','"),
+    "an unknown encoding": ({"a": A}, {"encoding": "klingon"}, r"encoding='klingon' is not known"),
+    "a number for a missing mark": ({"a": A}, {"missing": 9}, r"missing=9 must list the cells"),
     "an unknown format": ({"a": A}, {"format": "svmlight"}, r"format='svmlight' must be one of 'csv', 'parquet'.*from_svmlight"),
     "an empty folder": ({}, {}, r"the folder .* has no \.csv, \.csv\.gz or \.parquet file; name the files"),
 }  # fmt: skip
@@ -231,7 +231,7 @@ def test_a_mistake_is_one_clear_error(mistake, tmp_path):
         (tmp_path / f"{name}.csv").write_text(text)
     with pytest.raises(cf.InputError, match=message) as error:
         from_files(tmp_path, **given)
-    assert "\n" not in str(error.value)
+    assert "\n" not in str(error.value)  # one problem is one line
 
 
 @pytest.mark.parametrize(
@@ -241,6 +241,16 @@ def test_a_mistake_is_one_clear_error(mistake, tmp_path):
         "x,y,\n1,0,\n2,1,\n",
         'x,y\n\n"1",0\n   \n2,"1"\n\n',
         '"x" ,y\n1 ,0\n2,1\n',
+        "x, y\n1, 0\n2, 1\n,\n",  # spaces, and a line of nothing but delimiters
+        ",x,y\n0,1,0\n1,2,1\n",  # row numbers, as pandas and R write them
+        '"","x","y"\n"1",1,0\n"2",2,1\n',
+        "Unnamed: 0,x,y\n7,1,0\n3,2,1\n",
+        "x;y\n1;0\n2;1\n",
+        "x\ty\n1\t0\n2\t1\n",
+        "x|y\n1|0\n2|1\n",
+        "\ufeffx,y\r\n1,0\r\n2,1\r\n",
+        "x;y\n1,0;0\n2,0;1,0\n",
+        "x,y\n1.,0\n+2e0,1\n",
     ],
 )
 def test_what_adds_no_field_is_read_as_it_is_meant(text, tmp_path):
@@ -250,11 +260,104 @@ def test_what_adds_no_field_is_read_as_it_is_meant(text, tmp_path):
     np.testing.assert_array_equal(sites.labels[0], [0, 1])
 
 
-def test_row_names_are_read_where_they_are_asked_for(tmp_path):
-    """Also as R writes them: with no name above them."""
-    for header in ("id,x,y", "x,y"):
-        (tmp_path / "a.csv").write_text(f"{header}\nann,1,0\nbob,2,1\n")
-        np.testing.assert_array_equal(from_files(tmp_path, "y", index_col=0).features[0], [[1], [2]])
+def test_all_problems_of_all_files_are_in_one_message(tmp_path):
+    (tmp_path / "a.csv").write_text("x,z,y\n1,red,0\n,2,1\n")
+    (tmp_path / "b.csv").write_text("x,z,y\n1,2,no\nfour,blue,\n")
+    with pytest.raises(cf.InputError) as error:
+        from_files(tmp_path, "y")
+    said = str(error.value)
+    assert said.startswith("5 problems:\n")
+    for place in (
+        "a.csv: column 'z' must be numbers, and has 'red' on line 2",
+        "a.csv: column 'x' has 1 missing value(s), on line 3",
+        "b.csv: column 'x' must be numbers, and has 'four' on line 3",
+        "b.csv: column 'z' must be numbers, and has 'blue' on line 3",
+        "b.csv: column 'y' must be numbers, and has 'no' on line 2",
+    ):
+        assert place in said
+    for k in range(12):
+        (tmp_path / f"c{k}.csv").write_text("x,z,y\n1,red,0\n")
+    with pytest.raises(cf.InputError, match=r"And 7 more\."):
+        from_files(tmp_path, "y")
+
+
+def test_files_that_cannot_be_read_are_all_named(tmp_path):
+    (tmp_path / "a.csv").write_text("x,y\n1\n")
+    (tmp_path / "b.csv").write_text("")
+    with pytest.raises(cf.InputError, match=r"(?s)a\.csv: line 2 has 1 field.*b\.csv cannot be read as CSV"):
+        from_files(tmp_path, "y")
+
+
+def test_lines_are_those_of_the_file(tmp_path):
+    """Also after blank lines, and after values with line breaks inside quotes."""
+    (tmp_path / "a.csv").write_text('x,t,y\n\n1,"a\nb\nc",0\n\nred,d,1\n')
+    with pytest.raises(cf.InputError, match="has 'red' on line 7"):
+        from_files(tmp_path, "y", drop="t")
+    lines = (tmp_path / "a.csv").read_text().split("\n")
+    assert lines[6].startswith("red")
+
+
+def test_semicolons_decimal_commas_and_latin_1(tmp_path):
+    (tmp_path / "a.csv").write_bytes("größe;y\n1,5;0\n2,25;1\n".encode("latin-1"))
+    sites = from_files(tmp_path, "y")
+    assert sites.columns == ("größe",)
+    np.testing.assert_array_equal(sites.features[0], [[1.5], [2.25]])
+    said = from_files(tmp_path, "y", sep=";", decimal=",", encoding="latin-1")
+    np.testing.assert_array_equal(said.features[0], sites.features[0])
+    with pytest.raises(cf.InputError, match=r"a\.csv is not text in the encoding utf-8"):
+        from_files(tmp_path, "y", encoding="utf-8")
+    (tmp_path / "a.csv").write_text("x;y\n1,500;0\n")
+    assert from_files(tmp_path, "y", decimal=",").features[0].tolist() == [[1.5]]
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n", encoding="utf-16")
+    assert from_files(tmp_path, "y").features[0].tolist() == [[1.0]]
+
+
+SITES = [("01", "1"), ("1.0", "1"), ("1e2", "100"), ("7", "07"), ("9007199254740993", "9007199254740992")]
+
+
+@pytest.mark.parametrize("pair", SITES)
+def test_names_of_sites_are_text(pair, tmp_path):
+    (tmp_path / "a.csv").write_text("x,y,t\n" + "".join(f"{k},0,{name}\n" for k, name in enumerate(pair)))
+    sites = from_files(tmp_path, "y", site="t")
+    assert sites.names == tuple(sorted(pair))
+    assert {name: X.item() for name, X in zip(sites.names, sites.features, strict=True)} == {pair[0]: 0, pair[1]: 1}
+
+
+def test_hidden_files_are_no_sites(tmp_path):
+    (tmp_path / "a.csv").write_text(A)
+    (tmp_path / ".a.csv").write_text("junk")
+    (tmp_path / "._a.csv").write_bytes(b"\x00\x05")
+    assert from_files(tmp_path, "y").names == ("a",)
+
+
+def test_a_named_index_of_parquet_is_a_column(tmp_path):
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    table = pd.DataFrame({"x": [1.0, 2.0], "y": [0, 1]})
+    table.to_parquet(tmp_path / "a.parquet")
+    assert from_files(tmp_path, "y").columns == ("x",)
+    table.set_index(pd.Index([50, 61], name="age")).to_parquet(tmp_path / "a.parquet")
+    sites = from_files(tmp_path, "y")
+    assert sites.columns == ("age", "x")
+    np.testing.assert_array_equal(sites.features[0], [[50, 1], [61, 2]])
+    table.set_index(["x", "y"]).assign(z=3).to_parquet(tmp_path / "a.parquet")
+    assert from_files(tmp_path, "y").columns == ("x", "z")
+    table.assign(x=[2**53 + 1, 5]).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(cf.InputError, match="must be numbers, and has '9007199254740993' on row 0"):
+        from_files(tmp_path, "y")
+
+
+def test_numbers_are_read_to_the_last_bit(tmp_path):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(200) * 10.0 ** rng.integers(-60, 60, 200)
+    text = "x;y\n" + "".join(f"{float(v)!r};1\n".replace(".", ",") for v in values)
+    (tmp_path / "a.csv").write_text(text)
+    np.testing.assert_array_equal(from_files(tmp_path, "y").features[0][:, 0], values)
+
+
+def test_row_numbers_left_out_are_noted(tmp_path):
+    (tmp_path / "a.csv").write_text(",x,y\n0,1,0\n1,2,1\n")
+    (note,) = read_table(tmp_path / "a.csv").notes
+    assert note == "a.csv: the first column has no name and numbers the rows; it was left out."
 
 
 def test_mistakes_with_paths(tmp_path):
@@ -262,6 +365,9 @@ def test_mistakes_with_paths(tmp_path):
         from_files(tmp_path / "no.csv", "y")
     with pytest.raises(cf.InputError, match="no file was given"):
         from_files([], "y")
+    for nothing in ("", " ", [""]):
+        with pytest.raises(cf.InputError, match="is not a path; give the name of a file or of a folder"):
+            from_files(nothing, "y")
     (tmp_path / "table.txt").write_text(A)
     with pytest.raises(cf.InputError, match=r"table\.txt ends neither in \.csv nor in \.parquet; say its format"):
         from_files(tmp_path / "table.txt", "y")
@@ -314,13 +420,13 @@ def test_mistakes_with_svmlight(tmp_path):
         from_svmlight(Path(__file__).parent)
 
 
-@pytest.mark.parametrize(
-    ("absent", "format", "extra"), [("pandas", "csv", "pandas"), ("pyarrow", "parquet", "parquet")]
-)
-def test_what_is_not_installed_is_named(absent, format, extra, tmp_path, monkeypatch):
-    if format == "parquet":
-        monkeypatch.setitem(sys.modules, "fastparquet", None)  # pandas would try it next
+@pytest.mark.parametrize("absent", ["pandas", "pyarrow"])
+def test_what_is_not_installed_is_named(absent, tmp_path, monkeypatch):
+    """Parquet needs pandas and pyarrow; CSV needs neither."""
+    monkeypatch.setitem(sys.modules, "fastparquet", None)  # pandas would try it next
     monkeypatch.setitem(sys.modules, absent, None)
-    (tmp_path / f"a.{format}").write_text(A)
-    with pytest.raises(MissingExtra, match=rf"needs pandas.*pip install 'compfed\[{extra}\]'"):
+    (tmp_path / "a.csv").write_text(A)
+    assert from_files(tmp_path, "y").names == ("a",)
+    (tmp_path / "a.csv").rename(tmp_path / "a.parquet")
+    with pytest.raises(MissingExtra, match=r"needs pandas with pyarrow.*pip install 'compfed\[parquet\]'"):
         from_files(tmp_path, "y")

@@ -107,7 +107,10 @@ def test_help_begins_with_what_is_minimised(estimator):
     fitted: Any = clone(estimator)
     fitted.fit(X, y, sites=np.arange(30) % 3)
     internal = {"n_iter_", "one_outcome_"}
-    assert {name for name in vars(fitted) if name.endswith("_")} - internal == documented - {"feature_names_in_"}
+    assert {name for name in vars(fitted) if name.endswith("_")} - internal == documented - {
+        "feature_names_in_",
+        "schema_",
+    }
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS[8:], ids=lambda e: type(e).__name__)

@@ -22,7 +22,7 @@ import numpy as np
 import compfed as cf
 from compfed.cli.demo import NAMES, Loopback, end_process, rehearsal
 from compfed.data import bundled
-from compfed.network.model_file import load_model
+from compfed.estimators.model_file import load_model
 from compfed.network.run_folder import is_alive
 
 ALPHA = 0.02

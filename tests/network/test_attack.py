@@ -47,8 +47,8 @@ from network.faults import children, in_session, read_lines, wait_for, writable
 
 import compfed as cf
 from compfed.cli.demo import Loopback, end_process, rehearsal
+from compfed.estimators.model_file import load_model
 from compfed.network import flower, keys
-from compfed.network.model_file import load_model
 from compfed.network.superlink import FLEET_PATHS
 
 NAMES = ("north", "south", "west")

@@ -49,7 +49,7 @@ def test_the_script_of_the_page_runs(tmp_path, monkeypatch, capsys):
     assert asked == {"path": "clinics/federation.toml", "folder": "my-run"}
     assert "north" in capsys.readouterr().out
     rows = pd.DataFrame(np.vstack(sites().features), columns=["a0", "a1", "a2"])
-    again: Any = cf.network.load_model("my-run")
+    again: Any = cf.load_model("my-run")
     np.testing.assert_array_equal(again.predict_proba(rows), names["model"].predict_proba(rows))
 
 

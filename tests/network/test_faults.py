@@ -254,7 +254,7 @@ warnings.simplefilter("ignore")
 with cf.network.connect(sys.argv[1], folder=sys.argv[2]) as federation:
     model = cf.FederatedLogisticRegression(alpha={ALPHA}, algorithm="DecoupledProx", max_rounds=8)
     model.fit_federation(federation)
-cf.network.save_model(model, sys.argv[2])
+cf.save_model(model, sys.argv[2])
 """
 
 

@@ -458,7 +458,7 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
             again = cf.FederatedLasso(alpha=0.1).fit_federation(connected)
     assert all(words.startswith("signed out at ") for words in operator_module.site_states(settings).values())
     here = cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table(), exact=True))
-    for found in (model, again, cf.network.load_model(federation / "run")):
+    for found in (model, again, cf.load_model(federation / "run")):
         np.testing.assert_array_equal(found.coef_, here.coef_)
     messages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("message ")]
     assert len(messages) == 1 + here.communication_.rounds  # the first asks the sites to enrol

@@ -186,7 +186,7 @@ def _run(args: argparse.Namespace) -> int:
     cost = model.communication_
     kilobytes = f"{cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down"
     print(f"\n{result_text(model)}\n{cost.rounds} messages, {kilobytes} per site. Run folder: {folder}")
-    print(f"Next: compfed.network.load_model({str(folder)!r}) is the fitted estimator.")
+    print(f"Next: compfed.load_model({str(folder)!r}) is the fitted estimator.")
     return 0
 
 

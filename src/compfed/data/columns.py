@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_dense_size, check_unmasked, is_missing
 from compfed.errors import InputError
 
@@ -78,12 +79,18 @@ def column_as_floats(column: pd.Series, what: str, way_out: str = WAY_OUT, after
     return floats
 
 
-def check_dataframe(frame: pd.DataFrame, what: str) -> None:
-    """Refuse a column that does not hold numbers, by name and first value; numeric columns are not read."""
+def check_dataframe(frame: pd.DataFrame, what: str, way_out: str = WAY_OUT) -> None:
+    """Refuse columns that do not hold numbers, each by name and first value; numeric columns are not read."""
     check_column_names(what, frame.columns)
+    problems = []
     for j in range(frame.shape[1]):
         if not is_numeric(column := frame.iloc[:, j]):
-            column_as_floats(column, what)
+            try:
+                column_as_floats(column, what, way_out)
+            except InputError as problem:
+                problems.append(str(problem))
+    if problems:
+        raise InputError(join_names([*problems[:1], *(p.removeprefix(f"{what}: ") for p in problems[1:])], " ", 10))
 
 
 def check_column_names(what: str, names: Iterable[Hashable]) -> None:

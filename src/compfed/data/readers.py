@@ -1,51 +1,47 @@
-"""Federations from files: CSV and Parquet through pandas, and svmlight; also the table of one site, for its own node.
-
-A table is read in three steps: `_read_dataframe` (one name per column, as many fields in every line), `_feature_columns`
-(the same columns in every file) and `_numbers` (finite numbers only).
-"""
+"""Federations from files: CSV, Parquet and svmlight; also the table of one site, for its own node."""
 
 from __future__ import annotations
 
-import csv
-import lzma
-import warnings
-import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compfed._utils.text import join_names
-from compfed._utils.validation import as_row_labels, check_choice, check_dense_size, check_distinct_names, check_int
-from compfed.data.columns import check_column_names, column_as_floats, is_numeric, parse_float
+from compfed._utils.arrays import group_rows
+from compfed._utils.text import join_names, shapes_shown
+from compfed._utils.validation import check_choice, check_dense_size, check_int
+from compfed.data.encoding import (
+    AUTO,
+    BLANKS,
+    WORDS,
+    Encoded,
+    encode,
+    encode_all,
+    numeric_schema,
+    propose,
+    resolve,
+    select_columns,
+)
+from compfed.data.frames import as_schema, text_columns
+from compfed.data.raw_table import RawTable, joined
 from compfed.data.sites import Sites, from_arrays, from_table
-from compfed.errors import InputError, MissingExtra
+from compfed.data.table_files import ENDINGS, MISSING, UNREADABLE, Format, ending_of, first_line, read_table
+from compfed.data.table_problems import Problems, TableError, quoted
+from compfed.errors import InputError
+from compfed.schema import CategoricalColumn, Label, Schema
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from compfed.data.columns import ColumnLike
 
-Format = Literal["csv", "parquet"]
 Names = str | Sequence[str]
 Paths = str | Path | Sequence[str | Path]
-Options = Mapping[str, Any]  # of pandas.read_csv or read_parquet
 
-ENDINGS: dict[str, tuple[str, ...]] = {"csv": (".csv", ".csv.gz"), "parquet": (".parquet",)}
-NEEDED = {"csv": ("CSV", "pandas", "pandas"), "parquet": ("Parquet", "pandas with pyarrow", "parquet")}
 TABLE_ENDINGS = (*ENDINGS["csv"], *ENDINGS["parquet"])
 SVMLIGHT_ENDINGS = (".svmlight", ".libsvm", ".svm")
+SCHEMA_NEEDED = "Name a schema in site.toml, agreed with the other sites, or leave the column out."
 BYTES_PER_COLUMN = 100  # its name, mean and spread
-# raised by readers, decompressors included, when a file is not what its name says
-UNREADABLE = (ValueError, TypeError, OSError, OverflowError, EOFError, MemoryError, zlib.error, lzma.LZMAError)
-# options of pandas.read_csv that decide how lines are cut into fields, and so what the header is
-FIELD_OPTIONS = (
-    "comment", "compression", "delimiter", "doublequote", "encoding", "encoding_errors", "engine", "escapechar",
-    "quotechar", "quoting", "sep", "skip_blank_lines", "skipinitialspace", "skiprows",
-)  # fmt: skip
-UNCHECKED_OPTIONS = {"comment", "on_bad_lines", "skipfooter", "nrows", "dialect", "lineterminator"}
 
 
 # --- federations ---
@@ -53,34 +49,49 @@ UNCHECKED_OPTIONS = {"comment", "on_bad_lines", "skipfooter", "nrows", "dialect"
 
 def from_files(
     paths: Paths,
-    label: Names,
+    label: Names | None = None,
     features: Names | None = None,
     drop: Names = (),
     *,
     site: str | None = None,
+    schema: Schema | str | Path | None = None,
+    weight: str | None = None,
+    offset: str | None = None,
     format: Format | None = None,
-    **read: object,
+    sep: str | None = None,
+    decimal: str | None = None,
+    encoding: str | None = None,
+    missing: Sequence[str] = MISSING,
 ) -> Sites:
     """Read a federation from CSV or Parquet files: one site per file, named by the file without its ending.
 
-    All files need the same columns. Their order may differ; that of the first file is kept. All values must be numbers.
+    All files need the same columns. Their order may differ; that of the first file is kept. Without a schema all values must
+    be numbers.
 
     Parameters
     ----------
     paths : path or list of paths
-        Files, or a folder, which stands for all its .csv, .csv.gz and .parquet files in the order of their names.
+        Files, or a folder, which stands for all its .csv, .csv.gz and .parquet files in the order of their names, hidden
+        ones aside.
     label : str or list of str
-        The column of labels; several columns are several outputs.
+        The column of labels; several columns are several outputs. Optional where the schema names it.
     features : str or list of str, optional
         The columns to use; all but ``label``, ``site`` and ``drop`` by default.
     drop : str or list of str, default=()
         Columns to leave out.
     site : str, optional
         A column that names the site of each row. The files are then parts of one table.
+    schema : "auto", Schema or path, optional
+        How words and missing values become numbers. "auto" proposes a schema from all files: `Sites.schema`. With a Schema
+        its columns are used, whatever else is in the files.
+    weight, offset : str, optional
+        Columns with the weight and the offset of a row.
     format : {"csv", "parquet"}, optional
         By the ending of each file by default.
-    **read
-        Passed on to ``pandas.read_csv`` or ``read_parquet``, such as ``sep=";"`` or ``na_values="?"``.
+    sep, decimal, encoding : str, optional
+        The separator, the decimal mark and the encoding of CSV files; found in each file by default.
+    missing : sequence of str
+        The cells that mean "no value"; by default empty ones, NA, N/A, NaN, nan, null, None, ?, . and -.
 
     Returns
     -------
@@ -89,45 +100,150 @@ def from_files(
     Raises
     ------
     InputError
-        If a file cannot be read as a table of numbers. The message names the file, the column and the row.
+        With all problems of all files, by line of the file (1 is the header), column and file.
     MissingExtra
-        If pandas (or pyarrow, for Parquet) is not installed.
+        If pandas with pyarrow is not installed, for Parquet.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> for town, rows in {"rome": "50,1\\n61,0\\n", "oslo": "70,1\\n"}.items():
-    ...     _ = Path(folder.name, f"{town}.csv").write_text("age,ill\\n" + rows)
-    >>> sites = from_files(folder.name, label="ill")
+    >>> for town, rows in {"rome": "50,no,1\\n61,yes,0\\n", "oslo": "70,no,1\\n"}.items():
+    ...     _ = Path(folder.name, f"{town}.csv").write_text("age,smoker,ill\\n" + rows)
+    >>> sites = from_files(folder.name, label="ill", schema="auto")
     >>> sites.names, sites.columns, sites.sizes.tolist()
-    (('oslo', 'rome'), ('age',), [1, 2])
+    (('oslo', 'rome'), ('age', 'smoker=yes'), [1, 2])
     >>> folder.cleanup()
     """
-    labels, dropped = _names(() if label is None else label), _names(drop)
-    if not any(labels):
-        raise InputError(f"label={label!r}: name the column of labels, or several.")
+    given = None if schema is None or schema == "auto" else as_schema(schema)
+    label = check_label(label, given)
     if not isinstance(site, str | None) or site == "":
         raise InputError(f"site={site!r} is not the name of a column; name the one with the site of a row, or none.")
     if format is not None:
         check_choice(format, "format", tuple(ENDINGS), " svmlight files go to from_svmlight.")
+    chosen, dropped = None if features is None else names_of(features, "features"), names_of(drop, "drop")
     files = _expand(paths, ENDINGS[format] if format else TABLE_ENDINGS)
-    frames = {path: _read_dataframe(path, format or _format(path), read) for path in files}
-    chosen = None if features is None else _names(features)
-    columns = _feature_columns(frames, [*labels, *_names(site or ())], chosen, dropped)
-    X = [_numbers(path, frame, columns, droppable=True) for path, frame in frames.items()]
-    Y = [_labels(path, frame, label) for path, frame in frames.items()]
+    text = (*text_columns(given), *((site,) if site else ()))
+    reading: Any = {"missing": missing, "sep": sep, "decimal": decimal, "encoding": encoding, "format": format}
+    tables = _read_all(files, text=text, **reading)
+    parts = [(k, table, None) for k, table in enumerate(tables)] if site is None else _by_site(tables, site)
+    columns: dict[str, Any] = {"features": chosen, "drop": dropped, "weight": weight, "offset": offset}
+    used = _chosen_schema(schema, given, [part for _, part, _ in parts], label, [site] if site else [], columns)
+    way_out = f"{AUTO}, or leave the column out with drop=." if schema is None else None
+    encoded = encode_all(tables, used, way_out=way_out)
     source = {"name": "from_files", "files": [path.name for path in files], "label": label, "site": site}
+    kept = None if schema is None else used
     if site is None:
-        return from_arrays(X, Y, _site_names(files, TABLE_ENDINGS), source, columns=columns)
-    parts = [_column(frame, site) for frame in frames.values()]
-    as_text = not all(map(is_numeric, parts))  # "7" in one file may be 7 in another
-    where = np.concatenate([(p.map(str, na_action="ignore") if as_text else p).to_numpy(object) for p in parts])
-    return replace(from_table(np.concatenate(X), np.concatenate(Y), where), source=source, columns=tuple(columns))
+        return sites_of_parts(_site_names(files, TABLE_ENDINGS), tables, encoded, kept, source)
+    return _grouped(tables, encoded, site, kept, source)
+
+
+def _read_all(files: Sequence[Path], **reading: Any) -> list[RawTable]:
+    """All files as tables; the problems of all of them in one error."""
+    problems, tables = Problems(), []
+    for path in files:
+        try:
+            tables.append(read_table(path, **reading))
+        except InputError as problem:
+            problems.extend(problem)
+    problems.check()
+    return tables
+
+
+def _chosen_schema(
+    asked: object,
+    given: Schema | None,
+    tables: Sequence[RawTable],
+    label: Names,
+    others: list[str],
+    columns: dict[str, Any],
+) -> Schema:
+    """The schema given, proposed from the tables, or, without one, that of numbers without missing values."""
+    if given is not None:
+        taken = [name for name in ("features", "weight", "offset") if columns[name] is not None]
+        taken += ["drop"] * bool(set(columns["drop"]) & set(given.columns))
+        if taken:
+            raise InputError(f"{taken[0]}=: the schema names the columns; change it there, or give one of the two.")
+        named = Label(label if isinstance(label, str) else tuple(label))
+        return resolve(given if given.label is not None else replace(given, label=named), tables)
+    if asked == "auto":
+        return propose(tables, label, leave_out=others, **columns)
+    problems, rows = Problems(), {name: columns[name] for name in ("weight", "offset")}
+    labels = [label] if isinstance(label, str) else list(label)
+    reserved = [*labels, *(name for name in rows.values() if name is not None)]
+    names = select_columns(tables, reserved, columns["features"], columns["drop"], others, problems)
+    problems.check()
+    return numeric_schema(names, label if isinstance(label, str) else tuple(label), **rows)
+
+
+def _by_site(tables: Sequence[RawTable], site: str) -> list[tuple[int, RawTable, str]]:
+    """(number of the file, rows, site) for each site in each file."""
+    problems, found = Problems(), []
+    for k, table in enumerate(tables):
+        column = table.columns.get(site)
+        if column is None:
+            has = join_names(list(table.columns), most=12)
+            problems.add(f"{table.name} has no column {site!r}; it has {has}")
+        elif column.missing.any():
+            problems.add(
+                f"{table.name}: column {site!r} names no site on {table.place(np.flatnonzero(column.missing))}"
+            )
+        else:
+            names, rows = group_rows(column.words().astype(str))
+            found += [
+                (k, table.take(r, f"{table.name}, site {str(n)!r}"), str(n)) for n, r in zip(names, rows, strict=True)
+            ]
+    problems.check()
+    return found
+
+
+def sites_of_parts(
+    names: Sequence[str],
+    tables: Sequence[RawTable],
+    encoded: Sequence[Encoded],
+    schema: Schema | None,
+    source: dict[str, Any],
+) -> Sites:
+    """The sites of encoded tables, one for each."""
+    weights = None if encoded[0].weights is None else [part.weights for part in encoded]
+    labels: Any = [part.y for part in encoded]
+    made = from_arrays(
+        [part.A for part in encoded], labels, names, source, row_weights=weights, columns=encoded[0].columns
+    )
+    offsets: Any = None if encoded[0].offset is None else tuple(part.offset for part in encoded)
+    return replace(made, schema=schema, raw=tuple(tables), offsets=offsets)
+
+
+def _grouped(
+    tables: Sequence[RawTable], encoded: Sequence[Encoded], site: str, schema: Schema | None, source: dict[str, Any]
+) -> Sites:
+    """The sites of one table in several files, by its column of sites."""
+    raw = joined(tables, "the table")
+    where = np.concatenate([table.columns[site].words() for table in tables]).astype(str)
+    names, rows = group_rows(where)
+    order = [names.tolist().index(name) for name in sorted_sites(names.tolist())]
+    whole = [
+        None if values[0] is None else np.concatenate(values)
+        for values in ([getattr(part, what) for part in encoded] for what in ("A", "y", "weights", "offset"))
+    ]
+    parts = [
+        Encoded(*(None if v is None else v[rows[i]] for v in whole[:2]), encoded[0].columns, *(  # pyright: ignore[reportArgumentType]
+            None if v is None else v[rows[i]] for v in whole[2:]
+        ))
+        for i in order
+    ]  # fmt: skip
+    found = [str(names[i]) for i in order]
+    return sites_of_parts(found, [raw.take(rows[i], str(names[i])) for i in order], parts, schema, source)
+
+
+def sorted_sites(names: Sequence[str]) -> list[str]:
+    """Names of sites in order: by number where all are whole numbers in their plain form, by letter otherwise."""
+    plain = all(name.isdecimal() and name.isascii() and str(int(name)) == name for name in names)
+    return sorted(names, key=int) if plain else sorted(names)
 
 
 def from_csv(
-    path: str | Path, label: Names, site: str, features: Names | None = None, drop: Names = (), **read: object
+    path: str | Path, label: Names | None, site: str, features: Names | None = None, drop: Names = (), **options: Any
 ) -> Sites:
     """Read a federation from one CSV file with a column that names the site of each row.
 
@@ -143,8 +259,8 @@ def from_csv(
         The columns to use; all but ``label``, ``site`` and ``drop`` by default.
     drop : str or list of str, default=()
         Columns to leave out.
-    **read
-        Passed on to ``pandas.read_csv``.
+    **options
+        Further options of `from_files`, such as ``schema="auto"``.
 
     Returns
     -------
@@ -164,7 +280,7 @@ def from_csv(
     Sites(2 site(s), 3 rows, 1 columns: 'oslo' (1), 'rome' (2))
     >>> folder.cleanup()
     """
-    return from_files([path], label, features, drop, site=site, format="csv", **read)
+    return from_files([path], label, features, drop, site=site, format="csv", **options)
 
 
 def from_svmlight(paths: Paths, sites: ColumnLike | None = None, features: int | None = None) -> Sites:
@@ -207,7 +323,7 @@ def from_svmlight(paths: Paths, sites: ColumnLike | None = None, features: int |
             try:
                 load_svmlight_files([str(path)], n_features=features)
             except UNREADABLE as problem:
-                raise InputError(f"{path.name} cannot be read as svmlight: {_first_line(problem)}") from None
+                raise InputError(f"{path.name} cannot be read as svmlight: {first_line(problem)}") from None
         raise
     _check_svmlight_size(files, loaded[::2], features)
     X, Y = [x.toarray() for x in loaded[::2]], loaded[1::2]
@@ -232,61 +348,92 @@ def _check_svmlight_size(files: Sequence[Path], loaded: Sequence[Any], features:
 # --- the table of one site ---
 
 
-class TableError(InputError):
-    """A site's table cannot be used. The message is for the site's owner and may quote a value.
+@dataclass(frozen=True, eq=False, repr=False)
+class SiteTable:
+    """The table of one site: as it is in its file, the schema, and the rows encoded with it."""
 
-    `public_reason` may leave the site: it names columns, and no value.
-    """
-
-    def __init__(self, reason: str, public_reason: str):
-        super().__init__(reason)
-        self.public_reason = public_reason
+    raw: RawTable
+    schema: Schema
+    encoded: Encoded
+    automatic: bool  # whether the schema was proposed from this table alone
+    __repr__ = shapes_shown
 
 
 def read_site(
-    path: Path, label: Names, features: Sequence[str] | None = None, drop: Sequence[str] = ()
-) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-    """(rows, labels, columns) of a CSV or Parquet file. A single column of labels may hold words, which are classes."""
-    frame, labels = None, _names(label)
+    path: Path,
+    label: Names | None,
+    features: Sequence[str] | None = None,
+    drop: Sequence[str] = (),
+    *,
+    schema: Schema | Path | None = None,
+    **reading: Any,
+) -> SiteTable:
+    """The table of one site, from its CSV or Parquet file.
+
+    Without a schema it is proposed from this table alone, and labels that are words stay words: only an agreed schema numbers
+    classes alike at every site. `reading` is passed on to `read_table`.
+    """
     try:
         if not path.exists():
             raise InputError(f"there is no file {path}; correct `data` in site.toml, or put the table there.")
-        frame = _read_dataframe(path, _format(path), {})
-        columns = _feature_columns({path: frame}, labels, features, drop)
-        A = _numbers(path, frame, columns, droppable=True)
-        if len(labels) > 1 or _all_numbers(_column(frame, labels[0])):
-            return A, _labels(path, frame, label), tuple(columns)
-        what = f"{path.name}: column {labels[0]!r}"
-        y = as_row_labels(f"{what} needs a label for every row", _column(frame, labels[0]).to_numpy()).astype(str)
-        check_distinct_names(f"{what} has the classes of rows", np.unique(y))
-        return A, y, tuple(columns)
+        agreed = None if schema is None else as_schema(schema)
+        label = check_label(label, agreed)
+        raw = read_table(path, text=text_columns(agreed), **reading)
+        if agreed is None:
+            used = propose([raw], label, features=features, drop=drop)
+            used = replace(used, label=Label(label if isinstance(label, str) else tuple(label)))
+        else:
+            used = _check_resolved(agreed)
+        return SiteTable(raw, used, encode(raw, used, word_labels=agreed is None), agreed is None)
+    except TableError:
+        raise
     except InputError as problem:
-        raise TableError(str(problem), _public_reason(frame, labels, features, drop)) from None
+        raise TableError(str(problem), "its table cannot be read; `compfed site check` says why there.") from None
 
 
-def _all_numbers(column: pd.Series) -> bool:
-    return is_numeric(column) or all(parse_float(value) is not None for value in column.unique())
+def check_complete(table: SiteTable) -> None:
+    """Refuse words and missing values in a table without an agreed schema: other sites would encode theirs differently."""
+    if not table.automatic:
+        return
+    problems, columns = Problems(), table.schema.columns
+    for name, column in columns.items():
+        raw = table.raw.columns[name]
+        if isinstance(column, CategoricalColumn):
+            row = int(np.flatnonzero(~raw.missing)[0])
+            found = f"has words, such as {quoted([raw.values[row]])} on {table.raw.place([row])}"
+            problems.add(f"{table.raw.name}: column {name!r} {found}", WORDS, name, SCHEMA_NEEDED)
+        elif raw.missing.any():
+            rows = np.flatnonzero(raw.missing)
+            found = f"has {len(rows)} missing value(s), on {table.raw.place(rows)}"
+            problems.add(f"{table.raw.name}: column {name!r} {found}", BLANKS, name, SCHEMA_NEEDED)
+    problems.check()
 
 
-def _public_reason(
-    frame: pd.DataFrame | None, labels: Sequence[str], features: Sequence[str] | None, drop: Sequence[str]
-) -> str:
-    """The reason why a table cannot be used, column by column, without a value of it."""
-    if frame is None:
-        return "its table cannot be read; `compfed site check` says why there."
-    others = [c for c in frame.columns if c not in (*drop, *labels)] if features is None else features
-    wanted = [*others, *labels]
-    present = [c for c in wanted if c in frame.columns]
-    reasons = {
-        "it has no column": [c for c in wanted if c not in present],
-        "words in column": [c for c in present if c not in labels and not _all_numbers(_column(frame, c))],
-        "values missing in column": [c for c in present if _column(frame, c).isna().any()],
-    }
-    found = [f"{what} {join_names([repr(c) for c in names])}" for what, names in reasons.items() if names]
-    if not found:
-        return "its table cannot be used; `compfed site check` says why there."
-    way_out = "Encode words as numbers, drop or impute what is missing, or leave the column out: alike at every site."
-    return f"{'; '.join(found)}. {way_out}"
+def _check_resolved(schema: Schema) -> Schema:
+    if schema.unresolved:
+        names = join_names([repr(name) for name in schema.unresolved])
+        raise TableError(
+            f"the schema does not say yet what stands for missing values of {names}. Agree on it with the other sites "
+            "(Schema.agree), and write the numbers and levels into the file.",
+            f"its schema is not agreed in column {names}.",
+        )
+    return schema
+
+
+# --- schemas ---
+
+
+def check_label(label: Names | None, schema: Schema | None) -> str | list[str]:
+    """The column of labels, or several: as given, or as the schema says."""
+    said = None if schema is None or schema.label is None else schema.label.column
+    if label is None and said is not None:
+        return said if isinstance(said, str) else list(said)
+    names = names_of(() if label is None else label, "label")
+    if not any(names):
+        raise InputError(f"label={label!r}: name the column of labels, or several.")
+    if said is not None and names != ([said] if isinstance(said, str) else list(said)):
+        raise InputError(f"label={label!r}, and the schema has the label {said!r}; give one of the two.")
+    return names[0] if isinstance(label, str) else names
 
 
 # --- files and names ---
@@ -298,9 +445,13 @@ def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
     for given in _as_list(paths):
         if not isinstance(given, (str, Path)):
             raise InputError(f"{given!r} is not a path; give the name of a file or of a folder, or a list of names.")
+        if not str(given).strip():
+            raise InputError(
+                f"{given!r} is not a path; give the name of a file or of a folder ('.' is the current one)."
+            )
         path = Path(given)
         if path.is_dir():
-            inside = sorted(p for p in path.iterdir() if _ending(p, endings))
+            inside = sorted(p for p in path.iterdir() if ending_of(p, endings) and not p.name.startswith("."))
             if not inside:
                 kinds = ", ".join(endings[:-1]) + (" or " if endings[1:] else "") + endings[-1]
                 raise InputError(f"the folder {path} has no {kinds} file; name the files one by one.")
@@ -317,208 +468,23 @@ def _expand(paths: Paths, endings: Sequence[str]) -> list[Path]:
 def _site_names(files: Sequence[Path], endings: Sequence[str]) -> list[str]:
     seen: dict[str, Path] = {}
     for path in files:
-        name = path.name.removesuffix(_ending(path, endings))
+        name = path.name.removesuffix(ending_of(path, endings))
         if name in seen:
             raise InputError(f"{seen[name]} and {path} would both be site {name!r}; rename one of them.")
         seen[name] = path
     return list(seen)
 
 
-def _format(path: Path) -> Format:
-    for format in get_args(Format):
-        if _ending(path, ENDINGS[format]):
-            return format
-    raise InputError(f"{path.name} ends neither in .csv nor in .parquet; say its format: csv, parquet or svmlight.")
-
-
-def _ending(path: Path, endings: Sequence[str]) -> str:
-    """The one of the endings that a file name has, in capitals or not; "" for none."""
-    return next((path.name[-len(ending) :] for ending in endings if path.name.lower().endswith(ending)), "")
-
-
 def _as_list(given: Any) -> list[Any]:
     return [given] if isinstance(given, (str, Path)) or not np.ndim(given) else list(given)
 
 
-def _names(names: Names) -> list[str]:
+def names_of(names: Names, what: str) -> list[str]:
+    """Names of columns, each once."""
     found = _as_list(names)
-    for name in found:
+    for k, name in enumerate(found):
         if not isinstance(name, str):
             raise InputError(f"{name!r} is not the name of a column; give names as they are in the header.")
+        if name in found[:k]:
+            raise InputError(f"{what}={found!r} names the column {name!r} twice; name each once.")
     return found
-
-
-def _first_line(problem: BaseException) -> str:
-    if isinstance(problem, OverflowError):
-        return "a feature index is too large; the largest there can be is 2147483647"
-    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-
-
-def _shown(names: Iterable[Hashable]) -> str:
-    return join_names([str(name) for name in names], most=12)
-
-
-# --- columns ---
-
-
-def _feature_columns(
-    frames: Mapping[Path, pd.DataFrame], reserved: Sequence[str], chosen: Sequence[str] | None, drop: Sequence[str]
-) -> list[str]:
-    """The feature columns, which every file must have, in the order of the first file; `reserved` are labels and site."""
-    first, frame = next(iter(frames.items()))
-    for name in drop:
-        if not any(name in other.columns for other in frames.values()):
-            raise InputError(f"drop={name!r}: no file has this column; {first.name} has {_shown(frame.columns)}.")
-    left_out = {*reserved, *drop}
-    columns = [c for c in frame.columns if c not in left_out] if chosen is None else list(chosen)
-    if not columns or left_out.intersection(columns):
-        need = (
-            f"at least one feature column, and none may be the label, the site or dropped ({_shown(sorted(left_out))})"
-        )
-        raise InputError(f"features={_shown(columns) or 'none'}: {first.name} needs {need}.")
-    nameless = [c for c in columns if c.startswith("Unnamed: ")]
-    if nameless and chosen is None:
-        way_out = f"Leave it out with drop={nameless[0]!r}, or read it as row numbers with index_col=0."
-        raise InputError(f"{first.name} has a column without a name, {nameless[0]!r}: row numbers? {way_out}")
-    for path, other in frames.items():
-        missing = [c for c in [*reserved, *columns] if c not in other.columns]
-        if missing:
-            spaced = next((c for c in other.columns if c.strip() == missing[0].strip()), None)
-            hint = f" Or is {spaced!r} meant? Read with skipinitialspace=True, or give that name." if spaced else ""
-            raise InputError(f"{path.name} has no column {missing[0]!r}; it has {_shown(other.columns)}.{hint}")
-        extra = [c for c in other.columns if c not in left_out and c not in columns]
-        if extra and chosen is None:
-            way_out = f"Leave it out with drop={extra[0]!r}, or name the columns to use with features=."
-            raise InputError(f"{path.name} has a column {extra[0]!r} that {first.name} has not. {way_out}")
-    return columns
-
-
-def _column(frame: pd.DataFrame, name: str) -> pd.Series:
-    return frame[name]  # pyright: ignore[reportReturnType]  # not a DataFrame: names are unique
-
-
-def _labels(path: Path, frame: pd.DataFrame, label: Names) -> np.ndarray:
-    """Labels of shape (rows,), or (rows, outputs) where the columns are given as a list."""
-    y = _numbers(path, frame, _names(label), droppable=False)
-    return y[:, 0] if isinstance(label, str) else y
-
-
-def _numbers(path: Path, frame: pd.DataFrame, columns: Sequence[str], droppable: bool) -> np.ndarray:
-    """Columns as an array of finite floats; an error names the column, the row and, if `droppable`, drop=."""
-    found = np.empty((len(frame), len(columns)))
-    for j, name in enumerate(columns):
-        drop = f", or leave the column out with drop={name!r}." if droppable else "."
-        way_out, column = f"Encode it as numbers{drop}", _column(frame, name)
-        found[:, j] = column_as_floats(column, path.name, way_out, " (the first is 0)")
-        if (bad := ~np.isfinite(found[:, j])).any():
-            rows = f"{bad.sum()} missing or infinite value(s), the first in row {bad.argmax()} (the first is 0)"
-            raise InputError(f"{path.name}: column {name!r} has {rows}. Drop these rows, impute them{drop}")
-    return found
-
-
-# --- one file as a DataFrame ---
-
-
-def _read_dataframe(path: Path, format: Format, options: Options) -> pd.DataFrame:
-    """The file as a DataFrame whose column names are words, each once."""
-    what, package, extra = NEEDED[format]
-    try:
-        import pandas as pd
-
-        frame = pd.read_parquet(path, **options) if format == "parquet" else _read_csv(path, options)
-    except ImportError:
-        raise MissingExtra(package, extra, f"Reading {what}") from None
-    except InputError:
-        raise
-    except UNREADABLE as problem:
-        raise InputError(f"{path.name} cannot be read as {what}: {_first_line(problem)}") from None
-    check_column_names(path.name, frame.columns)
-    return frame.set_axis([str(c) for c in frame.columns], axis=1)
-
-
-def _read_csv(path: Path, options: Options) -> pd.DataFrame:
-    """A CSV file as a DataFrame, if it is a table.
-
-    pandas alone takes the first field of lines with one field more than the header for row names, fills shorter lines up
-    with missing values, and renames a second column "y" to "y.1". Each of these puts numbers under the wrong name.
-    """
-    import pandas as pd
-
-    # before 3.1 pandas' default may be off by the last bit, and only its C reader has another
-    old = tuple(int(part) for part in pd.__version__.split(".")[:2]) < (3, 1)
-    exact = {"float_precision": "round_trip"} if old and "engine" not in options else {}
-    given: dict[str, Any] = {"index_col": False, **exact, **options}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            frame = pd.read_csv(path, **given)
-        except pd.errors.ParserError:
-            _check_fields_per_line(path, options)
-            raise
-    lost = any(issubclass(w.category, pd.errors.ParserWarning) and "loss of data" in str(w.message) for w in caught)
-    short_line = frame.shape[1] and frame.iloc[:, -1].isna().any()  # its last field is missing
-    if lost or short_line or "usecols" in options:
-        _check_fields_per_line(path, options)
-    if lost:
-        raise InputError(f"{path.name} has lines with more fields than its header; correct them, or name all columns.")
-    for w in caught:
-        warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
-    _check_header(path, options)
-    # a delimiter at the end of every line, the header included, makes no column
-    empty = [c for c in frame.columns[-1:] if str(c).startswith("Unnamed: ") and frame[c].isna().all()]
-    return frame.drop(columns=empty)
-
-
-def _check_header(path: Path, options: Options) -> None:
-    """Refuse a repeated name in the header, which pandas would rename."""
-    import pandas as pd
-
-    row = options.get("header", 0)
-    if "names" in options or not (row == "infer" or isinstance(row, int)):
-        return
-    row = 0 if row == "infer" else int(row)
-    fields: dict[str, Any] = {name: value for name, value in options.items() if name in FIELD_OPTIONS}
-    top = pd.read_csv(path, header=None, nrows=row + 1, dtype=str, keep_default_na=False, **fields)
-    check_column_names(path.name, [name for name in top.iloc[row] if isinstance(name, str) and name.strip()])
-
-
-def _check_fields_per_line(path: Path, options: Options) -> None:
-    """Refuse the first line that has another number of fields than the first one, as far as the csv module can tell."""
-    header = "names" not in options and options.get("header", 0) is not None
-    row_names = options.get("index_col") not in (None, False)
-    try:
-        lines = _lines(path, options)
-        _, first = next(lines, (0, []))
-        width = len(first)
-        for place, (number, fields) in enumerate(lines):
-            if place == 0 and header and row_names and len(fields) == width + 1:
-                width += 1  # the column of row names has no name itself
-            extra = fields[width:]
-            if len(fields) < width or any(f.strip() for f in extra):  # a delimiter at the end of a line is harmless
-                top = f"{'the header' if header else 'the first line'} {len(first)} ({join_names(first, most=8)})"
-                raise InputError(
-                    f"{path.name}: line {number} has {len(fields)} field(s), {top}: which column each value belongs to is not "
-                    f"clear. Mend the line; a value that holds {_separator(options)!r} itself needs quotes around it."
-                )
-    except (csv.Error, UnicodeError, OSError):  # pandas reads more than this does, and reports its own errors
-        return
-
-
-def _separator(options: Options) -> Any:
-    return options.get("sep", options.get("delimiter", ","))
-
-
-def _lines(path: Path, options: Options) -> Iterator[tuple[int, list[str]]]:
-    """The lines of a file that are not blank, numbered from 1 and cut into fields; none for options beyond the csv module."""
-    from pandas.io.common import get_handle
-
-    sep, skipped = _separator(options), options.get("skiprows", 0)
-    if not (isinstance(sep, str) and len(sep) == 1 and isinstance(skipped, int)) or UNCHECKED_OPTIONS & set(options):
-        return
-    quotes = {k: options[k] for k in ("quotechar", "doublequote", "escapechar", "skipinitialspace") if k in options}
-    compression, encoding = options.get("compression", "infer"), options.get("encoding") or "utf-8"
-    with get_handle(path, "r", encoding=encoding, compression=compression) as handles:
-        reader = csv.reader(handles.handle, delimiter=sep, **quotes)  # pyright: ignore[reportArgumentType]  # text, opened as such
-        for fields in reader:
-            if reader.line_num > skipped and any(f.strip() for f in fields):
-                yield reader.line_num, fields

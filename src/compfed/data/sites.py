@@ -18,6 +18,7 @@ from compfed._utils.validation import (
     MIN_MAGNITUDE,
     as_site_labels,
     check_callable,
+    check_distinct_names,
     check_magnitudes,
     check_numbers,
     check_row_weights,
@@ -29,7 +30,13 @@ from compfed.errors import InputError
 from compfed.site_summary import Summary, combine_summaries, summarise_site
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
     from compfed.data.columns import ColumnLike, TableLike
+    from compfed.data.raw_table import RawTable
+    from compfed.schema import Schema
 
 
 SHAPES = "features must have shape (rows, columns) and labels (rows,) or (rows, outputs)"
@@ -59,6 +66,12 @@ class Sites:
         How much each row counts within its site.
     columns : tuple of str or None
         The names of the features.
+    offsets : tuple of ndarray, each of shape (m_i,), or None
+        Added to the linear predictor of each row.
+    schema : Schema or None
+        How the features and labels were encoded.
+    raw : tuple of RawTable or None
+        The tables before they were encoded.
 
     Examples
     --------
@@ -74,10 +87,13 @@ class Sites:
     source: dict[str, object] = field(default_factory=dict)
     row_weights: tuple[np.ndarray, ...] | None = None
     columns: tuple[str, ...] | None = None
+    offsets: tuple[np.ndarray, ...] | None = None
+    schema: Schema | None = None
+    raw: tuple[RawTable, ...] | None = None
 
     def __post_init__(self) -> None:
         """Keep read-only arrays that the caller cannot change; whole numbers become floats."""
-        for name in ("features", "labels", "row_weights"):
+        for name in ("features", "labels", "row_weights", "offsets"):
             arrays = getattr(self, name)
             if arrays is not None:
                 object.__setattr__(self, name, tuple(readonly(integers_as_floats(a)) for a in arrays))
@@ -129,7 +145,7 @@ class Sites:
         """A copy with the sites in another order; each keeps its name and its id."""
         if sorted(order) != list(range(len(self))):
             raise InputError(f"permuted(order) needs each of 0..{len(self) - 1} once; got {list(order)}.")
-        fields = ("features", "labels", "names", "ids", "row_weights")
+        fields = ("features", "labels", "names", "ids", "row_weights", "offsets", "raw")
         given = {name: values for name in fields if (values := getattr(self, name)) is not None}
         moved: dict[str, Any] = {name: tuple(values[i] for i in order) for name, values in given.items()}
         return replace(self, **moved, source={**self.source, "order": [int(i) for i in order]})
@@ -204,6 +220,7 @@ def _check_site_names(names: Sequence[str] | None, sites: int) -> list[str]:
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise InputError(f"two sites are called {twice!r}; give each its own name, or put their rows into one.")
+    check_distinct_names("the sites need different names", np.array(names))
     return names
 
 
@@ -281,7 +298,12 @@ def _as_row_weights(weights: list[Any], names: list[str], features: Sequence[Any
 
 
 def from_table(
-    X: TableLike, y: TableLike | str, sites: ColumnLike | str, *, row_weights: ColumnLike | None = None
+    X: TableLike,
+    y: TableLike | str,
+    sites: ColumnLike | str,
+    *,
+    row_weights: ColumnLike | None = None,
+    schema: Schema | str | Path | None = None,
 ) -> Sites:
     """Build a federation from one table and the site of each row.
 
@@ -295,6 +317,8 @@ def from_table(
         The site of each row, or the name of a column of the DataFrame X. Sites are sorted by their name.
     row_weights : array-like of shape (n_rows,), optional
         How much each row counts within its site.
+    schema : "auto", Schema or path, optional
+        How words and missing values of a DataFrame become numbers; without one all values must be numbers.
 
     Returns
     -------
@@ -312,9 +336,13 @@ def from_table(
         for c in named:
             if c not in X.columns:
                 raise InputError(f"the table has no column {c!r}; it has {', '.join(map(str, X.columns))}.")
+        if schema is not None:
+            return _encoded_sites(X, y, sites, row_weights, schema)
         y = X[y] if isinstance(y, str) else y
         sites = X[sites] if isinstance(sites, str) else sites
         X = X.drop(columns=named)
+    elif schema is not None:
+        raise InputError(f"schema= is for a DataFrame, whose columns have names; got {type(X).__name__}.")
     for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
         check_same_index(X, given, name)
     columns = [str(c) for c in X.columns] if is_dataframe(X) else None
@@ -330,6 +358,33 @@ def from_table(
     X, Y = ([set_readonly(a[r]) for r in rows] for a in (features, labels))
     Q = None if weights is None else [set_readonly(weights[r]) for r in rows]
     return from_arrays(X, Y, [str(name) for name in names], {"name": "from_table"}, row_weights=Q, columns=columns)
+
+
+def _encoded_sites(X: pd.DataFrame, y: Any, sites: Any, row_weights: Any, schema: Schema | str | Path) -> Sites:
+    """`from_table` with a schema."""
+    from compfed.data.frames import encode_frame
+
+    if isinstance(sites, str):
+        X, sites = X.drop(columns=sites), X[sites]
+    for name, given in (("y", y), ("sites", sites), ("row_weights", row_weights)):
+        check_same_index(X, given, name)
+    where = as_site_labels("sites: the site of every row is needed", sites)
+    if len(where) != len(X):
+        raise InputError(f"sites has {len(where)} entries; the table has {len(X)} rows: give the site of every row.")
+    found = encode_frame(X, y, where, schema, name="the table")
+    names, rows = group_rows(where)
+    part, named = found.encoded, [str(name) for name in names]
+    weights = part.weights if row_weights is None else as_floats(row_weights, "row weights")
+    if weights is not None and weights.shape != (len(where),):
+        raise InputError(f"row_weights has shape {weights.shape}; there are {len(where)} rows: one for each.")
+    labels: Any = part.y
+    made = from_arrays(
+        [part.A[r] for r in rows], [labels[r] for r in rows], named, {"name": "from_table"},
+        row_weights=None if weights is None else [weights[r] for r in rows], columns=part.columns,
+    )  # fmt: skip
+    offsets = None if part.offset is None else tuple(part.offset[r] for r in rows)
+    raw = tuple(found.raw.take(r, name) for r, name in zip(rows, named, strict=True))
+    return replace(made, schema=found.schema, raw=raw, offsets=offsets)
 
 
 def describe(sites: Sites) -> Summary:

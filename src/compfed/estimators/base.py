@@ -9,9 +9,9 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
@@ -25,13 +25,17 @@ from compfed._utils.text import join_names, progress_bar
 from compfed._utils.validation import check_bool, check_choice, check_int, check_nonnegative, check_same_index
 from compfed.algorithms import Algorithm
 from compfed.data import Sites
+from compfed.data.columns import is_dataframe
+from compfed.data.encoding import Encoded
+from compfed.data.frames import encode_frame, encode_to_predict, labels_as_encoded
 from compfed.errors import InputError, NotUniqueWarning, UnknownArgument
 from compfed.estimators import table as tables
 from compfed.estimators.programs import fit as programs
 from compfed.estimators.programs.fit import Family, FitOptions, Fitted
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table
+from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SchemaLike, SiteOfRows, Table
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, run_program
+from compfed.schema import Schema
 from compfed.simulation.local_federation import Simulated
 from compfed.solvers.base import FederatedSolution, SearchOptions, SecondOrder
 from compfed.stopping import OUT_OF_REACH
@@ -147,7 +151,9 @@ class FederatedModel(BaseEstimator):
     n_features_in_ : int
         Number of features.
     feature_names_in_ : ndarray of str
-        Names of the features, where the columns of X have names.
+        Names of the features, where the columns of X have names; with a schema those of the encoded ones ("sex=male").
+    schema_ : Schema
+        How the features and labels were encoded, where the fit had a schema.
     """
 
     fit_intercept: bool = True
@@ -176,22 +182,27 @@ class FederatedModel(BaseEstimator):
     def fit(
         self,
         X: Features,
-        y: npt.ArrayLike,
+        y: npt.ArrayLike | str,
         *more: object,
         sites: SiteOfRows = UNSPECIFIED,
         sample_weight: RowWeights = None,
+        schema: SchemaLike = None,
     ) -> Self:
         """Fit over all sites. The coefficients are those of the pooled rows.
 
         Parameters
         ----------
         X : array, DataFrame or sparse matrix of shape (n_rows, n_features)
-        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several
+        y : array of shape (n_rows,), or (n_rows, n_outcomes) where the estimator takes several; or str
+            The labels, or the name of a column of the DataFrame X.
         sites : array of shape (n_rows,), str or None
             The site of every row, or the name of a column of X. None means that all rows are at one site; if `sites` is left
             out, so does a `OneSiteWarning`.
         sample_weight : array of shape (n_rows,), optional
             How much each row counts.
+        schema : "auto", Schema or path, optional
+            How words and missing values of the DataFrame X become numbers. "auto" proposes a schema from the table; after the
+            fit it is `schema_`, and `predict` takes DataFrames like X. Without one all values must be numbers.
 
         Returns
         -------
@@ -203,10 +214,12 @@ class FederatedModel(BaseEstimator):
                 "the site of every row, sample_weight=... how much every row counts (what scikit-learn takes third)."
             )
         with self._restored_on_failure():
-            self._fit_table(self.make_table(X, y, sites, sample_weight), (X, y, sites, sample_weight))
-            if isinstance(sites, str):
-                self.site_column_ = sites
-            labels = tables.column_labels(self._without_sites(X))
+            table = self.make_table(X, y, sites, sample_weight, schema)
+            self._fit_table(table, (X, y, sites, sample_weight))
+            for name, column in (("site_column_", sites), ("label_column_", y)):
+                if isinstance(column, str):
+                    setattr(self, name, column)
+            labels = tables.column_labels(self._features_of(X)) if table.schema is None else None
             if labels is not None:
                 self.column_labels_ = labels
             tables.warn_of_one_site(type(self).__name__, sites)
@@ -235,6 +248,7 @@ class FederatedModel(BaseEstimator):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Fit over a federation: sites in this process, or sites across a network."""
+        self._check_schema(getattr(federation, "schema", None))
         alpha = float(self.get_params(deep=False)["alpha"])
         fitted, cost = run_program(federation, programs.fit(federation, self.fit_options(), alpha))
         with self._restored_on_failure():
@@ -288,24 +302,78 @@ class FederatedModel(BaseEstimator):
         equal = self.site_weights == "equal"
         return FitOptions(self.family(), search, bool(self.fit_intercept), bool(self.standardize), equal)
 
-    def make_table(self, X: Features, y: npt.ArrayLike, sites: SiteOfRows, sample_weight: RowWeights) -> Table:
+    def make_table(
+        self,
+        X: Features,
+        y: npt.ArrayLike | str,
+        sites: SiteOfRows,
+        sample_weight: RowWeights,
+        schema: SchemaLike = None,
+    ) -> Table:
         """The arguments of `fit`, checked, as a table. Nothing is computed before this has passed."""
         self.fit_options()
         me = type(self).__name__
         if isinstance(sites, str):
             X, sites = tables.take_site_column(X, sites)
+        if schema is not None:
+            return self._encoded_table(X, y, sites, sample_weight, schema)
+        if isinstance(y, str):
+            X, y = tables.take_label_column(X, y)
         tables.check_table(me, X, y, sites, sample_weight)
-        labels = tables.column_labels(X)
+        return self._checked_table(X, y, sites, sample_weight)
+
+    def _encoded_table(
+        self, X: Features, y: npt.ArrayLike | str, sites: SiteOfRows, sample_weight: RowWeights, schema: SchemaLike
+    ) -> Table:
+        """The table of a DataFrame with words and missing values."""
+        me, classifies = type(self).__name__, self.family().classifies
+        tables.check_rows(me, X, None if isinstance(y, str) else y, sites, sample_weight)
+        where = tables.site_of_rows(me, sites, len(X)) if is_dataframe(X) else None  # encode_frame refuses others
+        found = encode_frame(X, y, where, cast(Any, schema), classifies=classifies, name=f"{me}: X")
+        self._check_schema(found.schema)
+        part = found.encoded
+        weight = part.weights if sample_weight is None else sample_weight
+        table = self._checked_table(part.A, cast(Any, part.y), where, weight, part.columns)
+        return replace(table, raw=found.raw, schema=found.schema, offset=part.offset)
+
+    def _check_schema(self, schema: Schema | None) -> None:
+        """Refuse classes that are words where the outcome is a number."""
+        label = None if schema is None else schema.label
+        if label is None or label.classes is None or self.family().classifies:
+            return
+        if list(label.classes) != list(range(len(label.classes))):
+            classes = join_names([repr(c) for c in label.classes])
+            raise InputError(
+                f"{type(self).__name__} predicts numbers, and the label {label.column!r} has classes: {classes}. Take "
+                "FederatedLogisticRegression, or labels that are numbers."
+            )
+
+    def _checked_table(
+        self,
+        X: Features,
+        y: npt.ArrayLike,
+        sites: SiteOfRows,
+        sample_weight: RowWeights,
+        columns: Sequence[str] | None = None,
+    ) -> Table:
+        """The table of features and labels that are numbers; `columns` are their names unless X has them."""
+        me = type(self).__name__
+        labels = tables.column_labels(X) if columns is None else columns
         if labels is not None:
             self.family().with_columns(tuple(map(str, labels)))  # which refuses groups that could be meant in two ways
         multi = self.__sklearn_tags__().target_tags.multi_output
         checked = copy.copy(self)  # validate_data sets attributes, which belong to a fit that succeeds
         given: Any = (X, y)  # scikit-learn's annotations say str
-        X, y = validate_data(
-            checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
-            dtype=np.float64,
-        )  # fmt: skip
-        columns = getattr(checked, "feature_names_in_", None)
+        try:
+            X, y = validate_data(
+                checked, *given, accept_sparse="csr", multi_output=multi, y_numeric=not hasattr(self, "predict_proba"),
+                dtype=np.float64,
+            )  # fmt: skip
+        except ValueError as problem:
+            if str(problem).startswith("Input X contains"):
+                tables.refuse_missing(me, X, getattr(checked, "feature_names_in_", None))
+            raise
+        columns = getattr(checked, "feature_names_in_", None) if columns is None else columns
         return tables.make_table(me, X, self._check_labels(np.asarray(y)), sites, sample_weight, columns)
 
     def _check_labels(self, y: np.ndarray) -> np.ndarray:
@@ -318,8 +386,13 @@ class FederatedModel(BaseEstimator):
         prepared, minimum = fitted.prepared, fitted.minimum
         summary = prepared.summary
         self.coef_, self.intercept_ = prepared.coef_and_intercept(minimum.x)
+        schema = getattr(federation, "schema", None)
+        if schema is not None:
+            self.schema_ = schema
         if summary.labels.classes is not None:
             self.classes_ = summary.labels.classes
+            if schema is not None and schema.label is not None and schema.label.classes is not None:
+                self.classes_ = np.array(schema.label.classes)[summary.labels.classes.astype(int)]
         self.n_features_in_ = summary.width
         if summary.columns is not None:
             self.feature_names_in_ = np.array(summary.columns, dtype=object)
@@ -345,7 +418,7 @@ class FederatedModel(BaseEstimator):
         """Predict the outcome of every row."""
         raise NotImplementedError
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None) -> float:
         """How well the predictions of rows fit their outcomes: 1 is perfect."""
         raise NotImplementedError
 
@@ -368,24 +441,55 @@ class FederatedModel(BaseEstimator):
     def linear_predictor(self, X: Features) -> np.ndarray:
         """The linear predictor z = X w + b, of shape (rows, outputs)."""
         check_is_fitted(self)
-        rows = self._without_sites(X)
-        tables.check_features(type(self).__name__, rows)
-        tables.check_same_columns(type(self).__name__, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
-        rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+        me, encoded = type(self).__name__, self._encode(X)
+        if encoded is not None:
+            rows = encoded.A
+        else:
+            rows = self._features_of(X)
+            tables.check_features(me, rows)
+            tables.check_same_columns(me, rows, self._names_at_fit(), np.shape(self.coef_)[-1])
+            try:
+                rows = validate_data(self, rows, reset=False, accept_sparse="csr", dtype=np.float64)
+            except ValueError as problem:
+                if str(problem).startswith("Input X contains"):
+                    tables.refuse_missing(me, rows, None, "Drop these rows, or impute as at the fit.")
+                raise
         return np.asarray(rows @ np.atleast_2d(self.coef_).T + np.atleast_1d(self.intercept_))
+
+    def _encode(self, X: Features) -> Encoded | None:
+        """The rows of a DataFrame with the columns of the schema, encoded; None for rows that are encoded already."""
+        schema, frame = getattr(self, "schema_", None), cast(Any, X)
+        if schema is None or not is_dataframe(frame):
+            return None
+        names = {str(c).strip() for c in frame.columns}
+        if not set(schema.columns) <= names and set(schema.feature_names) <= names:
+            return None
+        return encode_to_predict(frame, schema, f"{type(self).__name__}: X")
 
     def _names_at_fit(self) -> Any:
         """The names of the columns at fit, words or not; None without any."""
         return getattr(self, "feature_names_in_", getattr(self, "column_labels_", None))
 
-    def _check_same_rows(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights) -> None:
-        """Refuse labels and weights to score with whose index is not that of X."""
+    def _labels_to_score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights) -> Any:
+        """The labels to score with: a column of X by name, and raw labels as the schema reads them.
+
+        Refuses labels and weights whose index is not that of X.
+        """
+        if isinstance(y, str):
+            y = tables.take_label_column(X, y)[1]
         for what, given in (("y", y), ("sample_weight", sample_weight)):
             check_same_index(X, given, what)
+        schema = getattr(self, "schema_", None)
+        if schema is None or schema.label is None or schema.label.classes is None:
+            return y
+        codes = labels_as_encoded(y, schema, f"{type(self).__name__}: y")
+        return np.array(schema.label.classes)[codes.astype(int)]
 
-    def _without_sites(self, X: Features) -> Any:
-        column, frame = getattr(self, "site_column_", None), cast(Any, X)
-        return frame.drop(columns=column) if column is not None and column in getattr(X, "columns", ()) else X
+    def _features_of(self, X: Features) -> Any:
+        """A DataFrame without the columns of sites and labels that `fit` was given by name."""
+        taken = {getattr(self, "site_column_", None), getattr(self, "label_column_", None)} - {None}
+        there, frame = [c for c in getattr(X, "columns", ()) if isinstance(c, str) and c in taken], cast(Any, X)
+        return frame.drop(columns=there) if there else X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

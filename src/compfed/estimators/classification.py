@@ -123,9 +123,9 @@ class FederatedLogisticRegression(ClassifierMixin, FederatedModel):
             return np.column_stack([-np.logaddexp(0, z), -np.logaddexp(0, -z)])
         return log_softmax(z, axis=1)
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None) -> float:
         """Accuracy: the share of rows whose most likely class is theirs."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))
 
 

@@ -19,7 +19,7 @@ from compfed.estimators.base import FederatedModel, estimator, first
 from compfed.estimators.classification import FederatedLogisticRegression
 from compfed.estimators.programs.fit import FitOptions, PreparedProblem, describe_and_prepare
 from compfed.estimators.programs.path_and_cv import AlphaGrid, cross_validate, solve_path, warn_if_not_converged
-from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SiteOfRows, Table, warn_of_one_site
+from compfed.estimators.table import UNSPECIFIED, Features, RowWeights, SchemaLike, SiteOfRows, Table, warn_of_one_site
 from compfed.federation.accounting import Communication
 from compfed.federation.server.program import Federation, Program, run_program
 from compfed.solvers.base import FederatedSolution
@@ -59,10 +59,11 @@ class Path:
 def regularisation_path(
     model: FederatedModel,
     X: Features,
-    y: npt.ArrayLike,
+    y: npt.ArrayLike | str,
     sites: SiteOfRows = UNSPECIFIED,
     *,
     sample_weight: RowWeights = None,
+    schema: SchemaLike = None,
     alphas: npt.ArrayLike | None = None,
     n_alphas: int = 50,
     eps: float = 1e-3,
@@ -81,6 +82,8 @@ def regularisation_path(
         The site of every row, or the name of a column of X; None if all rows are at one site.
     sample_weight : array of shape (n_rows,), optional
         How much each row counts.
+    schema : "auto", Schema or path, optional
+        How words and missing values of a DataFrame become numbers, as in `fit`.
     alphas : array, optional
         Values of alpha.
     n_alphas : int, default=50
@@ -112,7 +115,7 @@ def regularisation_path(
             f"regularisation_path needs an estimator with an alpha, such as FederatedLasso(); got {type(model).__name__}{own}."
         )
     grid = AlphaGrid("regularisation_path", alphas, n_alphas, eps)
-    federation = model.make_table(X, y, sites, sample_weight).federation()
+    federation = model.make_table(X, y, sites, sample_weight, schema).federation()
     path = path_over(federation, model, grid)
     warn_of_one_site("regularisation_path", sites)
     return path
@@ -214,6 +217,7 @@ class CrossValidated(FederatedModel):
 
     def fit_federation(self, federation: Federation) -> Self:
         """Choose alpha and fit over a federation; `cv` is a number of folds or "leave-one-site-out"."""
+        self._check_schema(getattr(federation, "schema", None))
         with self._restored_on_failure():
             self._choose_alpha(federation, 0, stacklevel=4)
         return self

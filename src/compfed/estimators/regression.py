@@ -32,9 +32,9 @@ class Regressor(RegressorMixin, FederatedModel):
         """Predict X w + b."""
         return self.linear_predictor(X)[:, 0]
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None) -> float:
         """R^2, the share of the variance explained: 1 is perfect, 0 is the mean. Of several outcomes, the mean over them."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         return float(super().score(X, y, sample_weight=sample_weight))
 
 
@@ -406,9 +406,9 @@ class FederatedPoissonRegressor(Regressor):
         """Predict the expected count, exp(X w + b)."""
         return np.exp(self.linear_predictor(X)[:, 0])
 
-    def score(self, X: Features, y: npt.ArrayLike, sample_weight: RowWeights = None) -> float:
+    def score(self, X: Features, y: npt.ArrayLike | str, sample_weight: RowWeights = None) -> float:
         """D^2, the share of the deviance explained: 1 is perfect, 0 is the mean."""
-        self._check_same_rows(X, y, sample_weight)
+        y = self._labels_to_score(X, y, sample_weight)
         predicted = self.predict(X)
         try:
             return float(d2_tweedie_score(y, predicted, sample_weight=sample_weight, power=1))

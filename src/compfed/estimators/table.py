@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.utils.validation import _check_sample_weight
 
 from compfed._utils.arrays import as_slice, group_rows
-from compfed._utils.text import shapes_shown
+from compfed._utils.text import join_names, shapes_shown
 from compfed._utils.validation import as_site_labels, check_same_index, check_unmasked, row_index
-from compfed.data.columns import as_floats, check_column_names, check_dataframe, is_dataframe
+from compfed.data.columns import WAY_OUT, as_floats, check_column_names, check_dataframe, is_dataframe
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError, OneSiteWarning
 from compfed.federation.site.site import Site, room_for
 from compfed.problem.padded_dataset import DENSE_BYTES
+from compfed.schema import Schema
 from compfed.simulation.local_federation import Simulated
 from compfed.splits import Masks
 
@@ -31,9 +34,12 @@ class Unspecified:
 
 
 UNSPECIFIED = Unspecified()
+IMPUTE = 'Give fit a DataFrame and schema="auto", which imputes the mean over all sites, or drop these rows.'
+AUTO_SCHEMA = 'Give fit schema="auto", which encodes words, or encode them as numbers.'
 Features = npt.ArrayLike | spmatrix | sparray  # rows of features; DataFrames are array-like
 SiteOfRows = npt.ArrayLike | Unspecified | None  # the site of every row, or the name of a column
 RowWeights = npt.ArrayLike | None  # of the rows
+SchemaLike = Schema | str | Path | None  # "auto", a schema, or the path of one
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +53,9 @@ class Table:
     rows: tuple[np.ndarray, ...]  # positions of each site's rows in X
     length: int  # rows of X, those of weight 0 included
     columns: tuple[str, ...] | None
+    offset: np.ndarray | None = None
+    raw: RawTable | None = None  # the table before it was encoded, and the schema that encoded it
+    schema: Schema | None = None
     __repr__ = shapes_shown
 
     @property
@@ -66,7 +75,9 @@ class Table:
             masks = [(train[rows], test[rows]) for train, test in splits]
             sites.append(Site(
                 X, self.y[rows], name=name, index=i, row_weights=weights, columns=self.columns, splits=masks, limits=None,
-                room=room_for(len(rows) / self.length),
+                room=room_for(len(rows) / self.length), schema=self.schema,
+                offset=None if self.offset is None else self.offset[rows],
+                raw=None if self.raw is None else self.raw.take(rows, name),
             ))  # fmt: skip
         return Simulated(sites)
 
@@ -82,11 +93,11 @@ def warn_of_one_site(name: str, sites: object, stacklevel: int = 3) -> None:
         )
 
 
-def check_features(name: str, X: Features) -> None:
+def check_features(name: str, X: Features, way_out: str = WAY_OUT) -> None:
     """Refuse features that would be read as something else; scikit-learn refuses the rest."""
     check_unmasked(X, f"{name}: X")
     if is_dataframe(X):
-        check_dataframe(X, f"{name}: X")
+        check_dataframe(X, f"{name}: X", way_out)
     elif _kind(X) in "USmM":
         as_floats(X, f"{name}: X")
     _check_real(name, "X", X)
@@ -131,9 +142,36 @@ def take_site_column(X: Any, column: str) -> tuple[Any, Any]:
     return X.drop(columns=column), X[column]
 
 
+def take_label_column(X: Any, column: str) -> tuple[Any, Any]:
+    """A DataFrame without its column of labels, and that column."""
+    if column not in getattr(X, "columns", ()):
+        raise InputError(
+            f"y={column!r} names a column, and X has none of that name. Give a DataFrame with that column, or one label per row."
+        )
+    check_column_names("X", X.columns)
+    return X.drop(columns=column), X[column]
+
+
+def refuse_missing(name: str, X: Any, columns: Sequence[str] | None, way_out: str = IMPUTE) -> None:
+    """Refuse NaN and infinity in features, by column: scikit-learn's message recommends what cannot work over sites."""
+    values = X.data if issparse(X) else np.asarray(X, float)
+    what = "NaN" if np.isnan(values).any() else "infinity"
+    where = ""
+    if not issparse(X):
+        bad = ~np.isfinite(values)
+        place = [repr(columns[j]) if columns is not None else str(j) for j in np.flatnonzero(bad.any(axis=0))]
+        where = f" in column {join_names(place)}, the first in row {int(bad.any(axis=1).argmax())} (the first is 0)"
+    raise InputError(f"{name}: X contains {what}{where}. {way_out}")
+
+
 def check_table(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
     """Refuse features, labels, sites and weights that would be read as something else, or whose rows are in another order."""
-    check_features(name, X)
+    check_features(name, X, AUTO_SCHEMA)
+    check_rows(name, X, y, sites, sample_weight)
+
+
+def check_rows(name: str, X: Features, y: npt.ArrayLike, sites: object, sample_weight: RowWeights) -> None:
+    """`check_table` without a look at the features."""
     check_unmasked(y, f"{name}: y")
     if issparse(y):
         raise InputError(f"{name}: y is a sparse matrix; give labels as an array: y.toarray().")
@@ -165,6 +203,15 @@ def _check_weights(values: npt.ArrayLike, what: str) -> None:
         raise InputError(f"{what} must be numbers, not text or dates.")
 
 
+def site_of_rows(name: str, sites: object, length: int) -> np.ndarray:
+    """The site of every row; all the same where none is given."""
+    one = sites is None or sites is UNSPECIFIED
+    where = np.zeros(length, int) if one else as_site_labels(f"{name}: sites must be the site of every row", sites)
+    if len(where) != length:
+        raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
+    return where
+
+
 def make_table(
     name: str, X: Any, y: np.ndarray, sites: object, sample_weight: RowWeights, columns: Sequence[object] | None
 ) -> Table:
@@ -172,11 +219,7 @@ def make_table(
     if issparse(X) and 8 * X.shape[0] * X.shape[1] <= DENSE_BYTES:
         X = X.toarray()
     length = X.shape[0]
-    one = sites is None or sites is UNSPECIFIED
-    need = f"{name}: sites must be the site of every row"
-    where = np.zeros(length, int) if one else as_site_labels(need, sites)
-    if len(where) != length:
-        raise InputError(f"sites has {len(where)} entries; X has {length} rows: give the site of every row.")
+    where = site_of_rows(name, sites, length)
     keep = np.arange(length)
     weights = None
     if sample_weight is not None:

@@ -593,6 +593,7 @@ def _description(query: Describe, t: FieldValues, every: Sequence[Enrolment], ag
         classes=agreement.classes[t["class_weights"] > 0] if query.classes else nothing,
         class_weights=_positive(t, "class_weights"), class_shares=_positive(t, "class_shares"),
         label_sum=t.get("label_sum"), label_means=t.get("label_means"), facts=None,
+        site_classes=tuple(e.classes for e in every),
     )  # fmt: skip
 
 

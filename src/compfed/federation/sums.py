@@ -27,6 +27,7 @@ class Description(NamedTuple):
     label_sum: np.ndarray | None  # sum over the rows; None where labels are classes, or differ in shape
     label_means: np.ndarray | None  # sum over the sites of their means
     facts: SiteFacts | None  # of a single site
+    site_classes: tuple[np.ndarray | None, ...] = ()  # of each site that lists them
 
 
 class MomentsSum(NamedTuple):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from compfed.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from compfed.network.model_file import load_model, save_model
     from compfed.network.operator import connect
     from compfed.network.server import NoReply, RemoteFederation
     from compfed.network.settings import FederationSettings, RetryPolicy
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # before Flower is imported: nothing is sent anywhere
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
-__all__ = ["FederationSettings", "NoReply", "RemoteFederation", "RetryPolicy", "connect", "load_model", "save_model"]
+__all__ = ["FederationSettings", "NoReply", "RemoteFederation", "RetryPolicy", "connect"]
 
 _NAMES = {
-    "model_file": "load_model save_model",
     "operator": "connect",
     "server": "NoReply RemoteFederation",
     "settings": "FederationSettings RetryPolicy",

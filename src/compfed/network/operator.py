@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from compfed._utils.files import write_private
 from compfed._utils.text import text_table
 from compfed.errors import InputError
+from compfed.estimators.model_file import save_model
 from compfed.network.flower import FlowerLink, LinkError
-from compfed.network.model_file import save_model
 from compfed.network.run_folder import RunLog, read_status, run_lock
 from compfed.network.server import RemoteFederation
 from compfed.network.settings import FederationSettings

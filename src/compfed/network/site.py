@@ -42,7 +42,7 @@ import compfed
 from compfed._utils import files
 from compfed._utils.compilation import precision
 from compfed._utils.text import printable
-from compfed.data.readers import TableError
+from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation import secure_sum
 from compfed.federation.codec import NotCached, digest, from_bytes, named, pack, to_bytes, unnamed, unpack

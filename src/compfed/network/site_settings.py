@@ -20,7 +20,9 @@ from cryptography import x509
 
 from compfed._utils.text import is_printable, join_names
 from compfed._utils.validation import check_bool, check_int, check_nonnegative
-from compfed.data.readers import TableError, read_site
+from compfed.data.readers import SiteTable, check_complete, read_site
+from compfed.data.table_files import MISSING, check_reading
+from compfed.data.table_problems import TableError
 from compfed.errors import InputError
 from compfed.federation.limits import QueryLimits
 from compfed.federation.site.disclosure import DisclosurePolicy, rare_class
@@ -30,6 +32,7 @@ from compfed.network import keys
 from compfed.network.roster import ASK, check_masked, check_member, read_roster, roster_fingerprint
 from compfed.network.settings import check_table, check_text, parse_address, read_numbers, read_toml, template
 
+READING = ("sep", "decimal", "encoding", "missing")  # keys about CSV files
 LONGEST_TABLE_NAME = 100  # characters
 LEAVES = {  # every query, and what it makes leave
     "Describe": "the number of rows, the names of the columns, the classes and how many rows have each",
@@ -76,8 +79,8 @@ class SiteSettings:
         The name of the site, as agreed with the operator.
     data : path
         The table, CSV or Parquet.
-    label : str or list of str
-        The column of labels, or several for several outcomes.
+    label : str or list of str, optional
+        The column of labels, or several for several outcomes; that of the schema where it is not given.
     state : path
         The folder for the state of runs, and for log.jsonl.
     superlink : str
@@ -105,12 +108,16 @@ class SiteSettings:
     enforce : bool, default=True
         Whether the disclosure policy is enforced. Without it a server that chooses its queries can read rows: for trials with
         public data.
+    schema : path, optional
+        The schema of the table, agreed with the other sites. Without one the table must hold numbers only.
+    reading : dict
+        How to read a CSV file: `sep`, `decimal`, `encoding` and `missing` of `compfed.data.from_files`, where given.
     """
 
     path: Path
     name: str
     data: Path
-    label: str | list[str]
+    label: str | list[str] | None
     state: Path
     superlink: str
     ca: Path
@@ -126,6 +133,8 @@ class SiteSettings:
     table: str = ""
     retention_days: int | None = None
     enforce: bool = True
+    schema: Path | None = None
+    reading: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | Path) -> SiteSettings:
@@ -134,17 +143,18 @@ class SiteSettings:
         given = read_toml(path, "Give the path of a site.toml; `compfed site init` writes one.")
         known = (
             "name", "data", "label", "state", "features", "drop", "accepts", "secure_sum", "table", "retention_days",
-            "network", "disclosure", "limits",
+            "schema", *READING, "network", "disclosure", "limits",
         )  # fmt: skip
         check_table(given, known, str(path))
         network = check_table(given.get("network", {}), ("superlink", "ca", "key", "roster"), f"{path}, [network]")
-        required = {"": (given, ("name", "data", "label")), ", [network]": (network, ("superlink", "ca", "key"))}
+        needed = ("name", "data") if "schema" in given else ("name", "data", "label")
+        required = {"": (given, needed), ", [network]": (network, ("superlink", "ca", "key"))}
         for where, (table, names) in required.items():
             for name in names:
                 if name not in table:
                     raise InputError(f"{path}{where}: {name!r} is missing.")
         parse_address(network["superlink"], f"{path}: superlink")
-        given, label = {"state": "state", "drop": [], "accepts": [], "secure_sum": True, **given}, given["label"]
+        given, label = {"state": "state", "drop": [], "accepts": [], "secure_sum": True, **given}, given.get("label")
         places = {"roster": "roster.txt", **network, **{name: given[name] for name in ("data", "state")}}
         data, state, ca, key, roster = (
             path.parent.absolute() / check_text(places[name], f"{path}: {name}")
@@ -157,7 +167,7 @@ class SiteSettings:
         days = given.get("retention_days")
         return cls(
             path.absolute(), keys.check_site_name(given["name"], str(path)), data,
-            _names(path, "label", label) if isinstance(label, list) else check_text(label, f"{path}: label"),
+            _label(path, label),
             state, str(network["superlink"]), ca, key,
             _names(path, "features", given["features"]) if "features" in given else None,
             _names(path, "drop", given["drop"]), accepts, _disclosure(path, disclosure, accepts),
@@ -165,20 +175,29 @@ class SiteSettings:
             roster, check_bool(given["secure_sum"], f"{path}: secure_sum"), _table_name(path, given.get("table", data.stem)),
             None if days is None else check_int(days, f"{path}: retention_days", 1),
             check_bool(enforce, f"{path}: enforce"),
+            path.parent.absolute() / check_text(given["schema"], f"{path}: schema") if "schema" in given else None,
+            _reading(path, given),
         )  # fmt: skip
 
     def site(self, secret: bytes | None = None) -> Site:
         """The site with its rows. It deals them with `secret`; with its own unless given."""
         secret = self.secret() if secret is None else secret
-        A, y, columns = read_site(self.data, self.label, self.features, self.drop)
+        found = self.read_table()
+        check_complete(found)
+        part = found.encoded
+        assert part.y is not None
         try:
             return Site(
-                A, y, name=self.name, index=0, columns=columns, policy=self.disclosure if self.enforce else None, secret=secret,
-                secure_sum=self.secure_sum,
-                limits=self.limits,
+                part.A, part.y, name=self.name, index=0, columns=part.columns, row_weights=part.weights,
+                policy=self.disclosure if self.enforce else None, secret=secret, secure_sum=self.secure_sum, limits=self.limits,
+                offset=part.offset, raw=found.raw, schema=None if found.automatic else found.schema,
             )  # fmt: skip
         except InputError as problem:  # its text may hold a number of the rows
             raise TableError(str(problem), "its numbers are too large, too small or missing.") from None
+
+    def read_table(self) -> SiteTable:
+        """The table of the site, its schema, and its rows encoded."""
+        return read_site(self.data, self.label, self.features, self.drop, schema=self.schema, **self.reading)
 
     def secret(self) -> bytes:
         """32 bytes that only this site knows, with which it deals its rows into buckets."""
@@ -246,6 +265,21 @@ def _table_name(path: Path, given: object) -> str:
         rule = f"A name has 1 to {LONGEST_TABLE_NAME} characters, no '/', no dot in front and no control characters."
         raise InputError(f"{path}: table = {name[:LONGEST_TABLE_NAME]!r} is not a name for a table. {rule}")
     return name
+
+
+def _label(path: Path, given: object) -> str | list[str] | None:
+    if given is None:
+        return None
+    return _names(path, "label", given) if isinstance(given, list) else check_text(given, f"{path}: label")
+
+
+def _reading(path: Path, given: dict[str, Any]) -> dict[str, Any]:
+    reading = {name: given[name] for name in READING if name in given}
+    try:
+        check_reading(**{"missing": MISSING, "sep": None, "decimal": None, "encoding": None, **reading})
+    except InputError as problem:
+        raise InputError(f"{path}: {problem}") from None
+    return reading
 
 
 def _names(path: Path, what: str, given: object) -> list[str]:

@@ -6,14 +6,16 @@ lines over sites in this process and over a network. `r2_score` evaluates a fitt
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
+from compfed._utils.text import join_names
 from compfed._utils.validation import check_distinct_names
-from compfed.errors import InputError
+from compfed.errors import ClassesDifferWarning, InputError
 from compfed.estimators.programs.gap_and_uniqueness import duality_gap, non_unique_coefficients
 from compfed.federation.enrolment import check_columns, max_hessian_columns
 from compfed.federation.queries import Describe, Evaluate, HeldOut, Moments
@@ -144,8 +146,29 @@ def describe_sites(
         raise InputError(NO_ROWS)
     each = (totals > 0).astype(float) if options.equal_sites else totals
     labels = _labels(federation.names, sites, options, sites.sites if options.equal_sites else sites.weight)
+    if options.family.classifies and subset is None:
+        _warn_of_classes(federation, sites)
     columns, width = sites.columns[0], sites.widths[0]
     return PooledSummary(subset, sites.rows, totals, each / each.sum(), labels, columns, width, moments)
+
+
+def _warn_of_classes(federation: Federation, sites: Description) -> None:
+    """Warn where every site has two classes and the sites together have more: 0 and 1 at one, 1 and 2 at another."""
+    schema = getattr(federation, "schema", None)
+    agreed = schema is not None and schema.label is not None and schema.label.classes is not None
+    each = [classes for classes in sites.site_classes if classes is not None and len(classes)]
+    if agreed or len(sites.classes) <= 2 or len(each) < 2 or any(len(classes) != 2 for classes in each):
+        return
+    pairs = {
+        " and ".join(map(str, classes.tolist())): name for name, classes in zip(federation.names, each, strict=False)
+    }
+    shown = join_names([f"{pair} (site {name!r})" for pair, name in pairs.items()], "; ", 3)
+    warnings.warn(
+        f"every site has two classes, and together they have {len(sites.classes)}: {shown}. Do the sites write the same "
+        "classes differently? Then write them alike; if not, a schema with all classes says so.",
+        ClassesDifferWarning,
+        stacklevel=2,
+    )
 
 
 def _labels(names: Sequence[str], sites: Description, options: FitOptions, total: float) -> Labels:

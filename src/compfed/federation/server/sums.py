@@ -81,6 +81,7 @@ def _description(replies: Sequence[Describe.Reply]) -> Description:
         label_sum=weighted_sum(weights, means) if alike else None,
         label_means=weighted_sum((weights > 0).astype(float), means) if alike else None,
         facts=replies[0].facts if len(replies) == 1 else None,
+        site_classes=tuple(reply.classes for reply in replies),
     )
 
 

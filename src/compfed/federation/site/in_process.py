@@ -20,6 +20,7 @@ from compfed.federation.server.exact import ExactSums
 from compfed.federation.server.program import Request, Sums
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.federation.site.site import Site, room_for
+from compfed.schema import Schema
 
 
 class InProcess:
@@ -56,6 +57,11 @@ class InProcess:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(site.name for site in self.sites)
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema that the sites encoded their rows with; None without one."""
+        return getattr(self.sites[0], "schema", None)
 
     @cached_property
     def enrolments(self) -> tuple[Enrolment, ...] | None:
@@ -95,12 +101,15 @@ def sites_of(sites: Sites, policy: DisclosurePolicy | None = None) -> list[Site]
             f"sites must come from compfed.data (from_files, ...), or be a list of Site; got {type(sites).__name__}."
         )
     rows = zip(sites.features, sites.labels, sites.names, sites.ids, strict=True)
-    weights = [None] * len(sites) if sites.row_weights is None else sites.row_weights
+    none = [None] * len(sites)
+    weights, offsets, raw = (
+        none if given is None else given for given in (sites.row_weights, sites.offsets, sites.raw)
+    )
     total = int(sites.sizes.sum())
     return [
         Site(
             A, y, name=name, index=i, number=number, row_weights=weights[i], columns=sites.columns, policy=policy,
-            limits=None, room=room_for(len(y) / total),
+            limits=None, room=room_for(len(y) / total), offset=offsets[i], raw=raw[i], schema=sites.schema,
         )
         for i, (A, y, name, number) in enumerate(rows)
     ]  # fmt: skip

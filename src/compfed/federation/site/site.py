@@ -17,6 +17,7 @@ from compfed._utils.text import printable
 from compfed._utils.validation import check_magnitudes, check_row_weights, check_unmasked
 from compfed.algorithms.base import Algorithm, PyTree
 from compfed.algorithms.round import ExchangeMessages, message_shapes
+from compfed.data.raw_table import RawTable
 from compfed.errors import InputError
 from compfed.federation import exact_sum
 from compfed.federation.accounting import payload
@@ -45,6 +46,7 @@ from compfed.losses.base import ignore_overflow
 from compfed.problem.evaluation import FullGradient, MiniBatch
 from compfed.problem.padded_dataset import SPARSE_METHODS, LocalDataset, SparseRows, dense_rows
 from compfed.sampling import client_key, run_key
+from compfed.schema import Schema
 from compfed.splits import RowSubset, deal_buckets
 
 OBJECTIVES_KEPT = 16  # rows in the coordinates of a view are a copy of the table: the oldest go first
@@ -92,6 +94,12 @@ class Site:
         None for a site in the process of its server.
     room : float
         Bytes of scaled rows that are kept between messages.
+    offset : array of shape (rows,), optional
+        Added to the linear predictor of each row.
+    raw : RawTable, optional
+        The table before it was encoded.
+    schema : Schema, optional
+        How it was encoded.
     """
 
     def __init__(
@@ -110,6 +118,9 @@ class Site:
         secure_sum: bool = False,
         limits: QueryLimits | None = QueryLimits(),  # noqa: B008  # frozen
         room: float = ROOM,
+        offset: np.ndarray | None = None,
+        raw: RawTable | None = None,
+        schema: Schema | None = None,
     ):
         for what, values in (("features", features), ("labels", labels), ("row weights", row_weights)):
             check_unmasked(values, f"site {name!r}: {what}")
@@ -128,6 +139,7 @@ class Site:
         self.hessian_columns: set[int] = set()  # with second derivatives, over the life of the table
         self.limits = limits
         self.room = room
+        self.offset, self.raw, self.schema = offset, raw, schema
         self._views: OrderedDict[str, LocalDataset] = OrderedDict()
         self._arrays: OrderedDict[str, tuple[Any, ...]] = OrderedDict()
         self.memories: OrderedDict[str, ClientState] = OrderedDict()  # by the hash of the run

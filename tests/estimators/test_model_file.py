@@ -17,9 +17,8 @@ import pytest
 pytest.importorskip("flwr", reason="a federation across a network: pip install 'compfed[flower]'")
 
 import compfed as cf
+from compfed.estimators.model_file import NAME, load_model, save_model
 from compfed.federation import InProcess
-from compfed.network import load_model, save_model
-from compfed.network.model_file import NAME
 
 DTYPES = {"F64": "<f8", "F32": "<f4", "I64": "<i8", "I32": "<i4", "I8": "<i1", "U16": "<u2", "U32": "<u4", "BOOL": "?"}
 

@@ -5,16 +5,17 @@ No pickle, no code. The file is written atomically: after a crash it holds the w
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import compfed.estimators
 from compfed._utils.files import write_private
 from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
+from compfed.schema import Schema
 
 NAME = "model.safetensors"
 DTYPES = {
@@ -47,7 +48,7 @@ def save_model(model: FederatedModel, path: str | Path) -> Path:
     Examples
     --------
     >>> import compfed as cf
-    >>> cf.network.save_model(model, "my-run")  # doctest: +SKIP
+    >>> cf.save_model(model, "my-run")  # doctest: +SKIP
     """
     path = _file(path)
     arrays, plain = dict[str, np.ndarray](), dict[str, Any]()
@@ -63,6 +64,8 @@ def save_model(model: FederatedModel, path: str | Path) -> Path:
         elif isinstance(value, (bool, int, float, str, np.generic)):
             plain[name] = value.item() if isinstance(value, np.generic) else value
     facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
+    schema = getattr(model, "schema_", None)
+    facts |= {} if schema is None else {"schema": schema.to_toml()}
     write_private(path, _tensors(arrays, json.dumps(facts, default=_plain)))
     return path
 
@@ -87,7 +90,7 @@ def load_model(path: str | Path) -> FederatedModel:
     Examples
     --------
     >>> import compfed as cf
-    >>> model = cf.network.load_model("my-run")  # doctest: +SKIP
+    >>> model = cf.load_model("my-run")  # doctest: +SKIP
     """
     path = _file(path)
     try:
@@ -106,9 +109,10 @@ def _loaded(data: bytes) -> FederatedModel:
     end = 8 + int.from_bytes(data[:8], "little")
     head = json.loads(data[8:end])
     facts = json.loads(head.pop("__metadata__")["compfed"])
-    if facts["estimator"] not in compfed.estimators.__all__ or not facts["estimator"].startswith("Federated"):
+    estimators = importlib.import_module("compfed.estimators")  # which imports this module
+    if facts["estimator"] not in estimators.__all__ or not facts["estimator"].startswith("Federated"):
         raise InputError(f"{facts['estimator']!r} is not an estimator of compfed.")
-    model = getattr(compfed.estimators, facts["estimator"])(**facts["parameters"])
+    model = getattr(estimators, facts["estimator"])(**facts["parameters"])
     attributes: dict[str, Any] = {}
     for name, value in facts["attributes"].items():
         words = isinstance(value, dict)
@@ -123,6 +127,8 @@ def _loaded(data: bytes) -> FederatedModel:
         if not name.endswith("_") or name.startswith("_"):
             raise InputError(f"{name!r} is not a fitted attribute.")
         setattr(model, name, value)
+    if "schema" in facts:
+        model.schema_ = Schema.from_toml(facts["schema"], "its schema")
     return model
 
 
