@@ -30,7 +30,7 @@ def rows_of(client):
 def problem_of(clients):
     """Least squares with an l1 penalty over so many clients."""
     sites = cf.data.lazy_sites(rows_of, sizes=np.full(clients, 20))
-    return cf.LazyProblem(cf.losses.Squared(), cf.regularisers.L1(0.1), sites)
+    return cf.LazyProblem(cf.losses.Squared(), cf.regularisers.L1(0.2), sites)
 
 
 # %%
