@@ -66,7 +66,9 @@ ax.axvline(0, color="#BBBBBB", linewidth=1)
 for k, (coefficients, marker) in enumerate(zip(local, "^v<>", strict=True)):
     ax.plot(coefficients[shown], place, marker, color="#999999", markersize=5, label=f"hospital {k} alone")
 ax.plot(federated[shown], place, "o", color="#0072B2", markersize=6, label="federated")
-ax.plot(pooled.coef_[0][shown], place, "o", markersize=10, fillstyle="none", color="black", label="pooled (scikit-learn)")
+ax.plot(
+    pooled.coef_[0][shown], place, "o", markersize=10, fillstyle="none", color="black", label="pooled (scikit-learn)"
+)
 ax.set_yticks(place, [table.feature_names[j] for j in shown])
 ax.set_xlabel("coefficient per standard deviation (positive: benign)")
 ax.spines[["top", "right"]].set_visible(False)

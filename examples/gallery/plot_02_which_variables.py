@@ -15,7 +15,14 @@ import numpy as np
 import compfed as cf
 
 table = cf.data.bundled.diabetes()
-blood = ["total cholesterol", "LDL", "HDL", "cholesterol / HDL", "log triglycerides", "glucose"]  # s1 to s6 in scikit-learn
+blood = [
+    "total cholesterol",
+    "LDL",
+    "HDL",
+    "cholesterol / HDL",
+    "log triglycerides",
+    "glucose",
+]  # s1 to s6 in scikit-learn
 names = np.array(["age", "sex", "body mass index", "blood pressure", *blood])
 assert table.feature_names == ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
 
@@ -29,13 +36,14 @@ path = cf.regularisation_path(cf.FederatedLasso(standardize=True), table.X, tabl
 print(f"{len(path.alphas)} models in {path.communication.rounds} messages")
 first = (path.coefs != 0).argmax(axis=0)  # where along the path a coefficient is first not zero
 print("in the order in which they enter:", ", ".join(names[np.argsort(first, kind="stable")]))
-assert (path.coefs[0] == 0).all() and (path.coefs[-1] != 0).all()
+assert (path.coefs[0] == 0).all()
+assert (path.coefs[-1] != 0).all()
 
 # %%
 # Cross-validation
 # ----------------
 # Every site deals its own rows into five folds. A model is fitted to four of them and its loss is measured on the fifth; both are
-# sums over rows, so no row leaves its site. 
+# sums over rows, so no row leaves its site.
 
 best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True).fit(table.X, table.y, sites=table.sites)
 print(f"{best.n_fits_} fits in {best.n_rounds_} messages")
@@ -59,4 +67,5 @@ plt.show()
 
 # %%
 # Above: each coefficient against alpha, and how many are not zero. Below: the held-out loss, with its standard error over the
-# folds. The vertical lines mark both choices. The curve says how much loss a smaller model costs; the decision is yours.
+# folds. The vertical lines mark both choices. The curve says how much loss a smaller model costs; the decision is yours. More:
+# :doc:`/howto/choose-alpha`.

@@ -59,7 +59,9 @@ for name, coefficient in zip(model.feature_names_in_, model.coef_[0], strict=Tru
 
 features = frame[["age", "sex", "smoking", "creatinine"]].copy()
 features["creatinine"] = features["creatinine"].fillna(features["creatinine"].mean())
-encoded = pd.get_dummies(features.fillna({"smoking": "(missing)"}), prefix_sep="=", dtype=float)[list(model.feature_names_in_)]
+encoded = pd.get_dummies(features.fillna({"smoking": "(missing)"}), prefix_sep="=", dtype=float)[
+    list(model.feature_names_in_)
+]
 spread = encoded.std(ddof=0)
 pooled = LogisticRegression(C=1 / (0.02 * n), l1_ratio=1, solver="saga", tol=1e-10, max_iter=100_000)
 pooled.fit((encoded - encoded.mean()) / spread, frame["died"])

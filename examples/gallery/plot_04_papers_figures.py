@@ -69,7 +69,9 @@ def last(key):
 
 
 for label, name in methods.items():
-    print(f"{label:12} full gradients {last(Key(Group.FULL, name)):.0e}, mini-batches {last(Key(Group.STOCHASTIC, name)):.0e}")
+    print(
+        f"{label:12} full gradients {last(Key(Group.FULL, name)):.0e}, mini-batches {last(Key(Group.STOCHASTIC, name)):.0e}"
+    )
 
 # %%
 # Figure 2: step size and local steps

@@ -55,7 +55,12 @@ for ax, (column, label) in zip(axes, axes_of.items(), strict=True):
         keep = (trace["round"] > 0) & (np.minimum.accumulate(trace["optimality"]) > 1e-10)
         dots = "o" if keep.sum() < 20 else ""  # mark every round of a run of few rounds
         ax.plot(
-            trace[column][keep], trace["optimality"][keep], color=colours[name], linestyle=dashes[name], marker=dots, label=name
+            trace[column][keep],
+            trace["optimality"][keep],
+            color=colours[name],
+            linestyle=dashes[name],
+            marker=dots,
+            label=name,
         )
     ax.set_xscale("log")
     ax.set_yscale("log")
@@ -68,4 +73,4 @@ plt.show()
 
 # %%
 # ``DecoupledProx`` takes five gradients in every round. With full gradients they do not save rounds against ``FISTA``, which takes
-# one. Local steps pay with mini-batches, where each of them reads few rows.
+# one. Local steps pay with mini-batches, where each of them reads few rows. More on this: :doc:`/explanation/few-rounds`.

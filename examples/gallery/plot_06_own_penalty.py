@@ -50,7 +50,8 @@ plain = cf.solve_federated(problem.replace(regulariser=cf.regularisers.L1(0.05))
 print("certified:", skewed.certificate.holds)
 print("l1:        ", [name for name, x in zip(table.feature_names, plain.x, strict=True) if x != 0])
 print("two slopes:", [name for name, x in zip(table.feature_names, skewed.x, strict=True) if x != 0])
-assert (plain.x < 0).sum() == 2 and (skewed.x >= 0).all()
+assert (plain.x < 0).sum() == 2
+assert (skewed.x >= 0).all()
 
 # %%
 # Is it right?
@@ -103,7 +104,9 @@ left.legend(frameon=False)
 place = np.arange(len(table.feature_names))
 for label, x, colour, shift in (("l1", plain.x, "#999999", -0.2), ("two slopes", skewed.x, "#0072B2", 0.2)):
     right.bar(place + shift, x, 0.38, color=colour, label=label)
-    right.plot((place + shift)[x == 0], np.zeros(np.sum(x == 0)), "o", markersize=5, color="white", markeredgecolor=colour)
+    right.plot(
+        (place + shift)[x == 0], np.zeros(np.sum(x == 0)), "o", markersize=5, color="white", markeredgecolor=colour
+    )
 right.axhline(0, color="black", linewidth=0.8, zorder=0)
 right.set_xticks(place, table.feature_names)
 right.set_ylabel("coefficient per standard deviation\n(circle: exactly zero)")
@@ -112,5 +115,6 @@ for ax in (left, right):
 plt.show()
 
 # %%
-# With l1 two coefficients are negative. With two slopes their evidence does not suffice, and they are exactly zero. Penalties of your own can be added, multiplied and
-# put on some of the coefficients, as in ``cf.regularisers.OnBlock(TwoSlopes(0.05, 0.15), 0, 5)``.
+# With l1 two coefficients are negative. With two slopes their evidence does not suffice, and they are exactly zero. Penalties of
+# your own can be added, multiplied and put on some of the coefficients, as in
+# ``cf.regularisers.OnBlock(TwoSlopes(0.05, 0.15), 0, 5)``. Losses of your own: :doc:`/howto/problems`.

@@ -96,7 +96,10 @@ assert compared.results["LocalProx"]["final_optimality"] > 0.1  # with the best 
 # the minimiser.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-styles = {"DecoupledProx": ("#0072B2", "-", "Algorithm 1 (DecoupledProx)"), "LocalProx": ("#D55E00", "--", "LocalProx (this page)")}
+styles = {
+    "DecoupledProx": ("#0072B2", "-", "Algorithm 1 (DecoupledProx)"),
+    "LocalProx": ("#D55E00", "--", "LocalProx (this page)"),
+}
 for name, (colour, dash, label) in styles.items():
     trace = compared.traces[name]
     left.plot(trace["round"], trace["optimality"], color=colour, linestyle=dash, label=label)
@@ -112,3 +115,6 @@ for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 figure.legend(loc="outside lower center", ncols=3, frameon=False)
 plt.show()
+
+# %%
+# ``examples/my_method.py`` is this method as a file to copy. :doc:`/howto/new-method` explains every part.

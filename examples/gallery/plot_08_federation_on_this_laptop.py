@@ -69,7 +69,13 @@ texts = {
 figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
 for kind, colour in kinds.items():
     some = [m for m in messages if next(k for k in kinds if k in m["queries"]) == kind]
-    ax.plot([m["number"] for m in some], [m["bytes_up"] / 1e3 for m in some], "o", color=colour, label=f"from it: {texts[kind]}")
+    ax.plot(
+        [m["number"] for m in some],
+        [m["bytes_up"] / 1e3 for m in some],
+        "o",
+        color=colour,
+        label=f"from it: {texts[kind]}",
+    )
 ax.plot([m["number"] for m in messages], [m["bytes_down"] / 1e3 for m in messages], "_", color="black", label="to it")
 ax.set_yscale("log")
 ax.set_xticks(range(1, len(messages) + 1))
@@ -84,4 +90,4 @@ folder.cleanup()
 # %%
 # Most bytes are second derivatives, of all models of the cross-validation together. A site that sets ``max_hessian_share = 0`` in
 # its ``site.toml`` sends none; the fit then takes more messages. ``compfed site ledger`` prints, at the site, what its table has
-# revealed over all runs.
+# revealed over all runs. :doc:`/howto/deploy` has the steps for sites on different machines.

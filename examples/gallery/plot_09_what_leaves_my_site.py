@@ -32,7 +32,7 @@ model = cf.FederatedLogisticRegression(alpha=0.01).fit_federation(rehearsal)
 
 cost = model.communication_
 print(f"{cost.rounds} messages, {cost.bytes_down / 1e3:.1f} kB to a site, {cost.bytes_up / 1e3:.1f} kB from it")
-for query, (models, down, up) in cost.by_query.items():
+for query, (models, _, up) in cost.by_query.items():
     print(f"{query:10} about {models:2} models: {up / 1e3:5.1f} kB")
 table_kb = table.federation().sizes.mean() * (table.X.shape[1] + 1) * 8 / 1e3
 print(f"the table of a site, for comparison: {table_kb:.0f} kB")
@@ -117,6 +117,6 @@ figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", 
 plt.show()
 
 # %%
-# The policy stops queries about few rows. It does not stop a server that chooses its own models, hundreds of them: the page *What
-# leaves a site* has the attacks that still work, with numbers. Until runs are approved by people at the sites, they must trust the
-# operator to run the fits that were agreed.
+# The policy stops queries about few rows. It does not stop a server that chooses its own models, hundreds of them.
+# :doc:`/explanation/what-leaves-a-site` has the attacks that still work, with numbers. Until runs are approved by people at the
+# sites, they must trust the operator to run the fits that were agreed.

@@ -86,3 +86,6 @@ for ax in (left, right):
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()
+
+# %%
+# The line on the right is flat. Rows in files, several devices and several hosts: :doc:`/howto/scale`.
