@@ -69,11 +69,11 @@ format: $(STAMP)
 
 # Warnings are errors. The gallery and the figures of the methods are kept until their source changes.
 docs: $(STAMP)
-	$(BIN)/python -m sphinx -b html -j 2 -W --keep-going -q docs build/docs/html
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs/html
 	@echo "open build/docs/html/index.html"
 
 docs-quick: $(STAMP)
-	COMPFED_DOCS_QUICK=1 $(BIN)/python -m sphinx -b html -j 2 -W --keep-going -q docs build/docs-quick/html
+	COMPFED_DOCS_QUICK=1 $(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs-quick/html
 
 # BENCH=--quick tries everything out at small sizes. The peers' environments take 12 GB; who is not installed is left out.
 bench: $(STAMP)

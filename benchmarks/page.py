@@ -16,23 +16,31 @@ import numpy as np
 
 INTRO = """# How fast
 
-Made by `make bench` from the figures it measured; do not edit. Times depend on the machine and on what else runs on it: the load
-average before a measurement is given with it, and ratios are of contestants that took turns in one run.
+After reading this page you can make a simulation faster, and know how fast it is against other engines and the machine's limit.
+`make bench` writes this page from what it measured; the text is in `benchmarks/page.py`.
+
+Times depend on the machine and on what else runs on it. The load average before a measurement is given with it, and ratios are of
+contestants that took turns in one run.
 
 ## What to do for speed
 
-- **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` and `grid` share out the clients over
-  the cores (JAX reads this setting when it starts; it belongs to the process, so compfed does not change it by itself). It is used where
-  every client takes part, without `measure`, and a round reads more than a megabyte of rows; it keeps a second copy of the rows.
+- **All cores.** `cf.use_all_cores()`, called before anything else that uses JAX, lets `simulate` and `grid` share out the clients over the cores. JAX reads this setting when it
+  starts; it belongs to the process, so compfed does not change it by itself. It is used where every client takes part, without
+  `measure`, and a round reads more than a megabyte of rows. It keeps a second copy of the rows.
 - **Many settings.** `cf.grid` runs step sizes, penalties and seeds as one program. Members that share a seed share the rows they
-  draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are worked out once.
-- **What is recorded.** A trace has the objective and the gradient mapping of every model it records: two products with all rows, which
+  draw, and a pass over the rows is a product of matrices; seeds that nothing draws from are computed once.
+- **Fewer records.** A trace has the objective and the gradient mapping of every model it records: two products with all rows, which
   with mini-batches is more work than the round itself. `record_every=10` evaluates every tenth model. The members of a grid are
   evaluated together.
 - **New processes.** Compiled programs are kept in the user's cache folder (`~/.cache/compfed` on Linux), up to a gigabyte, and found
   by the next process. `COMPFED_CACHE=PATH` puts them elsewhere, `COMPFED_CACHE=off` keeps none. JAX has one cache for a process: your own
   programs are kept there too, unless JAX has a cache folder of yours already, which is then used for both.
-- **On a CPU, how clients are visited** follows from the shapes:
+- **Cores that do not sleep.** After a round the cores wait for each other, and an idle core may be put to sleep. Of a round of 170 to
+  190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
+  wake the other core. So while rounds are shared out, compfed asks Linux to let no core sleep (it takes power), where it may: by
+  `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly gains nothing.
+
+On a CPU, how clients are visited follows from the shapes:
 
 | rows of all clients | gradients | one device | after `use_all_cores()` |
 |---|---|---|---|
@@ -42,24 +50,21 @@ average before a measurement is given with it, and ratios are of contestants tha
 | more | mini-batches: up to 1 MiB of rows in a round (5 if all are recorded), over all members of a grid | everybody at once | the same |
 | more | mini-batches: more | everybody at once | each core all of its own clients at once |
 
-- **Cores that do not sleep.** After a round the cores wait for each other, and one that has nothing to do may be put to sleep. Of a round
-  of 170 to 190 us (30 x 2,000 x 60, b = 20, two cores of a virtual machine) about 60 fetch rows, 20 draw them, 40 are steps, and 55 to 70
-  wake the other core. So while rounds are shared out, compfed asks Linux to let no core sleep (it takes power), where it may: by
-  `/dev/cpu_dma_latency`, which root may write to and opens to others with `chmod o+w`. A machine whose cores wake quickly has nothing to
-  gain.
-- **What was tried and left out.** *Compiled code* (C++ called by XLA): gradients in one pass over the rows, and products that read rows
-  where they are, asked for before they are used. The second fetched rows of mini-batches in 55 us where XLA takes 140, and a round of
-  them still took 190 to 230 us, where JAX alone took 230: XLA hands a call over to another thread. With full gradients both were as
-  fast as JAX alone: a core multiplies no faster than its cache sends the rows. *Rows of mini-batches that carry their label and weight*,
-  filled up to whole lines of the cache: 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing
-  on two. *Draws and rows of a round ahead of its steps; XLA set not to split its loops among threads*: nothing. *Keys worked out without
-  loops, weights of rows not fetched where all are equal*: 0 to 5 in 100. *Grids: rows in blocks that stay in the cache*: slower, for the
-  products are smaller; *rows kept transposed too*: about 6 in 100, for a third copy of them. *All local steps as one function of machine
-  code* (by a mark on the call that XLA has for small loops): 3 to 7 in 100 on two cores, a fifth on small problems, but half as
-  fast with 300 clients on one device, and XLA fails to compile some programs so. *One place that every client's rows are copied to in
-  turn*, so that XLA does not split the copy among threads: 5 in 100 in quiet minutes, nothing in others. *Cores kept awake by a process on
-  each that counts at the lowest priority*, which anyone may start: less than half of what is gained by asking Linux.
-"""
+## What was tried and left out
+
+| idea | result |
+|---|---|
+| compiled code (C++ called by XLA): gradients in one pass over the rows | with full gradients as fast as JAX alone: a core multiplies no faster than its cache sends the rows |
+| compiled code: products that read rows in place, prefetched | rows of mini-batches in 55 us where XLA takes 140, but rounds of 190 to 230 us where JAX alone took 230: XLA hands a call over to another thread |
+| rows of mini-batches that carry their label and weight, filled up to lines of the cache | 16.5 times the NumPy loop on one device where it is 14, for one more copy of the rows; nothing on two |
+| draws and rows of a round ahead of its steps; XLA set not to split its loops among threads | nothing |
+| keys computed without loops, weights of rows not fetched where all are equal | 0 to 5 in 100 |
+| grids: rows in blocks that stay in the cache | slower, because the products are smaller |
+| grids: rows kept transposed too | about 6 in 100, for a third copy of them |
+| all local steps as one function of machine code (a mark on the call that XLA has for small loops) | 3 to 7 in 100 on two cores, a fifth on small problems; half as fast with 300 clients on one device, and XLA fails to compile some programs |
+| one place that every client's rows are copied to in turn, so that XLA does not split the copy among threads | 5 in 100 in quiet minutes, nothing in others |
+| cores kept awake by a process on each that counts at the lowest priority, which anyone may start | less than half of what is gained by asking Linux |
+"""  # noqa: E501  # a row of a table is one line
 
 
 GRIDS = """16 step sizes, and 5 seeds of each. With full gradients one run waits for memory, and 16 runs, products of matrices, for

@@ -29,10 +29,20 @@ extensions = [
     "docstrings",  # the rest is ours, in _ext
     "generated_pages",
 ]
-exclude_patterns = ["_build", "_ext", "Thumbs.db", "gallery/**/*.ipynb", "gallery/**/*.py", "gallery/**/*.json", "sg_execution_times.rst"]
+exclude_patterns = [
+    "_build",
+    "_ext",
+    "Thumbs.db",
+    "gallery/**/*.ipynb",
+    "gallery/**/*.py",
+    "gallery/**/*.json",
+    "**sg_execution_times.rst",
+]
 suppress_warnings = ["config.cache"]  # a function in the settings of the gallery
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!compfed\.).*")]  # only our own names have pages here; there is no network to look elsewhere
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!compfed\.).*")
+]  # only our own names have pages here; there is no network to look elsewhere
 
 # Markdown
 myst_enable_extensions = ["colon_fence", "deflist"]
@@ -61,7 +71,7 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_memory": False,
     "show_signature": False,
-    "min_reported_time": 10_000,
+    "write_computation_times": False,
     "remove_config_comments": True,
     "capture_repr": (),
     "matplotlib_animations": False,
@@ -96,4 +106,5 @@ html_theme_options = {
     "pygments_light_style": "tango",
     "pygments_dark_style": "github-dark",
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
 html_sidebars = {"index": []}

@@ -37,6 +37,7 @@ TOPICS = {
     "estimators": Topic(
         "Estimators", "Classes with scikit-learn's habits. :doc:`/howto/estimators` shows them at work.",
         homes=("estimators",), more=("compfed.estimators.Path", "compfed.estimators.base.FederatedModel"), members=False,
+        leave_out=frozenset(["family", "fit_options", "make_table"]),
     ),
     "problem": Topic(
         "Problems and solutions", "The problem min_x sum_i p_i f_i(x) + g(x), and its minimiser with a certificate.",
@@ -81,8 +82,12 @@ def pages() -> dict[str, str]:
     claimed = {home for topic in TOPICS.values() for home in topic.homes}
     lost = sorted(name for name, home in homes.items() if home.split(".")[0] not in claimed)
     if lost:
-        raise ValueError(f"public names without a page: {', '.join(lost)}; add their module to TOPICS in docs/_ext/api_pages.py")
-    return {f"{key}.rst": page(topic, list(names_of(topic, homes))) for key, topic in TOPICS.items()} | {"index.rst": index()}
+        raise ValueError(
+            f"public names without a page: {', '.join(lost)}; add their module to TOPICS in docs/_ext/api_pages.py"
+        )
+    return {f"{key}.rst": page(topic, list(names_of(topic, homes))) for key, topic in TOPICS.items()} | {
+        "index.rst": index()
+    }
 
 
 def index() -> str:
@@ -102,7 +107,11 @@ def names_of(topic: Topic, homes: dict[str, str]) -> Iterator[str]:
         listed += [f"compfed.{package}.{name}" for name in public(module) if name not in topic.leave_out]
     for name in [*listed, *topic.more]:
         found = get(name)
-        if any(found is other for other in seen) or isinstance(found, ModuleType) or not getattr(found, "__doc__", None):
+        if (
+            any(found is other for other in seen)
+            or isinstance(found, ModuleType)
+            or not getattr(found, "__doc__", None)
+        ):
             continue
         if not (inspect.isclass(found) or callable(found)):
             continue
@@ -112,7 +121,11 @@ def names_of(topic: Topic, homes: dict[str, str]) -> Iterator[str]:
 
 def public(module: ModuleType) -> list[str]:
     """The public names of a module: its `__all__`, or what it defines."""
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__ and name[0] != "_"]
+    own = [
+        name
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and name[0] != "_"
+    ]
     return sorted(getattr(module, "__all__", own))
 
 
@@ -124,18 +137,27 @@ def get(name: str) -> object:
 
 def page(topic: Topic, names: list[str]) -> str:
     """A page: a table of all names, then each with its docstring."""
-    lines = [*title(topic.title), topic.opening, "", ".. autosummary::", "   :nosignatures:", "", *(f"   {name}" for name in names), ""]
+    lines = [
+        *title(topic.title),
+        topic.opening,
+        "",
+        ".. autosummary::",
+        "   :nosignatures:",
+        "",
+        *(f"   ~{name}" for name in names),
+        "",
+    ]
     for name in names:
         found = get(name)
         short = name.rpartition(".")[2]
-        lines += [f".. rubric:: {short}", "   :heading-level: 2", ""]
         if not inspect.isclass(found):
             lines += [f".. autofunction:: {name}", ""]
             continue
         kind = "autoexception" if issubclass(found, BaseException) else "autoclass"
         lines += [f".. {kind}:: {name}", ""]
         if topic.members or short in BASES:
-            lines += [line for member, role in documented(found) for line in (f"   .. auto{role}:: {name}.{member}", "")]
+            shown = [(member, role) for member, role in documented(found) if member not in topic.leave_out]
+            lines += [line for member, role in shown for line in (f"   .. auto{role}:: {name}.{member}", "")]
     return "\n".join(lines)
 
 
@@ -182,7 +204,10 @@ def queries() -> str:
 def table_of(source: str) -> str:
     """The fields of a record as a table: name, type, comment."""
     found = re.findall(r"^ +(\w+): ([^#=\n]+?)(?: = [^#\n]+?)?(?:\s+#\s*(.*))?$", source, flags=re.MULTILINE)
-    rows = [[f"`{name}`", f"`{kind.strip()}`".replace("|", r"\|"), comment.replace("|", r"\|")] for name, kind, comment in found]
+    rows = [
+        [f"`{name}`", f"`{kind.strip()}`".replace("|", r"\|"), comment.replace("|", r"\|")]
+        for name, kind, comment in found
+    ]
     return markdown_table(["field", "type", "meaning"], rows) if rows else "nothing."
 
 

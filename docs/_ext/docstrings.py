@@ -11,7 +11,18 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-SECTIONS = {"Parameters", "Attributes", "Returns", "Raises", "Examples", "References", "Notes", "Yields", "See Also", "Warns"}
+SECTIONS = {
+    "Parameters",
+    "Attributes",
+    "Returns",
+    "Raises",
+    "Examples",
+    "References",
+    "Notes",
+    "Yields",
+    "See Also",
+    "Warns",
+}
 LISTED = {"Parameters", "Attributes", "Returns", "Raises", "Yields", "Warns"}  # indented text there is a description
 
 
@@ -23,6 +34,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Rewrite the lines of one docstring in place."""
+    if what in ("property", "attribute", "data") and lines:
+        lines[0] = lines[0].replace(": ", " – ")  # napoleon would take the words before a colon for a type
     lines[:] = rewritten(lines)
 
 

@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the pages before Sphinx looks for sources."""
-    app.connect("config-inited", lambda app, config: write_pages(Path(app.srcdir), Path(app.outdir), quick=bool(config.QUICK)))
+    app.connect(
+        "config-inited", lambda app, config: write_pages(Path(app.srcdir), Path(app.outdir), quick=bool(config.QUICK))
+    )
     app.add_config_value("QUICK", False, "env", bool)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

@@ -23,7 +23,11 @@ from compfed.studies.method_table import HEADER, SOLVER_HEADER, TAU, Entry, entr
 D = 1000  # coefficients of the model whose messages are measured
 ROUNDS = 300
 
-INDEX = """# Methods
+INDEX = """---
+html_theme.sidebar_secondary.remove: true
+---
+
+# Methods
 
 After reading this page you can see what each method sends, computes and promises, and open its own page.
 
@@ -32,7 +36,9 @@ After reading this page you can see what each method sends, computes and promise
 
 ## Local-update algorithms
 
+:::{{div}} methods-table
 {table}
+:::
 
 - *paper*: the whole citation is in the [bibliography](../bibliography.md). *ours, after*: our own method, made after theirs.
 - *composite*: it handles a regulariser g that is not smooth.
@@ -72,10 +78,12 @@ def pages(figures: dict[str, str]) -> dict[str, str]:
 
 def index(listed: list[Entry]) -> str:
     """The page with the tables of methods and solvers."""
-    rows = [[f"[{entry.name}]({entry.name}.md)", *entry.cells()[1:]] for entry in listed]
+    file = HEADER.index("file")  # on the page of the method
+    cut = [[cell for i, cell in enumerate(row) if i != file] for row in (HEADER, *(entry.cells() for entry in listed))]
+    head, rows = cut[0], [[f"[{row[0]}]({row[0]}.md)", *row[1:]] for row in cut[1:]]
     solvers = [[f"[{row[0]}]({row[0]}.md)", *row[1:]] for row in solver_rows()]
     names = "\n".join([*(entry.name for entry in listed), *SOLVERS])
-    return INDEX.format(table=markdown_table(HEADER, rows), solvers=markdown_table(SOLVER_HEADER, solvers), names=names)
+    return INDEX.format(table=markdown_table(head, rows), solvers=markdown_table(SOLVER_HEADER, solvers), names=names)
 
 
 def page(entry: Entry, has_figure: bool) -> str:
@@ -122,7 +130,9 @@ class Described:
         rest = textwrap.dedent(lines[1]) if head and len(lines) > 1 else document
         body, *labelled = re.split(rf"\b({'|'.join(self.LABELS)}):", rest)
         self.body = body.strip("\n")
-        self.labelled = {label: " ".join(text.split()) for label, text in zip(labelled[::2], labelled[1::2], strict=True)}
+        self.labelled = {
+            label: " ".join(text.split()) for label, text in zip(labelled[::2], labelled[1::2], strict=True)
+        }
 
 
 def first_line(cls: type) -> str:
@@ -203,16 +213,25 @@ def costs(entry: Entry) -> str:
         return "Unknown: the method has no rule for its steps."
     rows = [
         ["vectors up / down", f"{c.vectors_up:.3g} / {c.vectors_down:.3g}"],
-        ["gradients", f"{c.gradients:.3g}" + (f", of which {c.full_gradients:.3g} over all rows" if c.full_gradients else "")],
+        [
+            "gradients",
+            f"{c.gradients:.3g}" + (f", of which {c.full_gradients:.3g} over all rows" if c.full_gradients else ""),
+        ],
         ["proximal steps at a client / at the server", f"{c.client_proxes:.3g} / {c.server_proxes:.3g}"],
     ]
-    return "Per participating client, with five local steps; counted by running a round.\n\n" + markdown_table(["", ""], rows)
+    return "Per participating client, with five local steps; counted by running a round.\n\n" + markdown_table(
+        ["", ""], rows
+    )
 
 
 def evidence(entry: Entry, text: Described) -> str:
     """What is proved, what our tests observe, and how it differs from the paper."""
     cls = entry.method
-    proved = f"Proved: {cls.proof}." if cls.sampling == "proved" else "Not proved for the way we run it; observed by our tests."
+    proved = (
+        f"Proved: {cls.proof}."
+        if cls.sampling == "proved"
+        else "Not proved for the way we run it; observed by our tests."
+    )
     rows = {"no": "A round needs every client."}.get(cls.sampling, f"{proved} Schemes: {', '.join(cls.schemes)}.")
     return f"- **Some of the clients.** {rows}\n- **Tests.** {entry.verified_by[:1].upper()}{entry.verified_by[1:]}.\n{labelled(text)}"
 
@@ -226,12 +245,14 @@ def default_rule(cls: type[Algorithm]) -> str:
     """The rule for step sizes, as the class has it."""
     code = textwrap.dedent(inspect.getsource(cls.from_bounds))
     note = "`b.L` bounds the curvature of f, `b.L_max` that of every f_i, `b.mu` is the ridge, `b.tau` the number of local steps."
-    return f"`cf.algorithms.default_steps(\"{cls.__name__}\", problem)` uses this rule.\n\n```python\n{code}```\n\n{note}"
+    return f'`cf.algorithms.default_steps("{cls.__name__}", problem)` uses this rule.\n\n```python\n{code}```\n\n{note}'
 
 
 def source(cls: type) -> str:
     """The class without its docstring, after the base class that it shares with its variants."""
-    own = [base for base in reversed(cls.__mro__) if base.__module__.startswith("compfed.") and base not in (Algorithm,)]
+    own = [
+        base for base in reversed(cls.__mro__) if base.__module__.startswith("compfed.") and base not in (Algorithm,)
+    ]
     shared = [base for base in own if base.__module__.split(".")[-1] != "base"]
     return "\n\n".join(f"```python\n{without_docstring(inspect.getsource(base))}```" for base in shared)
 

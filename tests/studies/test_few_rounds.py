@@ -175,7 +175,9 @@ def test_the_table_on_the_page_is_that_of_the_stored_runs():
             method = found["methods"][name]
             rounds, size = (cell(method, "1e-06", unit) for unit in ("rounds", "bytes"))
             expected.append(rounds if size == "-" else f"{rounds}, {size}")
-        assert table[name][2:5] == expected, "run: compfed compare --few-rounds; JSON, SVG and numbers go to docs/explanation/"
+        assert table[name][2:5] == expected, (
+            "run: compfed compare --few-rounds; JSON, SVG and numbers go to docs/explanation/"
+        )
 
 
 @pytest.mark.parametrize("name", ["ProximalNewton", "ProximalBFGS"])

@@ -448,7 +448,7 @@ def _checked(flat: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Bytes as an array of its own, if every entry of it is a value of the dtype."""
     array = flat.copy().view(dtype)
     if dtype.kind == "b" and flat.size and flat.max() > 1:
-        raise ValueError("a truth value is neither 0 nor 1")
+        raise ValueError("a boolean is neither 0 nor 1")
     if dtype.kind == "U" and array.size:
         codes = array.view("<u4")
         if codes.max() > 0x10FFFF or ((codes >= 0xD800) & (codes < 0xE000)).any():

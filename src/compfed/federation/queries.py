@@ -145,7 +145,7 @@ class HeldOut:
 class LocalUpdate:
     """Exchange `exchange` of round r of a run: the server's broadcast d, the site's update u.
 
-    The site's client state moves on. A method that finishes its rounds hears their result in the next broadcast.
+    The site's client state moves on. A method with `finish_round` receives the result in the next broadcast.
     """
 
     run_spec: RunSpec

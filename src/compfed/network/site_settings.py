@@ -41,7 +41,7 @@ LEAVES = {  # every query, and what it makes leave
     "Evaluate": "its loss at models, the gradient, and second derivatives on some coefficients: sums over all rows",
     "HeldOut": "the loss of models on rows held out, summed",
     "LocalUpdate": "the model after local steps, or its change",
-    "FinishRound": "nothing but that it arrived",
+    "FinishRound": "only that the message was received",
 }
 ENROLMENT = (
     "the number of its rows and of its buckets, the names of the columns, the kind of its labels and the classes, the power of "
@@ -350,7 +350,7 @@ def disclosure_text(settings: SiteSettings) -> str:
             "unless all other sites work together with the operator."
         )
     folds = (
-        f"Folds and hold-outs are unions of buckets of at least {rules.min_rows} rows, dealt here with a secret of this site."
+        f"Folds and hold-outs are unions of buckets of at least {rules.min_rows} rows, assigned here with a secret of this site."
         if rules.min_rows > 1
         else "Folds and hold-outs may have single rows (min_rows = 1)."
     )
