@@ -18,7 +18,9 @@ import compfed as cf
 table = cf.data.bundled.breast_cancer()
 sites, rows = np.unique(table.sites, return_counts=True)
 for site, n in zip(sites, rows, strict=True):
-    print(f"hospital {site}: {n} tumours, {table.y[table.sites == site].mean():.0%} benign")
+    print(
+        f"hospital {site}: {n} tumours, {table.y[table.sites == site].mean():.0%} benign"
+    )
 
 # %%
 # Fit over the sites
@@ -26,10 +28,16 @@ for site, n in zip(sites, rows, strict=True):
 # ``sites`` says which rows belong together. No step size is asked for. ``standardize=True`` penalises coefficients per standard
 # deviation, so that the units of a measurement do not matter.
 
-model = cf.FederatedLogisticRegression(alpha=0.02, standardize=True).fit(table.X, table.y, sites=table.sites)
+model = cf.FederatedLogisticRegression(alpha=0.02, standardize=True).fit(
+    table.X, table.y, sites=table.sites
+)
 
-print(f"{np.count_nonzero(model.coef_)} of {model.coef_.size} measurements are used")
-print(f"{model.n_rounds_} messages to each hospital and back, {model.communication_.bytes_up / 1e3:.0f} kB from each")
+print(
+    f"{np.count_nonzero(model.coef_)} of {model.coef_.size} measurements are used"
+)
+print(
+    f"{model.n_rounds_} messages to each hospital and back, {model.communication_.bytes_up / 1e3:.0f} kB from each"
+)
 print("certified:", model.certificate_.holds)
 
 # %%
@@ -39,12 +47,22 @@ print("certified:", model.certificate_.holds)
 
 spread = table.X.std(axis=0)
 standardised = (table.X - table.X.mean(axis=0)) / spread
-pooled = LogisticRegression(C=1 / (0.02 * len(table.y)), l1_ratio=1, solver="saga", tol=1e-10, max_iter=100_000)
+pooled = LogisticRegression(
+    C=1 / (0.02 * len(table.y)),
+    l1_ratio=1,
+    solver="saga",
+    tol=1e-10,
+    max_iter=100_000,
+)
 pooled.fit(standardised, table.y)
 
-federated = model.coef_[0] * spread  # per standard deviation, as scikit-learn has them here
+federated = (
+    model.coef_[0] * spread
+)  # per standard deviation, as scikit-learn has them here
 assert np.abs(federated - pooled.coef_[0]).max() < 1e-6
-assert np.array_equal(federated != 0, pooled.coef_[0] != 0)  # the zeros, too
+assert np.array_equal(
+    federated != 0, pooled.coef_[0] != 0
+)  # the zeros, too
 
 # %%
 # What each hospital would find alone
@@ -54,20 +72,51 @@ assert np.array_equal(federated != 0, pooled.coef_[0] != 0)  # the zeros, too
 local = []
 for site in sites:
     own = table.sites == site
-    alone = cf.FederatedLogisticRegression(alpha=0.02, standardize=True).fit(table.X[own], table.y[own], sites=None)
+    alone = cf.FederatedLogisticRegression(
+        alpha=0.02, standardize=True
+    ).fit(table.X[own], table.y[own], sites=None)
     local.append(alone.coef_[0] * spread)
 
 shown = np.flatnonzero(np.any([federated, *local], axis=0))
-shown = shown[np.lexsort((np.abs(np.array(local)[:, shown]).max(axis=0), np.abs(federated[shown])))]
+shown = shown[
+    np.lexsort(
+        (
+            np.abs(np.array(local)[:, shown]).max(axis=0),
+            np.abs(federated[shown]),
+        )
+    )
+]
 place = np.arange(len(shown))
 
-figure, ax = plt.subplots(figsize=(7.2, 0.24 * len(shown) + 1.6), layout="constrained")
+figure, ax = plt.subplots(
+    figsize=(7.2, 0.24 * len(shown) + 1.6), layout="constrained"
+)
 ax.axvline(0, color="#BBBBBB", linewidth=1)
 for k, (coefficients, marker) in enumerate(zip(local, "^v<>", strict=True)):
-    ax.plot(coefficients[shown], place, marker, color="#999999", markersize=5, label=f"hospital {k} alone")
-ax.plot(federated[shown], place, "o", color="#0072B2", markersize=6, label="federated")
+    ax.plot(
+        coefficients[shown],
+        place,
+        marker,
+        color="#999999",
+        markersize=5,
+        label=f"hospital {k} alone",
+    )
 ax.plot(
-    pooled.coef_[0][shown], place, "o", markersize=10, fillstyle="none", color="black", label="pooled (scikit-learn)"
+    federated[shown],
+    place,
+    "o",
+    color="#0072B2",
+    markersize=6,
+    label="federated",
+)
+ax.plot(
+    pooled.coef_[0][shown],
+    place,
+    "o",
+    markersize=10,
+    fillstyle="none",
+    color="black",
+    label="pooled (scikit-learn)",
 )
 ax.set_yticks(place, [table.feature_names[j] for j in shown])
 ax.set_xlabel("coefficient per standard deviation (positive: benign)")

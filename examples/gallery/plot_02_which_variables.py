@@ -23,8 +23,21 @@ blood = [
     "log triglycerides",
     "glucose",
 ]  # s1 to s6 in scikit-learn
-names = np.array(["age", "sex", "body mass index", "blood pressure", *blood])
-assert table.feature_names == ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6")
+names = np.array(
+    ["age", "sex", "body mass index", "blood pressure", *blood]
+)
+assert table.feature_names == (
+    "age",
+    "sex",
+    "bmi",
+    "bp",
+    "s1",
+    "s2",
+    "s3",
+    "s4",
+    "s5",
+    "s6",
+)
 
 # %%
 # The path
@@ -32,10 +45,21 @@ assert table.feature_names == ("age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4"
 # A path is one fit for each alpha. It starts at ``alpha_max``, the least alpha at which all coefficients are zero. All fits
 # share their messages.
 
-path = cf.regularisation_path(cf.FederatedLasso(standardize=True), table.X, table.y, table.sites, n_alphas=30)
+path = cf.regularisation_path(
+    cf.FederatedLasso(standardize=True),
+    table.X,
+    table.y,
+    table.sites,
+    n_alphas=30,
+)
 print(f"{len(path.alphas)} models in {path.communication.rounds} messages")
-first = (path.coefs != 0).argmax(axis=0)  # where along the path a coefficient is first not zero
-print("in the order in which they enter:", ", ".join(names[np.argsort(first, kind="stable")]))
+first = (path.coefs != 0).argmax(
+    axis=0
+)  # where along the path a coefficient is first not zero
+print(
+    "in the order in which they enter:",
+    ", ".join(names[np.argsort(first, kind="stable")]),
+)
 assert (path.coefs[0] == 0).all()
 assert (path.coefs[-1] != 0).all()
 
@@ -45,9 +69,13 @@ assert (path.coefs[-1] != 0).all()
 # Every site deals its own rows into five folds. A model is fitted to four of them and its loss is measured on the fifth; both are
 # sums over rows, so no row leaves its site.
 
-best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True).fit(table.X, table.y, sites=table.sites)
+best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True).fit(
+    table.X, table.y, sites=table.sites
+)
 print(f"{best.n_fits_} fits in {best.n_rounds_} messages")
-print(f"least held-out loss at alpha = {best.alpha_best_:.3g}: {np.count_nonzero(best.coef_)} variables")
+print(
+    f"least held-out loss at alpha = {best.alpha_best_:.3g}: {np.count_nonzero(best.coef_)} variables"
+)
 
 # %%
 # One standard error
@@ -55,12 +83,18 @@ print(f"least held-out loss at alpha = {best.alpha_best_:.3g}: {np.count_nonzero
 # The held-out loss is an estimate, and it is nearly flat around its minimum. The rule takes the largest alpha whose loss is
 # within one standard error of the least one: a smaller model that cannot be told from the best one.
 
-small = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True, rule="one_standard_error")
+small = cf.FederatedLassoCV(
+    n_alphas=30, cv=5, standardize=True, rule="one_standard_error"
+)
 small.fit(table.X, table.y, sites=table.sites)
 
 kept = names[small.coef_ != 0]
-assert set(kept) < set(names[best.coef_ != 0])  # on this table the smaller model uses some of the same variables
-print(f"one standard error: alpha = {small.alpha_:.3g}: {len(kept)} variables, {', '.join(kept)}")
+assert set(kept) < set(
+    names[best.coef_ != 0]
+)  # on this table the smaller model uses some of the same variables
+print(
+    f"one standard error: alpha = {small.alpha_:.3g}: {len(kept)} variables, {', '.join(kept)}"
+)
 
 plt.figure(cf.plot_path(small, names=names))
 plt.show()

@@ -15,14 +15,33 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import compfed as cf
-from compfed.studies.paper.experiments import QUICK, Group, Key, Solved, methods_compared, paper_problem, steps_varied
+from compfed.studies.paper.experiments import (
+    QUICK,
+    Group,
+    Key,
+    Solved,
+    methods_compared,
+    paper_problem,
+    steps_varied,
+)
 
-size = replace(QUICK, rounds=400, stochastic_rounds=150, long_rounds=1200, slowest_rounds=1200)
+size = replace(
+    QUICK,
+    rounds=400,
+    stochastic_rounds=150,
+    long_rounds=1200,
+    slowest_rounds=1200,
+)
 problem = paper_problem(size.samples, size.clients)
-paper = Solved(problem, cf.solve_pooled(problem))  # x*, the minimiser of the pooled rows, with a certificate
+paper = Solved(
+    problem, cf.solve_pooled(problem)
+)  # x*, the minimiser of the pooled rows, with a certificate
 
 traces = {}
-for experiment in (*methods_compared(paper, size), *steps_varied(paper, size)):
+for experiment in (
+    *methods_compared(paper, size),
+    *steps_varied(paper, size),
+):
     traces |= experiment.run(lambda done, total: None)
 print(len(traces), "lines,", sum(map(len, traces.values())), "runs")
 
@@ -36,25 +55,63 @@ print(len(traces), "lines,", sum(map(len, traces.values())), "runs")
 
 def draw(ax, lines):
     """Draw the error of each line, given as label and key, against rounds."""
-    colours, dashes = ("#0072B2", "#D55E00", "#009E73", "#CC79A7"), ("-", "--", "-.", ":")
-    for (label, key), colour, dash in zip(lines.items(), colours, dashes, strict=False):
-        rounds, errors = traces[key][0]["round"], np.array([run["optimality"] for run in traces[key]])
-        ax.plot(rounds, np.median(errors, axis=0), color=colour, linestyle=dash, label=label)
-        ax.fill_between(rounds, errors.min(axis=0), errors.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+    colours, dashes = (
+        ("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+        ("-", "--", "-.", ":"),
+    )
+    for (label, key), colour, dash in zip(
+        lines.items(), colours, dashes, strict=False
+    ):
+        rounds, errors = (
+            traces[key][0]["round"],
+            np.array([run["optimality"] for run in traces[key]]),
+        )
+        ax.plot(
+            rounds,
+            np.median(errors, axis=0),
+            color=colour,
+            linestyle=dash,
+            label=label,
+        )
+        ax.fill_between(
+            rounds,
+            errors.min(axis=0),
+            errors.max(axis=0),
+            color=colour,
+            alpha=0.2,
+            linewidth=0,
+        )
     ax.set_yscale("log")
     ax.set_xlabel("communication rounds")
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-methods = {"Algorithm 1": "DecoupledProx", "FedMid": "FedMid", "FedDA": "FedDA", "Fast-FedDA": "FastFedDA (quadratic)"}
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
-draw(left, {label: Key(Group.FULL, name) for label, name in methods.items()})
-draw(right, {label: Key(Group.STOCHASTIC, name) for label, name in methods.items()})
+methods = {
+    "Algorithm 1": "DecoupledProx",
+    "FedMid": "FedMid",
+    "FedDA": "FedDA",
+    "Fast-FedDA": "FastFedDA (quadratic)",
+}
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.4, 3.6), layout="constrained"
+)
+draw(
+    left, {label: Key(Group.FULL, name) for label, name in methods.items()}
+)
+draw(
+    right,
+    {label: Key(Group.STOCHASTIC, name) for label, name in methods.items()},
+)
 left.set_title("full gradients")
 right.set_title("mini-batches of 20 rows")
 left.set_ylabel("error  ‖x - x*‖ / ‖x*‖")
-figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+figure.legend(
+    *left.get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=4,
+    frameon=False,
+)
 plt.show()
 
 # %%
@@ -81,9 +138,14 @@ for label, name in methods.items():
 
 etas = {f"η = {eta:g}": Key(Group.ETA, "eta", eta) for eta in size.etas}
 assert last(etas["η = 0.2"]) < last(etas["η = 1"])
-taus = {"τ = 2": Key(Group.TAU, "tau", 2), "τ = 10": Key(Group.ETA, "eta", 0.2)}
+taus = {
+    "τ = 2": Key(Group.TAU, "tau", 2),
+    "τ = 10": Key(Group.ETA, "eta", 0.2),
+}
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained", sharey=True)
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.4, 3.4), layout="constrained", sharey=True
+)
 draw(left, etas)
 draw(right, taus)
 left.set_title("step size η, with τ = 10 local steps")

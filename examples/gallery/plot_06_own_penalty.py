@@ -10,6 +10,7 @@ penalty with two slopes says this::
     g(x) = sum_j  a max(x_j, 0) + b max(-x_j, 0)
 """
 
+import textwrap
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -28,11 +29,15 @@ class TwoSlopes:
     b: float
 
     def __call__(self, x):
-        return jnp.sum(self.a * jnp.maximum(x, 0) + self.b * jnp.maximum(-x, 0))
+        return jnp.sum(
+            self.a * jnp.maximum(x, 0) + self.b * jnp.maximum(-x, 0)
+        )
 
     def prox(self, x, t):
         """argmin_u  t g(u) + ||u - x||^2 / 2: towards zero by t a or t b, and zero in between."""
-        return jnp.maximum(x - t * self.a, 0) - jnp.maximum(-x - t * self.b, 0)
+        return jnp.maximum(x - t * self.a, 0) - jnp.maximum(
+            -x - t * self.b, 0
+        )
 
 
 # %%
@@ -42,14 +47,36 @@ class TwoSlopes:
 # progression of the disease after a year.
 
 table = cf.data.bundled.diabetes()
-sites = cf.data.from_table(table.X * np.sqrt(len(table.X)), (table.y - table.y.mean()) / table.y.std(), table.sites)
-problem = cf.Problem(cf.losses.Squared(), TwoSlopes(0.05, 0.15), sites, weights=sites.shares)
+sites = cf.data.from_table(
+    table.X * np.sqrt(len(table.X)),
+    (table.y - table.y.mean()) / table.y.std(),
+    table.sites,
+)
+problem = cf.Problem(
+    cf.losses.Squared(), TwoSlopes(0.05, 0.15), sites, weights=sites.shares
+)
 
 skewed = cf.solve_federated(problem)
-plain = cf.solve_federated(problem.replace(regulariser=cf.regularisers.L1(0.05)))
+plain = cf.solve_federated(
+    problem.replace(regulariser=cf.regularisers.L1(0.05))
+)
 print("certified:", skewed.certificate.holds)
-print("l1:        ", [name for name, x in zip(table.feature_names, plain.x, strict=True) if x != 0])
-print("two slopes:", [name for name, x in zip(table.feature_names, skewed.x, strict=True) if x != 0])
+print(
+    "l1:        ",
+    [
+        name
+        for name, x in zip(table.feature_names, plain.x, strict=True)
+        if x != 0
+    ],
+)
+print(
+    "two slopes:",
+    [
+        name
+        for name, x in zip(table.feature_names, skewed.x, strict=True)
+        if x != 0
+    ],
+)
 assert (plain.x < 0).sum() == 2
 assert (skewed.x >= 0).all()
 
@@ -65,11 +92,15 @@ def objective(uv):
     u, v = np.split(uv, 2)
     residual = X @ (u - v) - y
     gradient = X.T @ residual / len(y)
-    value = residual @ residual / (2 * len(y)) + 0.05 * u.sum() + 0.15 * v.sum()
+    value = (
+        residual @ residual / (2 * len(y)) + 0.05 * u.sum() + 0.15 * v.sum()
+    )
     return value, np.concatenate([gradient + 0.05, -gradient + 0.15])
 
 
-found = minimize(objective, np.zeros(20), jac=True, bounds=[(0, None)] * 20, tol=1e-14)
+found = minimize(
+    objective, np.zeros(20), jac=True, bounds=[(0, None)] * 20, tol=1e-14
+)
 assert np.allclose(found.x[:10] - found.x[10:], skewed.x, atol=1e-5)
 
 # %%
@@ -85,16 +116,21 @@ class WrongFactor(TwoSlopes):
 try:
     cf.solve_federated(problem.replace(regulariser=WrongFactor(0.05, 0.15)))
 except cf.InputError as error:
-    print(error)
+    print(textwrap.fill(str(error)))
 
 # %%
 # What it does
 # ------------
 
 z = np.linspace(-0.4, 0.4, 401)
-penalties = {"l1": (cf.regularisers.L1(0.05), "#999999", "--"), "two slopes": (TwoSlopes(0.05, 0.15), "#0072B2", "-")}
+penalties = {
+    "l1": (cf.regularisers.L1(0.05), "#999999", "--"),
+    "two slopes": (TwoSlopes(0.05, 0.15), "#0072B2", "-"),
+}
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained", width_ratios=[2, 3])
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.4, 3.6), layout="constrained", width_ratios=[2, 3]
+)
 for label, (g, colour, dash) in penalties.items():
     left.plot(z, g.prox(z, 1.0), color=colour, linestyle=dash, label=label)
 left.set_xlabel("z")
@@ -102,14 +138,24 @@ left.set_ylabel("prox of g at z, with t = 1")
 left.legend(frameon=False)
 
 place = np.arange(len(table.feature_names))
-for label, x, colour, shift in (("l1", plain.x, "#999999", -0.2), ("two slopes", skewed.x, "#0072B2", 0.2)):
+for label, x, colour, shift in (
+    ("l1", plain.x, "#999999", -0.2),
+    ("two slopes", skewed.x, "#0072B2", 0.2),
+):
     right.bar(place + shift, x, 0.38, color=colour, label=label)
     right.plot(
-        (place + shift)[x == 0], np.zeros(np.sum(x == 0)), "o", markersize=5, color="white", markeredgecolor=colour
+        (place + shift)[x == 0],
+        np.zeros(np.sum(x == 0)),
+        "o",
+        markersize=5,
+        color="white",
+        markeredgecolor=colour,
     )
 right.axhline(0, color="black", linewidth=0.8, zorder=0)
 right.set_xticks(place, table.feature_names)
-right.set_ylabel("coefficient per standard deviation\n(circle: exactly zero)")
+right.set_ylabel(
+    "coefficient per standard deviation\n(circle: exactly zero)"
+)
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()

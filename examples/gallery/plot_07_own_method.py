@@ -53,7 +53,11 @@ class LocalProx(Algorithm[Global, None, Global, Update]):
             return g.prox(z - self.eta * f.grad(z, key), self.eta), None
 
         z, _ = jax.lax.scan(step, d.w, jax.random.split(key, self.tau))
-        return Update(z=z), c, z  # the update, the client state, the local model
+        return (
+            Update(z=z),
+            c,
+            z,
+        )  # the update, the client state, the local model
 
     def server_update(self, g, s, mean, weight):
         return Global(w=mean.z)
@@ -80,14 +84,26 @@ assert report.ok
 # -------------------------
 # A class can be given wherever a name can.
 
-sites = cf.data.synthetic(alpha=10, beta=10, clients=10, samples=100, features=30, seed=0)
-problem = cf.Problem(cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(3e-3), sites)
+sites = cf.data.synthetic(
+    alpha=10, beta=10, clients=10, samples=100, features=30, seed=0
+)
+problem = cf.Problem(
+    cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(3e-3), sites
+)
 x_star = cf.solve_pooled(problem).x
 
-compared = cf.compare_methods(problem, ["DecoupledProx", LocalProx], rounds=120, candidates=5, stream=io.StringIO())
+compared = cf.compare_methods(
+    problem,
+    ["DecoupledProx", LocalProx],
+    rounds=120,
+    candidates=5,
+    stream=io.StringIO(),
+)
 print(compared)
 assert compared.results["DecoupledProx"]["final_optimality"] < 1e-10
-assert compared.results["LocalProx"]["final_optimality"] > 0.1  # with the best of five step sizes
+assert (
+    compared.results["LocalProx"]["final_optimality"] > 0.1
+)  # with the best of five step sizes
 
 # %%
 # Why averaging breaks sparsity
@@ -95,18 +111,34 @@ assert compared.results["LocalProx"]["final_optimality"] > 0.1  # with the best 
 # The mean of local models is zero only where all of them are zero. Algorithm 1 averages before its prox, and so has the zeros of
 # the minimiser.
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.4, 3.6), layout="constrained"
+)
 styles = {
     "DecoupledProx": ("#0072B2", "-", "Algorithm 1 (DecoupledProx)"),
     "LocalProx": ("#D55E00", "--", "LocalProx (this page)"),
 }
 for name, (colour, dash, label) in styles.items():
     trace = compared.traces[name]
-    left.plot(trace["round"], trace["optimality"], color=colour, linestyle=dash, label=label)
-    right.plot(trace["round"], trace["nonzeros"], color=colour, linestyle=dash)
+    left.plot(
+        trace["round"],
+        trace["optimality"],
+        color=colour,
+        linestyle=dash,
+        label=label,
+    )
+    right.plot(
+        trace["round"], trace["nonzeros"], color=colour, linestyle=dash
+    )
 left.set_yscale("log")
 left.set_ylabel("error  ‖x - x*‖ / ‖x*‖")
-right.axhline(np.count_nonzero(x_star), color="black", linewidth=0.8, linestyle=":", label="minimiser")
+right.axhline(
+    np.count_nonzero(x_star),
+    color="black",
+    linewidth=0.8,
+    linestyle=":",
+    label="minimiser",
+)
 right.set_ylabel(f"coefficients that are not zero, of {len(x_star)}")
 right.set_ylim(0, len(x_star) + 1)
 for ax in (left, right):

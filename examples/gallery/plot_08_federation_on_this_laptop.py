@@ -26,8 +26,18 @@ home = Path(folder.name)
 # In a terminal the command is ``compfed federation demo``. It makes folders and keys, starts the processes, runs a
 # cross-validated sparse logistic regression, stops the processes, and compares the model with two others.
 
-command = [sys.executable, "-m", "compfed.cli", "federation", "demo", "--out", str(home)]
-finished = subprocess.run(command, capture_output=True, text=True, timeout=600)
+command = [
+    sys.executable,
+    "-m",
+    "compfed.cli",
+    "federation",
+    "demo",
+    "--out",
+    str(home),
+]
+finished = subprocess.run(
+    command, capture_output=True, text=True, timeout=600
+)
 print(finished.stdout.replace(str(home), "HOME"))
 assert finished.returncode == 0, finished.stderr
 
@@ -38,7 +48,10 @@ assert finished.returncode == 0, finished.stderr
 # ---------------------
 # A run folder has the model, and a log with a line for every reply. Who was not there yet was asked again.
 
-log = [json.loads(line) for line in (home / "run" / "log.jsonl").read_text().splitlines()]
+log = [
+    json.loads(line)
+    for line in (home / "run" / "log.jsonl").read_text().splitlines()
+]
 replies = [entry for entry in log if "bytes_up" in entry]
 print(json.dumps(replies[0], indent=1))
 
@@ -48,8 +61,15 @@ print(json.dumps(replies[0], indent=1))
 # The site wrote every reply to its own log before the reply left. The hashes in both logs are the same: the operator received
 # exactly what the site says that it sent.
 
-own = [json.loads(line) for line in (home / "sites" / "clinic-0" / "state" / "log.jsonl").read_text().splitlines()]
-received = {entry["sha256_up"] for entry in replies if entry["site"] == "clinic-0"}
+own = [
+    json.loads(line)
+    for line in (home / "sites" / "clinic-0" / "state" / "log.jsonl")
+    .read_text()
+    .splitlines()
+]
+received = {
+    entry["sha256_up"] for entry in replies if entry["site"] == "clinic-0"
+}
 assert received == {entry["sha256_out"] for entry in own}
 
 # %%
@@ -57,7 +77,13 @@ assert received == {entry["sha256_out"] for entry in own}
 # ---------------------
 
 messages = [entry for entry in replies if entry["site"] == "clinic-0"]
-kinds = {"Enrol": "#999999", "Describe": "#56B4E9", "Lipschitz": "#E69F00", "Evaluate": "#0072B2", "HeldOut": "#D55E00"}
+kinds = {
+    "Enrol": "#999999",
+    "Describe": "#56B4E9",
+    "Lipschitz": "#E69F00",
+    "Evaluate": "#0072B2",
+    "HeldOut": "#D55E00",
+}
 texts = {
     "Enrol": "enrolment",
     "Describe": "rows, classes, means and spreads",
@@ -68,7 +94,11 @@ texts = {
 
 figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
 for kind, colour in kinds.items():
-    some = [m for m in messages if next(k for k in kinds if k in m["queries"]) == kind]
+    some = [
+        m
+        for m in messages
+        if next(k for k in kinds if k in m["queries"]) == kind
+    ]
     ax.plot(
         [m["number"] for m in some],
         [m["bytes_up"] / 1e3 for m in some],
@@ -76,7 +106,13 @@ for kind, colour in kinds.items():
         color=colour,
         label=f"from it: {texts[kind]}",
     )
-ax.plot([m["number"] for m in messages], [m["bytes_down"] / 1e3 for m in messages], "_", color="black", label="to it")
+ax.plot(
+    [m["number"] for m in messages],
+    [m["bytes_down"] / 1e3 for m in messages],
+    "_",
+    color="black",
+    label="to it",
+)
 ax.set_yscale("log")
 ax.set_xticks(range(1, len(messages) + 1))
 ax.set_xlabel("message")

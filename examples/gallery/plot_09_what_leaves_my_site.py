@@ -9,13 +9,20 @@ disclosure policy. In one process there is none unless it is given; over a netwo
 """
 
 import tempfile
+import textwrap
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import compfed as cf
-from compfed.federation import DisclosurePolicy, InProcess, Moments, Refusal, Site
+from compfed.federation import (
+    DisclosurePolicy,
+    InProcess,
+    Moments,
+    Refusal,
+    Site,
+)
 from compfed.federation.site.ledger import Ledger, Roster
 from compfed.splits import Fold
 
@@ -27,14 +34,20 @@ table = cf.data.bundled.breast_cancer()
 # ``policy`` sets the rules of a network and ``exact`` its sums, so that this is a rehearsal. ``communication_`` counts all numbers
 # that a site received and sent.
 
-rehearsal = InProcess(table.federation(), policy=DisclosurePolicy(), exact=True)
+rehearsal = InProcess(
+    table.federation(), policy=DisclosurePolicy(), exact=True
+)
 model = cf.FederatedLogisticRegression(alpha=0.01).fit_federation(rehearsal)
 
 cost = model.communication_
-print(f"{cost.rounds} messages, {cost.bytes_down / 1e3:.1f} kB to a site, {cost.bytes_up / 1e3:.1f} kB from it")
+print(
+    f"{cost.rounds} messages, {cost.bytes_down / 1e3:.1f} kB to a site, {cost.bytes_up / 1e3:.1f} kB from it"
+)
 for query, (models, _, up) in cost.by_query.items():
     print(f"{query:10} about {models:2} models: {up / 1e3:5.1f} kB")
-table_kb = table.federation().sizes.mean() * (table.X.shape[1] + 1) * 8 / 1e3
+table_kb = (
+    table.federation().sizes.mean() * (table.X.shape[1] + 1) * 8 / 1e3
+)
 print(f"the table of a site, for comparison: {table_kb:.0f} kB")
 assert cost.bytes_up / 1e3 > table_kb
 
@@ -55,13 +68,24 @@ n = len(y)
 
 def means_of_folds(folds):
     """The query for the means of each of so many folds."""
-    return [Moments(subset=Fold(k, folds, 0, np.zeros(1, int), by_class=False, held_out=True)) for k in range(folds)]
+    return [
+        Moments(
+            subset=Fold(
+                k, folds, 0, np.zeros(1, int), by_class=False, held_out=True
+            )
+        )
+        for k in range(folds)
+    ]
 
 
 open_site = Site(X, y, name="clinic", index=0, policy=None)
-stolen = np.array([reply.mean for reply in open_site.reply(means_of_folds(n))])
+stolen = np.array(
+    [reply.mean for reply in open_site.reply(means_of_folds(n))]
+)
 print(f"{len(stolen)} replies, each the mean of one row")
-assert {tuple(row) for row in stolen.round(9)} == {tuple(row) for row in X.round(9)}  # all rows, in another order
+assert {tuple(row) for row in stolen.round(9)} == {
+    tuple(row) for row in X.round(9)
+}  # all rows, in another order
 
 # %%
 # The same queries, with the default policy. The site deals its rows into buckets of at least ten, with a secret of its own, and folds
@@ -70,29 +94,45 @@ assert {tuple(row) for row in stolen.round(9)} == {tuple(row) for row in X.round
 careful_site = Site(X, y, name="clinic", index=0, policy=DisclosurePolicy())
 refused = careful_site.reply(means_of_folds(n))
 assert all(isinstance(reply, Refusal) for reply in refused)
-print(refused[0].reason)
+print(textwrap.fill(refused[0].reason))
 
 # %%
 # The most folds that this site answers for are 14. Each mean is now that of ten rows or more.
 
-assert all(isinstance(reply, Refusal) for reply in careful_site.reply(means_of_folds(15)))
+assert all(
+    isinstance(reply, Refusal)
+    for reply in careful_site.reply(means_of_folds(15))
+)
 answered = careful_site.reply(means_of_folds(14))
 print("rows in each fold:", [int(reply.weight) for reply in answered])
 
 # %%
+# The ledger
+# ----------
 # Two runs can reveal by their difference what neither reveals alone. The ledger of a table remembers every run, with keyed hashes of
 # the rows. Over a network the site keeps it; here we open it by hand. One patient withdraws between two runs:
 
 folder = tempfile.TemporaryDirectory()
 ledger = Ledger(Path(folder.name), "tumours", key=b"a secret of the site")
 roster = Roster("fingerprint of all keys", ("clinic", "second", "third"))
-ledger.open_run("spring", roster, ledger.row_hashes(X, y), DisclosurePolicy())
-queries = {query: models for query, (models, _, _) in cost.by_query.items()}  # one model in each query of this fit
-ledger.record("spring", queries, models=cost.models, bytes_out=int(cost.bytes_up))
+ledger.open_run(
+    "spring", roster, ledger.row_hashes(X, y), DisclosurePolicy()
+)
+queries = {
+    query: models for query, (models, _, _) in cost.by_query.items()
+}  # one model in each query of this fit
+ledger.record(
+    "spring", queries, models=cost.models, bytes_out=int(cost.bytes_up)
+)
 try:
-    ledger.open_run("summer", roster, ledger.row_hashes(X[1:], y[1:]), DisclosurePolicy())
+    ledger.open_run(
+        "summer",
+        roster,
+        ledger.row_hashes(X[1:], y[1:]),
+        DisclosurePolicy(),
+    )
 except cf.InputError as error:
-    print(error)
+    print(textwrap.fill(str(error)))
 print(ledger.to_csv())
 folder.cleanup()
 
@@ -101,19 +141,42 @@ folder.cleanup()
 # --------------
 # Two of the 30 columns, as the server can read them.
 
-two = [table.feature_names.index("mean radius"), table.feature_names.index("mean texture")]
+two = [
+    table.feature_names.index("mean radius"),
+    table.feature_names.index("mean texture"),
+]
 means = np.array([reply.mean for reply in answered])
 
-figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.8), layout="constrained", sharex=True, sharey=True)
+figure, axes = plt.subplots(
+    1, 2, figsize=(8.4, 3.8), layout="constrained", sharex=True, sharey=True
+)
 titles = ("no rules: 143 folds", "default policy: 14 folds, and no more")
 for ax, title, read in zip(axes, titles, (stolen, means), strict=True):
-    ax.plot(*X[:, two].T, "o", color="#999999", markersize=7, fillstyle="none", label="a row of the site")
-    ax.plot(*read[:, two].T, "o", color="#D55E00", markersize=4, label="a reply to the server")
+    ax.plot(
+        *X[:, two].T,
+        "o",
+        color="#999999",
+        markersize=7,
+        fillstyle="none",
+        label="a row of the site",
+    )
+    ax.plot(
+        *read[:, two].T,
+        "o",
+        color="#D55E00",
+        markersize=4,
+        label="a reply to the server",
+    )
     ax.set_title(title)
     ax.set_xlabel("mean radius")
     ax.spines[["top", "right"]].set_visible(False)
 axes[0].set_ylabel("mean texture")
-figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+figure.legend(
+    *axes[0].get_legend_handles_labels(),
+    loc="outside lower center",
+    ncols=2,
+    frameon=False,
+)
 plt.show()
 
 # %%

@@ -23,14 +23,18 @@ def rows_of(client):
     """The rows of a client: the same ones whenever it takes part. Reading them from a file would do as well."""
     rng = np.random.default_rng(client)
     A = rng.standard_normal((20, 50))
-    shift = 0.3 * rng.standard_normal(50)  # clients differ: each has a model of its own
+    shift = 0.3 * rng.standard_normal(
+        50
+    )  # clients differ: each has a model of its own
     return A, A @ (truth + shift) + rng.standard_normal(20)
 
 
 def problem_of(clients):
     """Least squares with an l1 penalty over so many clients."""
     sites = cf.data.lazy_sites(rows_of, sizes=np.full(clients, 20))
-    return cf.LazyProblem(cf.losses.Squared(), cf.regularisers.L1(0.2), sites)
+    return cf.LazyProblem(
+        cf.losses.Squared(), cf.regularisers.L1(0.2), sites
+    )
 
 
 # %%
@@ -42,9 +46,18 @@ def problem_of(clients):
 problem = problem_of(1_000_000)
 some = problem.subset(range(0, 1_000_000, 5_000))
 method = cf.algorithms.default_steps("DecoupledProx", some, tau=5)
-trace = cf.simulate_out_of_core(problem, method, rounds=30, participants=100, record_every=1, measure_on=some)
+trace = cf.simulate_out_of_core(
+    problem,
+    method,
+    rounds=30,
+    participants=100,
+    record_every=1,
+    measure_on=some,
+)
 
-print(f"{trace['subset_objective'][0]:.2f} -> {trace['subset_objective'][-1]:.2f}, the objective on 200 clients")
+print(
+    f"{trace['subset_objective'][0]:.2f} -> {trace['subset_objective'][-1]:.2f}, the objective on 200 clients"
+)
 print("coefficients that are not zero:", np.flatnonzero(trace.x).tolist())
 assert np.array_equal(trace.x != 0, truth != 0)
 
@@ -63,7 +76,13 @@ def milliseconds(clients, rounds=40):
     problem, best = problem_of(clients), np.inf
     for _ in range(3):
         began = time.perf_counter()
-        cf.simulate_out_of_core(problem, method, rounds=rounds, participants=100, record_every=rounds)
+        cf.simulate_out_of_core(
+            problem,
+            method,
+            rounds=rounds,
+            participants=100,
+            record_every=rounds,
+        )
         best = min(best, time.perf_counter() - began)
     return 1e3 * best / rounds
 
@@ -73,7 +92,9 @@ times = [milliseconds(n) for n in numbers]
 for n, ms in zip(numbers, times, strict=True):
     print(f"{n:9,} clients: {ms:4.0f} ms per round")
 
-figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+figure, (left, right) = plt.subplots(
+    1, 2, figsize=(8.4, 3.4), layout="constrained"
+)
 left.plot(trace["round"], trace["subset_objective"], color="#0072B2")
 left.set_xlabel("communication rounds")
 left.set_ylabel("objective on 200 of a million clients")
