@@ -16,11 +16,10 @@ from sklearn.linear_model import LogisticRegression
 import compfed as cf
 
 table = cf.data.bundled.breast_cancer()
-sites, rows = np.unique(table.sites, return_counts=True)
-for site, n in zip(sites, rows, strict=True):
-    print(
-        f"hospital {site}: {n} tumours, {table.y[table.sites == site].mean():.0%} benign"
-    )
+sites = np.unique(table.sites)
+for site in sites:
+    y = table.y[table.sites == site]
+    print(f"hospital {site}: {len(y)} tumours, {y.mean():.0%} benign")
 
 # %%
 # Fit over the sites
@@ -28,16 +27,13 @@ for site, n in zip(sites, rows, strict=True):
 # ``sites`` says which rows belong together. No step size is asked for. ``standardize=True`` penalises coefficients per standard
 # deviation, so that the units of a measurement do not matter.
 
-model = cf.FederatedLogisticRegression(alpha=0.02, standardize=True).fit(
-    table.X, table.y, sites=table.sites
-)
+lasso = cf.FederatedLogisticRegression(alpha=0.02, standardize=True)
+model = lasso.fit(table.X, table.y, sites=table.sites)
 
-print(
-    f"{np.count_nonzero(model.coef_)} of {model.coef_.size} measurements are used"
-)
-print(
-    f"{model.n_rounds_} messages to each hospital and back, {model.communication_.bytes_up / 1e3:.0f} kB from each"
-)
+used = np.count_nonzero(model.coef_)
+kilobytes = model.communication_.bytes_up / 1e3
+print(f"{used} of {model.coef_.size} measurements are used")
+print(f"{model.n_rounds_} messages, {kilobytes:.0f} kB from a hospital")
 print("certified:", model.certificate_.holds)
 
 # %%
@@ -47,22 +43,15 @@ print("certified:", model.certificate_.holds)
 
 spread = table.X.std(axis=0)
 standardised = (table.X - table.X.mean(axis=0)) / spread
+C = 1 / (0.02 * len(table.y))
 pooled = LogisticRegression(
-    C=1 / (0.02 * len(table.y)),
-    l1_ratio=1,
-    solver="saga",
-    tol=1e-10,
-    max_iter=100_000,
+    C=C, l1_ratio=1, solver="saga", tol=1e-10, max_iter=100_000
 )
-pooled.fit(standardised, table.y)
+pooled_coef = pooled.fit(standardised, table.y).coef_[0] / spread
 
-federated = (
-    model.coef_[0] * spread
-)  # per standard deviation, as scikit-learn has them here
-assert np.abs(federated - pooled.coef_[0]).max() < 1e-6
-assert np.array_equal(
-    federated != 0, pooled.coef_[0] != 0
-)  # the zeros, too
+error = np.abs(model.coef_[0] - pooled_coef) * spread
+assert error.max() < 1e-6
+assert np.array_equal(model.coef_[0] != 0, pooled_coef != 0)  # the zeros
 
 # %%
 # What each hospital would find alone
@@ -72,58 +61,29 @@ assert np.array_equal(
 local = []
 for site in sites:
     own = table.sites == site
-    alone = cf.FederatedLogisticRegression(
-        alpha=0.02, standardize=True
-    ).fit(table.X[own], table.y[own], sites=None)
+    alone = cf.FederatedLogisticRegression(alpha=0.02, standardize=True)
+    alone.fit(table.X[own], table.y[own], sites=None)
     local.append(alone.coef_[0] * spread)
 
-shown = np.flatnonzero(np.any([federated, *local], axis=0))
-shown = shown[
-    np.lexsort(
-        (
-            np.abs(np.array(local)[:, shown]).max(axis=0),
-            np.abs(federated[shown]),
-        )
-    )
-]
-place = np.arange(len(shown))
+federated, pooled = model.coef_[0] * spread, pooled_coef * spread
+size = np.abs([federated, *local])
+shown = np.lexsort([size.max(axis=0), size[0]])  # the largest come last
+shown = shown[size.max(axis=0)[shown] > 0]
+names = [table.feature_names[j] for j in shown]
 
-figure, ax = plt.subplots(
-    figsize=(7.2, 0.24 * len(shown) + 1.6), layout="constrained"
-)
+figure, ax = plt.subplots(figsize=(7.2, 5), layout="constrained")
 ax.axvline(0, color="#BBBBBB", linewidth=1)
-for k, (coefficients, marker) in enumerate(zip(local, "^v<>", strict=True)):
-    ax.plot(
-        coefficients[shown],
-        place,
-        marker,
-        color="#999999",
-        markersize=5,
-        label=f"hospital {k} alone",
-    )
-ax.plot(
-    federated[shown],
-    place,
-    "o",
-    color="#0072B2",
-    markersize=6,
-    label="federated",
-)
-ax.plot(
-    pooled.coef_[0][shown],
-    place,
-    "o",
-    markersize=10,
-    fillstyle="none",
-    color="black",
-    label="pooled (scikit-learn)",
-)
-ax.set_yticks(place, [table.feature_names[j] for j in shown])
+for k, (own, marker) in enumerate(zip(local, "^v<>", strict=True)):
+    label = f"hospital {k} alone"
+    ax.plot(own[shown], names, marker, color="#888888", label=label)
+ax.plot(federated[shown], names, "o", color="#0072B2", label="federated")
+ring = {"markersize": 10, "fillstyle": "none", "color": "black"}
+ax.plot(pooled[shown], names, "o", **ring, label="pooled (scikit-learn)")
 ax.set_xlabel("coefficient per standard deviation (positive: benign)")
 ax.spines[["top", "right"]].set_visible(False)
-ax.legend(loc="upper left", frameon=False, fontsize=9)
+ax.legend(loc="upper left", frameon=False)
 plt.show()
 
 # %%
-# Every federated dot lies in its pooled ring. The grey marks do not agree with each other: a hospital alone has few tumours of
-# the other stages, and picks other measurements.
+# Every federated dot lies in its pooled ring, zeros included. The hospitals do not agree with each other: alone, each has few
+# tumours of the other stages, and picks other measurements.

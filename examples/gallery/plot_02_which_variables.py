@@ -15,29 +15,13 @@ import numpy as np
 import compfed as cf
 
 table = cf.data.bundled.diabetes()
-blood = [
-    "total cholesterol",
-    "LDL",
-    "HDL",
-    "cholesterol / HDL",
-    "log triglycerides",
-    "glucose",
-]  # s1 to s6 in scikit-learn
-names = np.array(
-    ["age", "sex", "body mass index", "blood pressure", *blood]
-)
-assert table.feature_names == (
-    "age",
-    "sex",
-    "bmi",
-    "bp",
-    "s1",
-    "s2",
-    "s3",
-    "s4",
-    "s5",
-    "s6",
-)
+names = np.array([
+    "age", "sex", "body mass index", "blood pressure",
+    "total cholesterol", "LDL", "HDL", "cholesterol / HDL",
+    "log triglycerides", "glucose",
+])  # fmt: skip
+assert table.feature_names[:4] == ("age", "sex", "bmi", "bp")
+assert len(table.feature_names) == len(names)  # then s1 to s6
 
 # %%
 # The path
@@ -47,21 +31,16 @@ assert table.feature_names == (
 
 path = cf.regularisation_path(
     cf.FederatedLasso(standardize=True),
-    table.X,
-    table.y,
-    table.sites,
+    *(table.X, table.y, table.sites),
     n_alphas=30,
 )
 print(f"{len(path.alphas)} models in {path.communication.rounds} messages")
-first = (path.coefs != 0).argmax(
-    axis=0
-)  # where along the path a coefficient is first not zero
-print(
-    "in the order in which they enter:",
-    ", ".join(names[np.argsort(first, kind="stable")]),
-)
 assert (path.coefs[0] == 0).all()
 assert (path.coefs[-1] != 0).all()
+
+entry = (path.coefs != 0).argmax(axis=0)  # the first alpha with it
+print("they enter in this order:")
+print("\n".join(names[np.argsort(entry, kind="stable")]))
 
 # %%
 # Cross-validation
@@ -69,13 +48,11 @@ assert (path.coefs[-1] != 0).all()
 # Every site deals its own rows into five folds. A model is fitted to four of them and its loss is measured on the fifth; both are
 # sums over rows, so no row leaves its site.
 
-best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True).fit(
-    table.X, table.y, sites=table.sites
-)
+best = cf.FederatedLassoCV(n_alphas=30, cv=5, standardize=True)
+best.fit(table.X, table.y, sites=table.sites)
 print(f"{best.n_fits_} fits in {best.n_rounds_} messages")
-print(
-    f"least held-out loss at alpha = {best.alpha_best_:.3g}: {np.count_nonzero(best.coef_)} variables"
-)
+print(f"least held-out loss at alpha = {best.alpha_best_:.3g}")
+print(np.count_nonzero(best.coef_), "variables")
 
 # %%
 # One standard error
@@ -87,14 +64,9 @@ small = cf.FederatedLassoCV(
     n_alphas=30, cv=5, standardize=True, rule="one_standard_error"
 )
 small.fit(table.X, table.y, sites=table.sites)
-
 kept = names[small.coef_ != 0]
-assert set(kept) < set(
-    names[best.coef_ != 0]
-)  # on this table the smaller model uses some of the same variables
-print(
-    f"one standard error: alpha = {small.alpha_:.3g}: {len(kept)} variables, {', '.join(kept)}"
-)
+print(f"alpha = {small.alpha_:.3g}: {len(kept)} variables")
+assert set(kept) < set(names[best.coef_ != 0])  # some of the same ones
 
 plt.figure(cf.plot_path(small, names=names))
 plt.show()

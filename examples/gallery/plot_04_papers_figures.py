@@ -15,77 +15,28 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import compfed as cf
-from compfed.studies.paper.experiments import (
-    QUICK,
-    Group,
-    Key,
-    Solved,
-    methods_compared,
-    paper_problem,
-    steps_varied,
-)
+from compfed.studies.paper import experiments
+from compfed.studies.paper.experiments import QUICK, Group, Key
 
-size = replace(
-    QUICK,
-    rounds=400,
-    stochastic_rounds=150,
-    long_rounds=1200,
-    slowest_rounds=1200,
-)
-problem = paper_problem(size.samples, size.clients)
-paper = Solved(
-    problem, cf.solve_pooled(problem)
-)  # x*, the minimiser of the pooled rows, with a certificate
+plt.rcParams |= {"axes.spines.top": False, "axes.spines.right": False}
+
+size = replace(QUICK, rounds=400, stochastic_rounds=150)
+size = replace(size, long_rounds=1200, slowest_rounds=1200)
+problem = experiments.paper_problem(size.samples, size.clients)
+x_star = cf.solve_pooled(problem)  # of the pooled rows, certified
+paper = experiments.Solved(problem, x_star)
 
 traces = {}
-for experiment in (
-    *methods_compared(paper, size),
-    *steps_varied(paper, size),
-):
-    traces |= experiment.run(lambda done, total: None)
+for figure in (experiments.methods_compared, experiments.steps_varied):
+    for experiment in figure(paper, size):
+        traces |= experiment.run(lambda done, total: None)
 print(len(traces), "lines,", sum(map(len, traces.values())), "runs")
-
 
 # %%
 # Figure 1: four methods
 # ----------------------
 # The error is ‖x - x*‖ / ‖x*‖. All methods take five local steps in a round, and their clients send one vector, those of
-# Fast-FedDA two. A line is the median over the seeds, and the band is their range.
-
-
-def draw(ax, lines):
-    """Draw the error of each line, given as label and key, against rounds."""
-    colours, dashes = (
-        ("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
-        ("-", "--", "-.", ":"),
-    )
-    for (label, key), colour, dash in zip(
-        lines.items(), colours, dashes, strict=False
-    ):
-        rounds, errors = (
-            traces[key][0]["round"],
-            np.array([run["optimality"] for run in traces[key]]),
-        )
-        ax.plot(
-            rounds,
-            np.median(errors, axis=0),
-            color=colour,
-            linestyle=dash,
-            label=label,
-        )
-        ax.fill_between(
-            rounds,
-            errors.min(axis=0),
-            errors.max(axis=0),
-            color=colour,
-            alpha=0.2,
-            linewidth=0,
-        )
-    ax.set_yscale("log")
-    ax.set_xlabel("communication rounds")
-    ax.grid(alpha=0.25)
-    ax.spines[["top", "right"]].set_visible(False)
-
+# Fast-FedDA two. Where there are several seeds, a line is their median.
 
 methods = {
     "Algorithm 1": "DecoupledProx",
@@ -93,25 +44,20 @@ methods = {
     "FedDA": "FedDA",
     "Fast-FedDA": "FastFedDA (quadratic)",
 }
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(8.4, 3.6), layout="constrained"
-)
-draw(
-    left, {label: Key(Group.FULL, name) for label, name in methods.items()}
-)
-draw(
-    right,
-    {label: Key(Group.STOCHASTIC, name) for label, name in methods.items()},
-)
-left.set_title("full gradients")
-right.set_title("mini-batches of 20 rows")
-left.set_ylabel("error  ‖x - x*‖ / ‖x*‖")
-figure.legend(
-    *left.get_legend_handles_labels(),
-    loc="outside lower center",
-    ncols=4,
-    frameon=False,
-)
+
+
+def figure_1(group):
+    """The traces of the four methods, by label."""
+    return {label: traces[Key(group, m)] for label, m in methods.items()}
+
+
+full, batches = figure_1(Group.FULL), figure_1(Group.STOCHASTIC)
+figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+cf.plot_convergence(full, ax=axes[0])
+cf.plot_convergence(batches, ax=axes[1])
+axes[0].set_title("full gradients")
+axes[1].set_title("mini-batches of 20 rows")
+axes[1].get_legend().remove()  # that of the left panel
 plt.show()
 
 # %%
@@ -120,14 +66,14 @@ plt.show()
 # has a floor too, that of the noise of its gradients.
 
 
-def last(key):
+def last(runs):
     """The error of the last round, the median over the seeds."""
-    return float(np.median([run["optimality"][-1] for run in traces[key]]))
+    return float(np.median([run["optimality"][-1] for run in runs]))
 
 
-for label, name in methods.items():
+for m in methods:
     print(
-        f"{label:12} full gradients {last(Key(Group.FULL, name)):.0e}, mini-batches {last(Key(Group.STOCHASTIC, name)):.0e}"
+        f"{m:12} full {last(full[m]):.0e}, batches {last(batches[m]):.0e}"
     )
 
 # %%
@@ -136,21 +82,15 @@ for label, name in methods.items():
 # Algorithm 1 with mini-batches of 50 rows. A smaller step is slower and ends at a lower floor (the smallest has not reached its
 # floor here). More local steps need fewer rounds.
 
-etas = {f"η = {eta:g}": Key(Group.ETA, "eta", eta) for eta in size.etas}
-assert last(etas["η = 0.2"]) < last(etas["η = 1"])
-taus = {
-    "τ = 2": Key(Group.TAU, "tau", 2),
-    "τ = 10": Key(Group.ETA, "eta", 0.2),
-}
+steps = {eta: traces[Key(Group.ETA, "eta", eta)] for eta in size.etas}
+assert last(steps[0.2]) < last(steps[1.0])
+local_steps = {2: traces[Key(Group.TAU, "tau", 2)], 10: steps[0.2]}
 
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(8.4, 3.4), layout="constrained", sharey=True
-)
-draw(left, etas)
-draw(right, taus)
-left.set_title("step size η, with τ = 10 local steps")
-right.set_title("local steps τ, with η = 0.2")
-left.set_ylabel("error  ‖x - x*‖ / ‖x*‖")
-for ax in (left, right):
-    ax.legend(frameon=False)
+figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
+etas = {f"η = {eta:g}": runs for eta, runs in steps.items()}
+taus = {f"τ = {tau}": runs for tau, runs in local_steps.items()}
+cf.plot_convergence(etas, ax=axes[0])
+cf.plot_convergence(taus, ax=axes[1])
+axes[0].set_title("step size η, with τ = 10 local steps")
+axes[1].set_title("local steps τ, with η = 0.2")
 plt.show()

@@ -47,36 +47,20 @@ class TwoSlopes:
 # progression of the disease after a year.
 
 table = cf.data.bundled.diabetes()
-sites = cf.data.from_table(
-    table.X * np.sqrt(len(table.X)),
-    (table.y - table.y.mean()) / table.y.std(),
-    table.sites,
-)
-problem = cf.Problem(
-    cf.losses.Squared(), TwoSlopes(0.05, 0.15), sites, weights=sites.shares
-)
+X = table.X / table.X.std(axis=0)
+y = (table.y - table.y.mean()) / table.y.std()
+sites = cf.data.from_table(X, y, table.sites)
+squared, g = cf.losses.Squared(), TwoSlopes(0.05, 0.15)
+problem = cf.Problem(squared, g, sites, weights=sites.shares)
 
 skewed = cf.solve_federated(problem)
-plain = cf.solve_federated(
-    problem.replace(regulariser=cf.regularisers.L1(0.05))
-)
+usual = problem.replace(regulariser=cf.regularisers.L1(0.05))
+plain = cf.solve_federated(usual)
 print("certified:", skewed.certificate.holds)
-print(
-    "l1:        ",
-    [
-        name
-        for name, x in zip(table.feature_names, plain.x, strict=True)
-        if x != 0
-    ],
-)
-print(
-    "two slopes:",
-    [
-        name
-        for name, x in zip(table.feature_names, skewed.x, strict=True)
-        if x != 0
-    ],
-)
+
+names = np.array(table.feature_names)
+print("l1 uses        ", *names[plain.x != 0])
+print("two slopes use ", *names[skewed.x != 0])
 assert (plain.x < 0).sum() == 2
 assert (skewed.x >= 0).all()
 
@@ -85,23 +69,23 @@ assert (skewed.x >= 0).all()
 # ------------
 # Two checks. The first is another solver, on the pooled rows: with x = u - v and u, v >= 0 the penalty is a linear function.
 
-X, y = sites.pooled()
-
 
 def objective(uv):
+    """The objective and its gradient, at u and v in one vector."""
     u, v = np.split(uv, 2)
     residual = X @ (u - v) - y
     gradient = X.T @ residual / len(y)
-    value = (
-        residual @ residual / (2 * len(y)) + 0.05 * u.sum() + 0.15 * v.sum()
-    )
+    loss = residual @ residual / (2 * len(y))
+    value = loss + 0.05 * u.sum() + 0.15 * v.sum()
     return value, np.concatenate([gradient + 0.05, -gradient + 0.15])
 
 
+bounds = [(0, None)] * 20
 found = minimize(
-    objective, np.zeros(20), jac=True, bounds=[(0, None)] * 20, tol=1e-14
+    objective, np.zeros(20), jac=True, bounds=bounds, tol=1e-14
 )
-assert np.allclose(found.x[:10] - found.x[10:], skewed.x, atol=1e-5)
+u, v = np.split(found.x, 2)
+assert np.allclose(u - v, skewed.x, atol=1e-5)
 
 # %%
 # The second check is made for you. For a convex g, p = prox(z, t) exactly when t (g(u) - g(p)) >= <z - p, u - p> for all u. compfed
@@ -114,7 +98,8 @@ class WrongFactor(TwoSlopes):
 
 
 try:
-    cf.solve_federated(problem.replace(regulariser=WrongFactor(0.05, 0.15)))
+    wrong = problem.replace(regulariser=WrongFactor(0.05, 0.15))
+    cf.solve_federated(wrong)
 except cf.InputError as error:
     print(textwrap.fill(str(error)))
 
@@ -122,40 +107,25 @@ except cf.InputError as error:
 # What it does
 # ------------
 
-z = np.linspace(-0.4, 0.4, 401)
-penalties = {
-    "l1": (cf.regularisers.L1(0.05), "#999999", "--"),
-    "two slopes": (TwoSlopes(0.05, 0.15), "#0072B2", "-"),
-}
-
 figure, (left, right) = plt.subplots(
     1, 2, figsize=(8.4, 3.6), layout="constrained", width_ratios=[2, 3]
 )
-for label, (g, colour, dash) in penalties.items():
+z, place = np.linspace(-0.4, 0.4, 401), np.arange(len(names))
+for label, g, x, colour, dash, shift in (
+    ("l1", usual.regulariser, plain.x, "#888888", "--", -0.2),
+    ("two slopes", problem.regulariser, skewed.x, "#0072B2", "-", 0.2),
+):
     left.plot(z, g.prox(z, 1.0), color=colour, linestyle=dash, label=label)
+    right.bar(place + shift, x, 0.38, color=colour)
+    zero = place[x == 0] + shift
+    ring = {"color": "white", "markeredgecolor": colour, "markersize": 5}
+    right.plot(zero, np.zeros(len(zero)), "o", **ring)
 left.set_xlabel("z")
 left.set_ylabel("prox of g at z, with t = 1")
 left.legend(frameon=False)
-
-place = np.arange(len(table.feature_names))
-for label, x, colour, shift in (
-    ("l1", plain.x, "#999999", -0.2),
-    ("two slopes", skewed.x, "#0072B2", 0.2),
-):
-    right.bar(place + shift, x, 0.38, color=colour, label=label)
-    right.plot(
-        (place + shift)[x == 0],
-        np.zeros(np.sum(x == 0)),
-        "o",
-        markersize=5,
-        color="white",
-        markeredgecolor=colour,
-    )
 right.axhline(0, color="black", linewidth=0.8, zorder=0)
-right.set_xticks(place, table.feature_names)
-right.set_ylabel(
-    "coefficient per standard deviation\n(circle: exactly zero)"
-)
+right.set_xticks(place, names)
+right.set_ylabel("coefficient per standard deviation\n(ring: exactly zero)")
 for ax in (left, right):
     ax.spines[["top", "right"]].set_visible(False)
 plt.show()

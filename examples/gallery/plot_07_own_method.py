@@ -84,26 +84,19 @@ assert report.ok
 # -------------------------
 # A class can be given wherever a name can.
 
-sites = cf.data.synthetic(
-    alpha=10, beta=10, clients=10, samples=100, features=30, seed=0
-)
-problem = cf.Problem(
-    cf.losses.Logistic(ridge=0.01), cf.regularisers.L1(3e-3), sites
-)
+sites = cf.data.synthetic(10, 10, clients=10, samples=100, features=30)
+logistic = cf.losses.Logistic(ridge=0.01)
+problem = cf.Problem(logistic, cf.regularisers.L1(3e-3), sites)
 x_star = cf.solve_pooled(problem).x
 
+methods = ["DecoupledProx", LocalProx]
 compared = cf.compare_methods(
-    problem,
-    ["DecoupledProx", LocalProx],
-    rounds=120,
-    candidates=5,
-    stream=io.StringIO(),
+    problem, methods, rounds=120, candidates=5, stream=io.StringIO()
 )
 print(compared)
-assert compared.results["DecoupledProx"]["final_optimality"] < 1e-10
-assert (
-    compared.results["LocalProx"]["final_optimality"] > 0.1
-)  # with the best of five step sizes
+error = {m: r["final_optimality"] for m, r in compared.results.items()}
+assert error["DecoupledProx"] < 1e-10
+assert error["LocalProx"] > 0.1  # with the best of five step sizes
 
 # %%
 # Why averaging breaks sparsity
@@ -111,41 +104,16 @@ assert (
 # The mean of local models is zero only where all of them are zero. Algorithm 1 averages before its prox, and so has the zeros of
 # the minimiser.
 
-figure, (left, right) = plt.subplots(
-    1, 2, figsize=(8.4, 3.6), layout="constrained"
-)
-styles = {
-    "DecoupledProx": ("#0072B2", "-", "Algorithm 1 (DecoupledProx)"),
-    "LocalProx": ("#D55E00", "--", "LocalProx (this page)"),
-}
-for name, (colour, dash, label) in styles.items():
-    trace = compared.traces[name]
-    left.plot(
-        trace["round"],
-        trace["optimality"],
-        color=colour,
-        linestyle=dash,
-        label=label,
-    )
-    right.plot(
-        trace["round"], trace["nonzeros"], color=colour, linestyle=dash
-    )
-left.set_yscale("log")
-left.set_ylabel("error  ‖x - x*‖ / ‖x*‖")
-right.axhline(
-    np.count_nonzero(x_star),
-    color="black",
-    linewidth=0.8,
-    linestyle=":",
-    label="minimiser",
-)
-right.set_ylabel(f"coefficients that are not zero, of {len(x_star)}")
-right.set_ylim(0, len(x_star) + 1)
-for ax in (left, right):
-    ax.set_xlabel("communication rounds")
-    ax.grid(alpha=0.25)
+figure, axes = plt.subplots(1, 2, figsize=(8.4, 3.6), layout="constrained")
+cf.plot_convergence(compared, ax=axes[0])
+cf.plot_convergence(compared, y="nonzeros", ax=axes[1])
+axes[1].set_yscale("linear")
+axes[1].set_ylim(0, len(x_star) + 1)
+goal = np.count_nonzero(x_star)
+axes[1].axhline(goal, color="#888888", label=f"minimiser: {goal}")
+axes[1].legend(loc="lower right", frameon=False)
+for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
-figure.legend(loc="outside lower center", ncols=3, frameon=False)
 plt.show()
 
 # %%

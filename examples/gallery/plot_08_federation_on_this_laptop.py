@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 folder = tempfile.TemporaryDirectory(prefix="compfed-")
 home = Path(folder.name)
@@ -26,33 +27,28 @@ home = Path(folder.name)
 # In a terminal the command is ``compfed federation demo``. It makes folders and keys, starts the processes, runs a
 # cross-validated sparse logistic regression, stops the processes, and compares the model with two others.
 
-command = [
-    sys.executable,
-    "-m",
-    "compfed.cli",
-    "federation",
-    "demo",
-    "--out",
-    str(home),
-]
-finished = subprocess.run(
-    command, capture_output=True, text=True, timeout=600
-)
-print(finished.stdout.replace(str(home), "HOME"))
-assert finished.returncode == 0, finished.stderr
+demo = ["federation", "demo", "--out", str(home)]
+command = [sys.executable, "-m", "compfed.cli", *demo]
+done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+print(done.stdout.replace(str(home), "HOME"))
+assert done.returncode == 0, done.stderr
 
 # %%
-# The line "bit for bit" says that the network changed nothing: the masks cancel exactly, and sums are rounded once.
+# The last line, "bit for bit", says that the network changed nothing: the masks cancel exactly, and sums are rounded once.
 #
 # What the operator has
 # ---------------------
-# A run folder has the model, and a log with a line for every reply. Who was not there yet was asked again.
+# A run folder has the model, and a log with a line for every reply. A site that is not connected yet is asked again.
 
-log = [
-    json.loads(line)
-    for line in (home / "run" / "log.jsonl").read_text().splitlines()
-]
-replies = [entry for entry in log if "bytes_up" in entry]
+
+def read(path):
+    """The lines of a log."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+log = read(home / "run" / "log.jsonl")
+replies = [line for line in log if line["site"] == "clinic-0"]
+replies = [line for line in replies if "bytes_up" in line]
 print(json.dumps(replies[0], indent=1))
 
 # %%
@@ -61,60 +57,34 @@ print(json.dumps(replies[0], indent=1))
 # The site wrote every reply to its own log before the reply left. The hashes in both logs are the same: the operator received
 # exactly what the site says that it sent.
 
-own = [
-    json.loads(line)
-    for line in (home / "sites" / "clinic-0" / "state" / "log.jsonl")
-    .read_text()
-    .splitlines()
-]
-received = {
-    entry["sha256_up"] for entry in replies if entry["site"] == "clinic-0"
-}
-assert received == {entry["sha256_out"] for entry in own}
+sent = read(home / "sites" / "clinic-0" / "state" / "log.jsonl")
+hashes = {line["sha256_out"] for line in sent}
+assert hashes == {line["sha256_up"] for line in replies}
 
 # %%
 # Bytes of each message
 # ---------------------
 
-messages = [entry for entry in replies if entry["site"] == "clinic-0"]
 kinds = {
-    "Enrol": "#999999",
-    "Describe": "#56B4E9",
-    "Lipschitz": "#E69F00",
-    "Evaluate": "#0072B2",
-    "HeldOut": "#D55E00",
+    "Enrol": ("#888888", "enrolment"),
+    "Describe": ("#56B4E9", "rows, classes, means and spreads"),
+    "Lipschitz": ("#E69F00", "first gradients, Lipschitz bounds"),
+    "Evaluate": ("#0072B2", "losses, gradients, second derivatives"),
+    "HeldOut": ("#D55E00", "losses on rows held out"),
 }
-texts = {
-    "Enrol": "enrolment",
-    "Describe": "rows, classes, means and spreads",
-    "Lipschitz": "first gradients, Lipschitz bounds",
-    "Evaluate": "losses, gradients, second derivatives",
-    "HeldOut": "losses on rows held out",
-}
+first = [next(k for k in kinds if k in m["queries"]) for m in replies]
+number = np.array([m["number"] for m in replies])
+up = np.array([m["bytes_up"] / 1e3 for m in replies])
+down = np.array([m["bytes_down"] / 1e3 for m in replies])
 
 figure, ax = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
-for kind, colour in kinds.items():
-    some = [
-        m
-        for m in messages
-        if next(k for k in kinds if k in m["queries"]) == kind
-    ]
-    ax.plot(
-        [m["number"] for m in some],
-        [m["bytes_up"] / 1e3 for m in some],
-        "o",
-        color=colour,
-        label=f"from it: {texts[kind]}",
-    )
-ax.plot(
-    [m["number"] for m in messages],
-    [m["bytes_down"] / 1e3 for m in messages],
-    "_",
-    color="black",
-    label="to it",
-)
+for kind, (colour, text) in kinds.items():
+    some = np.array(first) == kind
+    label = f"from it: {text}"
+    ax.plot(number[some], up[some], "o", color=colour, label=label)
+ax.plot(number, down, "_", color="black", label="to it")
 ax.set_yscale("log")
-ax.set_xticks(range(1, len(messages) + 1))
+ax.set_xticks(number)
 ax.set_xlabel("message")
 ax.set_ylabel("kB, clinic-0 (log scale)")
 ax.grid(alpha=0.25)

@@ -23,10 +23,11 @@ from compfed.federation import (
     Refusal,
     Site,
 )
-from compfed.federation.site.ledger import Ledger, Roster
+from compfed.federation.site.ledger import HEADER, Ledger, Roster
 from compfed.splits import Fold
 
 table = cf.data.bundled.breast_cancer()
+policy = DisclosurePolicy()  # the default one of a network
 
 # %%
 # An ordinary fit, counted
@@ -34,28 +35,22 @@ table = cf.data.bundled.breast_cancer()
 # ``policy`` sets the rules of a network and ``exact`` its sums, so that this is a rehearsal. ``communication_`` counts all numbers
 # that a site received and sent.
 
-rehearsal = InProcess(
-    table.federation(), policy=DisclosurePolicy(), exact=True
-)
-model = cf.FederatedLogisticRegression(alpha=0.01).fit_federation(rehearsal)
+rehearsal = InProcess(table.federation(), policy=policy, exact=True)
+model = cf.FederatedLogisticRegression(alpha=0.01)
+cost = model.fit_federation(rehearsal).communication_
 
-cost = model.communication_
-print(
-    f"{cost.rounds} messages, {cost.bytes_down / 1e3:.1f} kB to a site, {cost.bytes_up / 1e3:.1f} kB from it"
-)
+print(f"{cost.rounds} messages, {cost.bytes_up / 1e3:.0f} kB from a site")
 for query, (models, _, up) in cost.by_query.items():
     print(f"{query:10} about {models:2} models: {up / 1e3:5.1f} kB")
-table_kb = (
-    table.federation().sizes.mean() * (table.X.shape[1] + 1) * 8 / 1e3
-)
-print(f"the table of a site, for comparison: {table_kb:.0f} kB")
-assert cost.bytes_up / 1e3 > table_kb
+numbers = table.X.size + table.y.size
+kilobytes = numbers * 8 / 1e3 / 4  # of one site of four
+print(f"the table of a site, for comparison: {kilobytes:.0f} kB")
+assert cost.bytes_up / 1e3 > kilobytes
 
 # %%
 # The fit takes more bytes than the table has. Bytes tell what a network carries, not what is revealed. What is revealed depends on
 # which numbers these are: here losses, gradients and second derivatives at a dozen models, each summed over all rows.
-
-# %%
+#
 # A curious server
 # ----------------
 # A server may ask for the means of a fold. If it asks for as many folds as there are rows, each mean is a row. This is the site with
@@ -66,45 +61,67 @@ X, y = table.X[own], table.y[own]
 n = len(y)
 
 
-def means_of_folds(folds):
-    """The query for the means of each of so many folds."""
-    return [
-        Moments(
-            subset=Fold(
-                k, folds, 0, np.zeros(1, int), by_class=False, held_out=True
-            )
-        )
-        for k in range(folds)
-    ]
+def means_of_folds(k):
+    """Queries for the means of each of k folds."""
+    options = {"seed": 0, "first": np.zeros(1, int), "by_class": False}
+    folds = [Fold(i, k, held_out=True, **options) for i in range(k)]
+    return [Moments(subset=fold) for fold in folds]
+
+
+def as_set(rows):
+    """Rows in any order."""
+    return {tuple(row) for row in rows.round(9)}
 
 
 open_site = Site(X, y, name="clinic", index=0, policy=None)
-stolen = np.array(
-    [reply.mean for reply in open_site.reply(means_of_folds(n))]
-)
+replies = open_site.reply(means_of_folds(n))
+stolen = np.array([reply.mean for reply in replies])
 print(f"{len(stolen)} replies, each the mean of one row")
-assert {tuple(row) for row in stolen.round(9)} == {
-    tuple(row) for row in X.round(9)
-}  # all rows, in another order
+assert as_set(stolen) == as_set(X)
 
 # %%
 # The same queries, with the default policy. The site deals its rows into buckets of at least ten, with a secret of its own, and folds
 # are unions of buckets. A refusal names the rule, never a number of the site.
 
-careful_site = Site(X, y, name="clinic", index=0, policy=DisclosurePolicy())
-refused = careful_site.reply(means_of_folds(n))
+site = Site(X, y, name="clinic", index=0, policy=policy)
+refused = site.reply(means_of_folds(n))
 assert all(isinstance(reply, Refusal) for reply in refused)
 print(textwrap.fill(refused[0].reason))
 
 # %%
 # The most folds that this site answers for are 14. Each mean is now that of ten rows or more.
 
-assert all(
-    isinstance(reply, Refusal)
-    for reply in careful_site.reply(means_of_folds(15))
+refused = site.reply(means_of_folds(15))
+assert all(isinstance(reply, Refusal) for reply in refused)
+answered = site.reply(means_of_folds(14))
+print("rows in each fold:", *[int(reply.weight) for reply in answered])
+
+# %%
+# In one picture
+# --------------
+# Two of the 30 columns, as the server can read them.
+
+two = [
+    table.feature_names.index(f"mean {c}") for c in ("radius", "texture")
+]
+means = np.array([reply.mean for reply in answered])
+
+figure, axes = plt.subplots(
+    1, 2, figsize=(8.4, 3.8), layout="constrained", sharex=True, sharey=True
 )
-answered = careful_site.reply(means_of_folds(14))
-print("rows in each fold:", [int(reply.weight) for reply in answered])
+titles = ("no rules: 143 folds", "default policy: 14 folds, and no more")
+row = {"color": "#888888", "markersize": 7, "fillstyle": "none"}
+reply = {"color": "#D55E00", "markersize": 4}
+for ax, title, read in zip(axes, titles, (stolen, means), strict=True):
+    ax.plot(*X[:, two].T, "o", **row, label="a row of the site")
+    ax.plot(*read[:, two].T, "o", **reply, label="a reply to the server")
+    ax.set_title(title)
+    ax.set_xlabel("mean radius")
+    ax.spines[["top", "right"]].set_visible(False)
+axes[0].set_ylabel("mean texture")
+dots = axes[0].get_legend_handles_labels()
+figure.legend(*dots, loc="outside lower center", ncols=2, frameon=False)
+plt.show()
 
 # %%
 # The ledger
@@ -115,69 +132,19 @@ print("rows in each fold:", [int(reply.weight) for reply in answered])
 folder = tempfile.TemporaryDirectory()
 ledger = Ledger(Path(folder.name), "tumours", key=b"a secret of the site")
 roster = Roster("fingerprint of all keys", ("clinic", "second", "third"))
-ledger.open_run(
-    "spring", roster, ledger.row_hashes(X, y), DisclosurePolicy()
-)
-queries = {
-    query: models for query, (models, _, _) in cost.by_query.items()
-}  # one model in each query of this fit
-ledger.record(
-    "spring", queries, models=cost.models, bytes_out=int(cost.bytes_up)
-)
+
+spring, summer = ledger.row_hashes(X, y), ledger.row_hashes(X[1:], y[1:])
+ledger.open_run("spring", roster, spring, policy)
+queries = {query: n for query, (n, _, _) in cost.by_query.items()}
+ledger.record("spring", queries, cost.models, int(cost.bytes_up))
 try:
-    ledger.open_run(
-        "summer",
-        roster,
-        ledger.row_hashes(X[1:], y[1:]),
-        DisclosurePolicy(),
-    )
+    ledger.open_run("summer", roster, summer, policy)
 except cf.InputError as error:
-    print(textwrap.fill(str(error)))
-print(ledger.to_csv())
+    print(textwrap.fill(str(error)), "\n")
+
+for name, value in zip(HEADER, ledger.table()[0], strict=True):
+    print(f"{name:12} {value}")
 folder.cleanup()
-
-# %%
-# In one picture
-# --------------
-# Two of the 30 columns, as the server can read them.
-
-two = [
-    table.feature_names.index("mean radius"),
-    table.feature_names.index("mean texture"),
-]
-means = np.array([reply.mean for reply in answered])
-
-figure, axes = plt.subplots(
-    1, 2, figsize=(8.4, 3.8), layout="constrained", sharex=True, sharey=True
-)
-titles = ("no rules: 143 folds", "default policy: 14 folds, and no more")
-for ax, title, read in zip(axes, titles, (stolen, means), strict=True):
-    ax.plot(
-        *X[:, two].T,
-        "o",
-        color="#999999",
-        markersize=7,
-        fillstyle="none",
-        label="a row of the site",
-    )
-    ax.plot(
-        *read[:, two].T,
-        "o",
-        color="#D55E00",
-        markersize=4,
-        label="a reply to the server",
-    )
-    ax.set_title(title)
-    ax.set_xlabel("mean radius")
-    ax.spines[["top", "right"]].set_visible(False)
-axes[0].set_ylabel("mean texture")
-figure.legend(
-    *axes[0].get_legend_handles_labels(),
-    loc="outside lower center",
-    ncols=2,
-    frameon=False,
-)
-plt.show()
 
 # %%
 # The policy stops queries about few rows. It does not stop a server that chooses its own models, hundreds of them.
