@@ -29,15 +29,14 @@ class TwoSlopes:
     b: float
 
     def __call__(self, x):
-        return jnp.sum(
-            self.a * jnp.maximum(x, 0) + self.b * jnp.maximum(-x, 0)
-        )
+        above, below = jnp.maximum(x, 0), jnp.maximum(-x, 0)
+        return jnp.sum(self.a * above + self.b * below)
 
     def prox(self, x, t):
-        """argmin_u  t g(u) + ||u - x||^2 / 2: towards zero by t a or t b, and zero in between."""
-        return jnp.maximum(x - t * self.a, 0) - jnp.maximum(
-            -x - t * self.b, 0
-        )
+        """argmin_u  t g(u) + ||u - x||^2 / 2, for each coefficient."""
+        above = jnp.maximum(x - t * self.a, 0)
+        below = jnp.maximum(-x - t * self.b, 0)
+        return above - below
 
 
 # %%

@@ -111,6 +111,7 @@ axes[1].set_yscale("linear")
 axes[1].set_ylim(0, len(x_star) + 1)
 goal = np.count_nonzero(x_star)
 axes[1].axhline(goal, color="#888888", label=f"minimiser: {goal}")
+axes[0].get_legend().remove()
 axes[1].legend(loc="lower right", frameon=False)
 for ax in axes:
     ax.spines[["top", "right"]].set_visible(False)
