@@ -110,7 +110,7 @@ cf.plot_convergence(compared, y="nonzeros", ax=axes[1])
 axes[1].set_yscale("linear")
 axes[1].set_ylim(0, len(x_star) + 1)
 goal = np.count_nonzero(x_star)
-axes[1].axhline(goal, color="#888888", label=f"minimiser: {goal}")
+axes[1].axhline(goal, color="#888888", zorder=0, label=f"minimiser: {goal}")
 axes[0].get_legend().remove()
 axes[1].legend(loc="lower right", frameon=False)
 for ax in axes:
