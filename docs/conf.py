@@ -50,6 +50,7 @@ myst_heading_anchors = 4
 myst_links_external_new_tab = False
 
 # Docstrings
+highlight_language = "text"  # a formula in a docstring is not Python
 default_role = "literal"  # `name` in a docstring is code
 autodoc_typehints = "none"  # numpydoc sections say the types in words
 autodoc_member_order = "bysource"
@@ -90,6 +91,7 @@ html_css_files = ["compfed.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
+html_show_search_summary = False  # summaries are fetched, which a browser refuses for files on the disk
 html_theme_options = {
     "logo": {"text": "compfed", "alt_text": "compfed, the start page"},
     "header_links_before_dropdown": 5,

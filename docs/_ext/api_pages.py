@@ -41,7 +41,7 @@ TOPICS = {
     ),
     "problem": Topic(
         "Problems and solutions", "The problem min_x sum_i p_i f_i(x) + g(x), and its minimiser with a certificate.",
-        homes=("problem", "problem_spec", "solve", "solvers"), more=("compfed.stopping.Certificate",),
+        homes=("problem", "problem_spec", "solve", "solvers", "stopping"), more=("compfed.stopping.Certificate",),
     ),
     "losses": Topic(
         "Losses", "The loss of a site. :doc:`/howto/problems` shows how to bring your own.", packages=("losses",), members=False
@@ -62,11 +62,12 @@ TOPICS = {
         homes=("data", "schema", "site_summary", "splits"), packages=("data", "data.bundled", "data.partition"),
     ),
     "federation": Topic(
-        "Federation", "Queries, rules and programs. :doc:`../queries` lists the queries with their replies.", packages=("federation",)
+        "Federation", "Queries, rules and programs. :doc:`../queries` lists the queries with their replies.",
+        homes=("federation",), packages=("federation",)
     ),
     "network": Topic(
         "Network", "A federation across a network, for its operator (``pip install 'compfed[flower]'``). :doc:`/howto/deploy` sets one up.",
-        packages=("network",),
+        homes=("network",), packages=("network",),
     ),
     "studies": Topic(
         "Comparisons, figures and checks", "Compare methods or sites, draw, and hold a method to its claims.",

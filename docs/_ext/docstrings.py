@@ -35,7 +35,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 def process(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """Rewrite the lines of one docstring in place."""
     if what in ("property", "attribute", "data") and lines:
-        lines[0] = lines[0].replace(": ", " – ")  # napoleon would take the words before a colon for a type
+        lines[0] = lines[0].replace(": ", "; ")  # napoleon would take the words before a colon for a type
     lines[:] = rewritten(lines)
 
 

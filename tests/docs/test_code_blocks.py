@@ -12,10 +12,17 @@ from places import ROOT
 from compfed.cli import _parser
 
 ELSEWHERE = {"howto/deploy.md"}  # tests/network/test_docs.py
+SLOW = {"howto/sparse-network.md"}  # compiles a network; tests/studies/test_example_network.py runs the example itself
 WITH_CODE = [path for path in written_pages() if blocks(path, "python") and name_of(path) not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("path", WITH_CODE, ids=name_of)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name_of(path), marks=[pytest.mark.thorough] * (name_of(path) in SLOW))
+        for path in WITH_CODE
+    ],
+)
 def test_documented_code_runs(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
@@ -56,12 +63,10 @@ def test_every_make_target_of_a_page_exists(path):
 
 
 @pytest.mark.parametrize("path", written_pages(), ids=name_of)
-def test_a_page_has_one_title_and_short_paragraphs(path):
-    """At most eight lines to a paragraph of prose; more becomes a list, a table or two paragraphs."""
-    text = re.sub(r"^```.*?^```|^:::+.*?$", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    prose = [
-        p
-        for p in text.split("\n\n")
-        if p.strip() and p.lstrip()[0] not in "|-#*>1234567890" and not p.startswith("    ")
-    ]
-    assert [p for p in prose if len(p.splitlines()) > 8] == []
+def test_paragraphs_are_short(path):
+    """At most five sentences to a paragraph or an entry of a list; more becomes a list, a table or two paragraphs."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`]*`", "code", text)
+    paragraphs = [p for p in re.split(r"\n\s*\n|\n(?=\s*- |\d+\. )", text) if not p.lstrip().startswith(("|", "#"))]
+    long = [p for p in paragraphs if len(re.findall(r"[.!?](?=\s+[A-Z*\[]|\s*$)", p)) > 5]
+    assert long == []
