@@ -64,7 +64,7 @@ napoleon_custom_sections = [("Attributes", "params_style")]  # types in words ar
 sphinx_gallery_conf = {
     "examples_dirs": [str(ROOT / "examples" / "gallery")],
     "gallery_dirs": ["gallery"],
-    "filename_pattern": r"/example_",  # what is run
+    "filename_pattern": r"/plot_",  # what is run
     "ignore_pattern": r"__init__\.py",
     "within_subsection_order": "FileNameSortKey",
     "plot_gallery": not QUICK,
