@@ -8,12 +8,13 @@
 #   make bench-federation  seconds a round over a network, in turns with an empty app of Flower: 10 minutes
 #   make fuzz        2,000 cases of anything at all, each refused clearly or right (FUZZ_SEED=7, FUZZ_CASES=5000)
 #   make docs        the documentation site, into build/docs: runs the examples, needs no network (docs-quick: without the examples)
+#   make wheel       build dist/, install it in a new environment and run the README's example there
 #   make test-all    the same with every combination of engines and every check of scikit-learn
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation lock clean
+.PHONY: help reproduce quick federation test tests test-federation test-flower-versions fuzz test-all check format docs docs-quick bench bench-federation wheel lock clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -91,6 +92,11 @@ bench: $(STAMP)
 
 bench-federation: $(STAMP)
 	$(BIN)/python benchmarks/network.py --sites 16 --large
+
+wheel: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m hatchling build --target wheel
+	COMPFED_WHEEL=1 $(BIN)/python -m pytest tests/test_wheel.py
 
 # The lock pins every package for every supported Python; each line says who asked for it.
 lock:
