@@ -130,7 +130,16 @@ def test_an_upper_bound_has_no_counts():
 # --- a server program receives sums only ---
 
 SUM_TYPES = (Description, HeldOutSum, MomentsSum, UpdateSum, Evaluate.Reply, Lipschitz.Reply, FinishRound.Reply)
-PER_SITE = {"rows", "weights", "widths", "columns", "label_kinds", "label_shapes", "offsets"}  # of a description
+PER_SITE = {
+    "rows",
+    "weights",
+    "widths",
+    "columns",
+    "label_kinds",
+    "label_shapes",
+    "offsets",
+    "site_classes",
+}  # of a description
 
 
 def values(thing: Any, field: str = "") -> Iterator[tuple[str, Any]]:

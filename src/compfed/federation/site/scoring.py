@@ -85,7 +85,8 @@ def score(query: Score, site: Site) -> Score.Reply:
 
 def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray) -> np.ndarray:
     u, v = mean.reshape(len(q), len(centre)) - centre, y.reshape(len(q), len(centre)) - centre
-    return np.array([q @ u, q @ v, q @ u**2, q @ v**2, q @ (u * v), q @ (u - v) ** 2, q @ np.abs(u - v)])
+    found = np.array([q @ u, q @ v, q @ u**2, q @ v**2, q @ (u * v), q @ (u - v) ** 2, q @ np.abs(u - v)])
+    return np.where(np.isnan(found), np.inf, found)  # of a prediction that is infinite
 
 
 def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> dict[str, Any]:
