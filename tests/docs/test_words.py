@@ -29,7 +29,6 @@ PRIVATE = {
     r"\bdealt\b": "assigned",
     r"\bunheard\b": "pending",
     r"\bmemories\b": "client states",
-    r"\bodds\b(?! ratio)(?<!log-odds)": "inclusion probabilities",
     r"\"ratio\"": "self-normalised",
     r"\bblown\b": "diverged",
     r"\bjudged\b": "compared, evaluated",
