@@ -450,7 +450,7 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     assert set(operator_module.site_states(settings).values()) == {"never connected"}
     paths = [federation / "sites" / name / "site.toml" for name in settings.names]
     with answering(paths):
-        model = operator_module.run(settings, federation / "run")
+        model, evaluation = operator_module.run(settings, federation / "run")
         assert set(re.sub(r" \d.*", "", words) for words in operator_module.site_states(settings).values()) == {
             "connected since"
         }
@@ -487,7 +487,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
     assert status["state"] == "failed"
     assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):
-        model = operator_module.run(settings, federation / "run")
+        model, _ = operator_module.run(settings, federation / "run")
     np.testing.assert_array_equal(
         model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table(), exact=True)).coef_
     )

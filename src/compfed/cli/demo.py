@@ -185,7 +185,7 @@ def demo(home: Path) -> bool:
         sites = f"{len(NAMES)} sites on 127.0.0.1"
         print(f"A SuperLink and {sites}, TLS, a key per site, a folder each under {home}", flush=True)
         federation.start()
-        model: Any = operator.run(federation.settings, home / "run")
+        model: Any = operator.run(federation.settings, home / "run")[0]
     seconds = time.monotonic() - began
     here = federation.settings.new_estimator().fit_federation(rehearsal(federation))
     simulated = federation.settings.new_estimator().fit(table.X, table.y, sites=table.sites)
