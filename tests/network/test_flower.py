@@ -450,7 +450,7 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     assert set(operator_module.site_states(settings).values()) == {"never connected"}
     paths = [federation / "sites" / name / "site.toml" for name in settings.names]
     with answering(paths):
-        model, evaluation = operator_module.run(settings, federation / "run")
+        model, _ = operator_module.run(settings, federation / "run")
         assert set(re.sub(r" \d.*", "", words) for words in operator_module.site_states(settings).values()) == {
             "connected since"
         }
