@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class Loopback:
                 command, env=self.environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
 
-    def __enter__(self) -> Loopback:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
