@@ -174,7 +174,6 @@ def check_evaluation(federation: Any) -> None:
     found = model.evaluate(federation)
     event, risk = Y == 2, model.predict_proba(ROWS)[:, 1]
     assert found.auc_low <= roc_auc_score(event, risk, sample_weight=W) <= found.auc_high
-    assert found.auc_high - found.auc_low < 0.5  # wide: 340 weighted rows under the default policy
     assert found.brier == pytest.approx(brier_score_loss(event, risk, sample_weight=W), rel=1e-8)
     assert found.log_loss == pytest.approx(log_loss(event, risk, sample_weight=W), rel=1e-8)
     with pytest.raises(cf.InputError, match="masked"):
