@@ -20,7 +20,7 @@ from network.memory_link import remote
 from network.processes import Processes
 
 import compfed as cf
-from compfed.network.site_settings import SiteSettings
+from compfed.network.site_settings import SiteSettings, check
 
 FEATURES = ("age", "bmi", "crp", "sodium", "sex=male")
 SCHEMA = """[columns.age]
@@ -139,10 +139,6 @@ CASES: dict[str, tuple[Any, Callable[[Any], Any]]] = {
 }  # fmt: skip
 
 
-QUICK = ("class weights", "site effects", "factors and bounds")  # of those in memory; over processes all are thorough
-later = pytest.mark.thorough
-
-
 def check_fit(name: str, federation: Any) -> None:
     estimator, oracle = CASES[name]
     model = estimator.fit_federation(federation)
@@ -155,14 +151,14 @@ def check_fit(name: str, federation: Any) -> None:
     assert model.feature_names_in_.tolist() == list(FEATURES)
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=later) for name in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_a_fit_through_the_services_of_the_sites(name, made):
     with in_memory(made) as federation:
         check_fit(name, federation)
         assert federation.problems == []
 
 
-@later
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_a_fit_over_processes(name, processes):
     check_fit(name, processes)
@@ -196,13 +192,13 @@ def check_table_one(federation: Any) -> None:
         assert column.mean == pytest.approx(ROWS[name].mean(), abs=1e-10)
 
 
-@pytest.mark.parametrize("check", [check_evaluation, pytest.param(check_counts, marks=later), check_table_one])
+@pytest.mark.parametrize("check", [check_evaluation, check_counts, check_table_one])
 def test_evaluation_and_table_one_through_the_services_of_the_sites(check, made):
     with in_memory(made) as federation:
         check(federation)
 
 
-@later
+@pytest.mark.thorough
 @pytest.mark.parametrize("check", [check_evaluation, check_counts, check_table_one])
 def test_evaluation_and_table_one_over_processes(check, processes):
     check(processes)
@@ -214,3 +210,7 @@ def test_the_columns_of_weights_and_offsets_are_those_of_the_rows(made):
         np.testing.assert_array_equal(site.row_weights, table["w"])
         np.testing.assert_array_equal(site.offset, table["log_time"])  # pyright: ignore[reportArgumentType]
         assert site.columns == FEATURES
+    lines: list[str] = []
+    check(made.site_folder("north") / "site.toml", lines.append)
+    assert "Column 'w' is the weight of each row, no feature." in lines
+    assert "Column 'log_time' is the offset of each row, no feature." in lines
