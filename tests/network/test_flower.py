@@ -450,7 +450,7 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     assert set(operator_module.site_states(settings).values()) == {"never connected"}
     paths = [federation / "sites" / name / "site.toml" for name in settings.names]
     with answering(paths):
-        model = operator_module.run(settings, federation / "run")
+        model, evaluation = operator_module.run(settings, federation / "run")
         assert set(re.sub(r" \d.*", "", words) for words in operator_module.site_states(settings).values()) == {
             "connected since"
         }
@@ -461,12 +461,15 @@ def test_status_run_and_connect_find_the_sites(federation, capsys):
     for found in (model, again, cf.load_model(federation / "run")):
         np.testing.assert_array_equal(found.coef_, here.coef_)
     messages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("message ")]
-    assert len(messages) == 1 + here.communication_.rounds  # the first asks the sites to enrol
+    assert evaluation is not None
+    assert evaluation.r2 == pytest.approx(here.evaluate(InProcess(table())).r2, rel=1e-12)
+    rounds = here.communication_.rounds + evaluation.communication.rounds
+    assert len(messages) == 1 + rounds  # the first asks the sites to enrol
     status = read_status(federation / "run")
     assert (status["state"], status["rounds"]) == ("finished", here.communication_.rounds)
     assert {path.name for path in (federation / "run").iterdir()} == {
-        "config.json", "lock", "log.jsonl", "model.safetensors", "report.html", "result.json", "result.npz", "status.json",
-        "trace.npz", "write_ahead.log",
+        "coefficients.csv", "config.json", "evaluation.json", "lock", "log.jsonl", "model.safetensors", "report.html",
+        "result.json", "result.npz", "status.json", "trace.npz", "write_ahead.log",
     }  # fmt: skip
     with pytest.raises(cf.InputError, match="holds a run that has finished"):
         operator_module.run(settings, federation / "run")
@@ -487,7 +490,7 @@ def test_a_run_that_failed_says_why_and_continues(federation, capsys):
     assert status["state"] == "failed"
     assert str(status["reason"]).startswith("site 'south' was not connected")
     with answering(paths):
-        model = operator_module.run(settings, federation / "run")
+        model, _ = operator_module.run(settings, federation / "run")
     np.testing.assert_array_equal(
         model.coef_, cf.FederatedLasso(alpha=0.1).fit_federation(InProcess(table(), exact=True)).coef_
     )

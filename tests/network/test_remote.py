@@ -158,6 +158,7 @@ def table(kind: str) -> cf.data.Sites:
         "numbers": z,
         "classes": [np.digitize(v, [-0.4, 0.5]).astype(float) for v in z],
         "counts": [np.rint(np.exp(0.5 * v)).clip(0, 9) for v in z],
+        "amounts": [np.exp(0.5 * v).clip(0.05, 9.0) for v in z],
         "outcomes": [np.c_[v, a[:, 1] - v] for a, v in zip(A, z, strict=True)],
     }[kind]
     return cf.data.from_arrays(A, labels, ["north", "south", "west"], columns=["age", "dose", "rate", "bmi"])
@@ -171,6 +172,8 @@ FITS: dict[str, tuple[str, Any]] = {
     "FederatedHuber": ("numbers", cf.FederatedHuber(alpha=0.1)),
     "FederatedLogisticRegression": ("classes", cf.FederatedLogisticRegression(alpha=0.02)),
     "FederatedPoissonRegressor": ("counts", cf.FederatedPoissonRegressor(alpha=0.1)),
+    "FederatedNegativeBinomialRegressor": ("counts", cf.FederatedNegativeBinomialRegressor(theta=2.0, alpha=0.1)),
+    "FederatedGammaRegressor": ("amounts", cf.FederatedGammaRegressor(alpha=0.1)),
     "FederatedMultiTaskLasso": ("outcomes", cf.FederatedMultiTaskLasso(alpha=0.1)),
     "FederatedNuclearRegressor": ("outcomes", cf.FederatedNuclearRegressor(alpha=0.1)),
     "FederatedLassoCV": ("numbers", cf.FederatedLassoCV(**CV)),
@@ -179,6 +182,8 @@ FITS: dict[str, tuple[str, Any]] = {
     "FederatedHuberCV": ("numbers", cf.FederatedHuberCV(**CV)),
     "FederatedLogisticRegressionCV": ("classes", cf.FederatedLogisticRegressionCV(**CV)),
     "FederatedPoissonRegressorCV": ("counts", cf.FederatedPoissonRegressorCV(**CV)),
+    "FederatedNegativeBinomialRegressorCV": ("counts", cf.FederatedNegativeBinomialRegressorCV(theta=2.0, **CV)),
+    "FederatedGammaRegressorCV": ("amounts", cf.FederatedGammaRegressorCV(**CV)),
     "FederatedMultiTaskLassoCV": ("outcomes", cf.FederatedMultiTaskLassoCV(**CV)),
     "FederatedNuclearRegressorCV": ("outcomes", cf.FederatedNuclearRegressorCV(**CV)),
     "by rounds": ("numbers", cf.FederatedLasso(alpha=0.1, algorithm="DecoupledProx", tol=1e-5)),

@@ -102,6 +102,7 @@ def table(kind: str = "numbers", rows: Sequence[int] = (60, 75, 90, 66)) -> cf.d
         "numbers": lambda v: v,
         "classes": lambda v: (v + rng.uniform(-1, 1, len(v)) > 0).astype(float),
         "counts": lambda v: np.rint(np.exp(0.5 * v)),
+        "amounts": lambda v: np.exp(0.5 * v),
         "two": lambda v: np.c_[v, 1 - v + 0.3 * rng.uniform(-1, 1, len(v))],
     }
     return cf.data.from_arrays(A, [labels[kind](v) for v in z], names=["north", "east", "south", "west"][: len(rows)])
@@ -116,6 +117,8 @@ ESTIMATORS: dict[str, tuple[str, dict[str, Any]]] = {
     "FederatedGroupLasso": ("numbers", {"alpha": 0.1, "groups": [0, 0, 1, 1]}),
     "FederatedLogisticRegression": ("classes", {"alpha": 0.03}),
     "FederatedPoissonRegressor": ("counts", {"alpha": 0.1, "l1_ratio": 0.5}),
+    "FederatedNegativeBinomialRegressor": ("counts", {"alpha": 0.1, "l1_ratio": 0.5, "theta": 2.0}),
+    "FederatedGammaRegressor": ("amounts", {"alpha": 0.1, "l1_ratio": 0.5}),
     "FederatedMultiTaskLasso": ("two", {"alpha": 0.1}),
     "FederatedNuclearRegressor": ("two", {"alpha": 0.1}),
 }
@@ -166,6 +169,7 @@ def check_same_bits(model: Any, paths: list[Path], tmp_path: Path) -> None:
     assert found[0][0].any()
 
 
+@pytest.mark.filterwarnings("ignore::compfed.EdgeOfGridWarning")  # three alphas
 @pytest.mark.parametrize(
     "name", [n if not n.endswith("CV") or n in QUICK else pytest.param(n, marks=pytest.mark.thorough) for n in NAMES]
 )

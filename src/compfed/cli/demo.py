@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -94,7 +94,7 @@ class Loopback:
                 command, env=self.environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
 
-    def __enter__(self) -> Loopback:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,7 +185,7 @@ def demo(home: Path) -> bool:
         sites = f"{len(NAMES)} sites on 127.0.0.1"
         print(f"A SuperLink and {sites}, TLS, a key per site, a folder each under {home}", flush=True)
         federation.start()
-        model: Any = operator.run(federation.settings, home / "run")
+        model: Any = operator.run(federation.settings, home / "run")[0]
     seconds = time.monotonic() - began
     here = federation.settings.new_estimator().fit_federation(rehearsal(federation))
     simulated = federation.settings.new_estimator().fit(table.X, table.y, sites=table.sites)

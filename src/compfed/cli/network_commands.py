@@ -180,15 +180,16 @@ def _run(args: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     folder = _run_folder(args)
     try:
-        model = run(FederationSettings.read(args.folder), folder)
+        model, evaluation = run(FederationSettings.read(args.folder), folder)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"Nothing is asked any more. The same command continues the run in {folder}.") from None
     cost = model.communication_
     kilobytes = f"{cost.bytes_up / 1e3:.1f} kB up and {cost.bytes_down / 1e3:.1f} kB down"
-    print(f"\n{result_text(model)}\n{cost.rounds} messages, {kilobytes} per site. Run folder: {folder}")
-    if (folder / "report.html").exists():
-        print(f"Report: {folder / 'report.html'}")
-    print(f"Next: compfed.load_model({str(folder)!r}) is the fitted estimator.")
+    print(f"\n{result_text(model)}\nThe fit took {cost.rounds} messages, {kilobytes} per site.\n")
+    if evaluation is not None:
+        print(f"{evaluation}\n")
+    print(f"Run folder: {folder}" + (", with report.html" if (folder / "report.html").exists() else ""))
+    print(f"Next: compfed predict {folder} NEW.csv, or compfed.load_model({str(folder)!r})")
     return 0
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.text import versions
+from compfed._utils.text import join_names, versions
 from compfed.estimators.base import FederatedModel
 from compfed.federation.queries import LEAVES
 
@@ -28,7 +28,7 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
     evaluation : Evaluation or dict, optional
         How well the model predicts; `evaluation_` of the model unless given.
     label : str, optional
-        The name of the outcome, for the report.
+        The name of the outcome, for the report; that of the schema unless given.
 
     Returns
     -------
@@ -48,6 +48,8 @@ def result_of(model: FederatedModel, evaluation: Any = None, label: str | None =
     names = getattr(model, "feature_names_in_", getattr(model, "column_labels_", None))
     alpha = getattr(model, "alpha_", None)
     schema = getattr(model, "schema_", None)
+    if label is None and schema is not None and schema.label is not None:
+        label = join_names([schema.label.column] if isinstance(schema.label.column, str) else schema.label.column)
     found = {
         "format": FORMAT,
         "kind": "fit",

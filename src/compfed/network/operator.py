@@ -97,8 +97,11 @@ def _connect(settings: FederationSettings, folder: Path | None) -> RemoteFederat
         return RemoteFederation(link, settings.roster, folder=folder, retry=settings.retry)
 
 
-def run(settings: FederationSettings, folder: Path) -> FederatedModel:
-    """Fit the estimator of federation.toml, or continue a fit that was interrupted; return the fitted model."""
+def run(settings: FederationSettings, folder: Path) -> tuple[FederatedModel, Evaluation | None]:
+    """Fit the estimator of federation.toml, or continue a run that was interrupted.
+
+    Returns the fitted model, and its evaluation where federation.toml asks for one and the sites allow it.
+    """
     folder = folder.absolute()
     with run_lock(folder):
         if read_status(folder).get("state") == "finished":
@@ -130,7 +133,7 @@ def run(settings: FederationSettings, folder: Path) -> FederatedModel:
             "finished", rounds=cost.rounds, bytes_up=cost.bytes_up, bytes_down=cost.bytes_down,
             certificate=str(model.certificate_),
         )  # fmt: skip
-        return model
+        return model, evaluation
 
 
 def _evaluate(model: FederatedModel, federation: RemoteFederation) -> Evaluation | None:

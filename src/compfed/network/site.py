@@ -293,7 +293,9 @@ class SiteService:
         refused = next((reply for reply in replies if isinstance(reply, Refusal)), None)
         if refused is not None:
             raise InputError(refused.reason)
-        if (wrong := fault(queries, replies)) is not None:  # not kept: it is computed again once this is mended
+        if (
+            wrong := fault(queries, replies, weighted=site.weighted)
+        ) is not None:  # not kept: computed again once mended
             raise InputError(f"it computed a reply that cannot be used: {wrong}.")
         return replies, client_states(site, before.states)
 

@@ -458,6 +458,9 @@ def _check_table(settings: SiteSettings, say: Callable[[str], object], problems:
         if settings.enforce and rows < least:
             problems.append(f"there are {rows} rows and min_rows = {least}: every query would be refused.")
         return
+    for what in ("weight", "offset"):
+        if (column := getattr(site.schema, what, None)) is not None:
+            say(f"Column {column!r} is the {what} of each row, no feature.")
     values, counts = np.unique(site.labels, return_counts=True)
     classes = site.schema.label.classes if site.schema is not None and site.schema.label is not None else None
     values = values if classes is None else [classes[int(code)] for code in values]
