@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -53,4 +54,4 @@ def _in_one_line(problem: Exception) -> str:
         return f"{problem.filename or 'the output'}: {problem.strerror}."
     if isinstance(problem, MemoryError):
         return f"there is not enough memory ({str(problem) or 'none left'}); give smaller sizes."
-    return " ".join(str(problem).split("\n"))
+    return re.sub(r"\s*\n\s*", " ", str(problem))

@@ -755,8 +755,8 @@ class BoundedModel(RelaxedModel):
     ----------
     bounds : pair or dict, optional
         (lower, upper), each a number, an array of shape (n_features,), or None for none; or a dict from column name (or
-        position, or a column of words for all its levels) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`, also with `standardize`. With several
-        classes they hold for the coefficients of each class.
+        position, or a column of words for all its levels) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`,
+        also with `standardize`. With several classes they hold for the coefficients of each class.
     """
 
     bounds: Any = None
