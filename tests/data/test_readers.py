@@ -192,7 +192,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "infinity": ({"a": "x,y\n1,0\ninf,1\n"}, {}, r"column 'x' is infinite on line 3"),
     "a label missing": ({"a": "x,y\n1,\n2,1\n"}, {}, r"column 'y' has 1 missing value\(s\), on line 2\. Drop rows without a label"),
     "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"a\.csv: column 't' names no site on line 3"),
-    "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
+    "no rows": ({"a": A, "b": "x,y\n"}, {}, r"b.csv has a header and no rows"),
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: it is empty"),
     "bytes": ({"a": "x,y\n\0,1\n"}, {}, r"a\.csv cannot be read as CSV: it holds bytes that are no text"),
     "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv: line 3 has 4 field\(s\), the header 2 \(x, y\): which column"),

@@ -11,13 +11,18 @@ from collections.abc import Sequence
 
 from compfed import __version__
 from compfed.cli import fit, local_commands, network_commands, report_command
+from compfed.cli.help_text import GroupedParser
 from compfed.errors import Divergence, InputError, MissingExtra
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
+    parser = GroupedParser(
+        prog="compfed", description="Regression models over data that several sites hold and do not share."
+    )
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
+    )
     fit.add_commands(commands)
     local_commands.add_commands(commands)
     report_command.add_commands(commands)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-import re
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compfed._utils.files import check_writable, write_private
 from compfed._utils.text import working
 from compfed.cli.help_text import example_text
+from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands, integer
+from compfed.cli.option_text import as_options
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ MODELS = {
     "huber": ("FederatedHuber", None),
 }
 MOST_SITES = 8  # with a column of their own on the screen
-OPTIONS = "alpha|decimal|drop|encoding|features|label|l1_ratio|missing|offset|penalty_factors|schema|sep|site|weight"
 EXAMPLES = (
     ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
     ("one table, alpha given, sex not penalised",
@@ -65,17 +62,20 @@ def _add_fit(commands: Commands) -> None:
         "are one table whose column COL names the site. Words, blanks, semicolons and decimal commas are read as they are.",
         **example_text(EXAMPLES),
     )
-    add = parser.add_argument
-    add("paths", type=Path, nargs="+", metavar="FILE", help="files, or a folder of them")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="files, or a folder of them")
+    _add_table(parser.add_argument_group("the table").add_argument)
+    _add_reading(parser)
+    _add_model(parser.add_argument_group("the model").add_argument)
+    add = parser.add_argument_group("the result").add_argument
+    how = "score every row by a model without its fold (cv) or its site, or by the model itself (rows) (default: %(default)s)"
+    add("--evaluate", choices=["cv", "leave-one-site-out", "rows", "none"], default="cv", help=how)
+    add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
+    add("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=fit)
+
+
+def _add_table(add: Callable[..., object]) -> None:
     add("--label", required=True, metavar="COL", help="column to predict")
-    add("--model", required=True, choices=list(MODELS), help="what to fit")
-    add("--alpha", default="cv", metavar="cv|NUMBER", help="weight of the penalty (default: by cross-validation)")
-    add("--folds", type=integer, default=5, metavar="K", help="folds of the cross-validation (default: %(default)s)")
-    rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
-    add("--one-standard-error", action="store_true", help=rule)
-    add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
-    add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
-    add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
     add("--site", metavar="COL", help="column that names the site of each row")
     add("--features", metavar="A,B,...", help="columns to use (default: all others)")
     add("--drop", metavar="A,B,...", help="columns to leave out")
@@ -85,25 +85,27 @@ def _add_fit(commands: Commands) -> None:
         metavar="COL",
         help="column that is added to the linear predictor, such as the log of a time at risk",
     )
-    _add_reading(parser)
-    add(
-        "--penalty-factors",
-        metavar="A=0,B=2,...",
-        help="multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out",
-    )
+    add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
+
+
+def _add_model(add: Callable[..., object]) -> None:
+    add("--model", required=True, choices=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
+    add("--alpha", default="cv", metavar="cv|NUMBER", help="weight of the penalty (default: by cross-validation)")
+    add("--folds", type=integer, default=5, metavar="K", help="folds of the cross-validation (default: %(default)s)")
+    rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
+    add("--one-standard-error", action="store_true", help=rule)
+    add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
+    add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
+    factors = "multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out"
+    add("--penalty-factors", metavar="A=0,B=2,...", help=factors)
     add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
     add("--relax", action="store_true", help="refit the chosen variables without a penalty")
     add("--site-effects", action="store_true", help="an intercept of its own for every site")
-    how = "score every row by a model without its fold (cv) or its site, or by the model itself (rows) (default: %(default)s)"
-    add("--evaluate", choices=["cv", "leave-one-site-out", "rows", "none"], default="cv", help=how)
-    add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
-    add("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=fit)
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     """The options of the reader, for files that can be read in two ways."""
-    add = parser.add_argument
+    add = parser.add_argument_group("files that can be read in two ways").add_argument
     add("--sep", metavar="C", help="separator of CSV files (default: found)")
     add("--decimal", choices=[".", ","], help="decimal mark of CSV files (default: found)")
     add("--encoding", metavar="NAME", help="encoding of CSV files (default: UTF-8, or else Windows-1252)")
@@ -123,7 +125,7 @@ def fit(args: argparse.Namespace) -> int:
     from compfed.cli.result_text import result_text
     from compfed.estimators.run_files import check_run_folder, write_run
 
-    with _as_options():
+    with as_options():
         model = _new_model(args)
         check_run_folder(args.out)
         check_writable(args.out, f"--out {args.out}")  # before anything is read
@@ -139,7 +141,7 @@ def fit(args: argparse.Namespace) -> int:
         with working("writing"):
             write_run(model, args.out, _config(args, model, sites), evaluation, args.label)
     if args.json:
-        print(json.dumps(_summary(model, sites, evaluation, args.out), indent=1))
+        print(json_text(_summary(model, sites, evaluation, args.out)))
         return 0
     print(f"{_rows_text(sites)}\n\n{result_text(model)}\n")
     if evaluation is not None:
@@ -147,28 +149,6 @@ def fit(args: argparse.Namespace) -> int:
     print(f"Run folder: {args.out}, with report.html")
     print(f"Next: compfed predict {args.out} NEW.csv")
     return 0
-
-
-@contextlib.contextmanager
-def _as_options() -> Iterator[None]:
-    """Errors and warnings that name an argument of the library name the option instead."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: print(f"Warning: {_option_text(str(message))}", file=sys.stderr)
-        try:
-            yield
-        except InputError as problem:
-            raise InputError(_option_text(str(problem))) from None
-
-
-def _option_text(text: str) -> str:
-    """A message of the library in the words of the command line.
-
-    >>> _option_text("Leave it out with drop='note', or name the columns with features=.")
-    "Leave it out with --drop 'note', or name the columns with --features."
-    """
-    text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=['\"\[\w+-])", lambda found: f"--{found[1].replace('_', '-')} ", text)
-    text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=\W)", lambda found: f"--{found[1].replace('_', '-')}", text)
-    return text.replace("Take FederatedLogisticRegression", "Take --model logistic")
 
 
 def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None, folder: Path) -> dict[str, Any]:
@@ -190,18 +170,7 @@ def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None,
         "classes": result.get("classes"), "features": result["features"], "coef": result["coef"],
         "intercept": result["intercept"], "certificate": result["certificate"]["words"], "evaluation": measured or None,
     }  # fmt: skip
-    return _for_json(found)
-
-
-def _for_json(value: Any) -> Any:
-    """Lists for arrays, and null for a number that is not defined, which JSON does not have."""
-    if isinstance(value, dict):
-        return {str(name): _for_json(each) for name, each in value.items()}
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_for_json(each) for each in value]
-    return None if isinstance(value, float) and not abs(value) < float("inf") else value
+    return found
 
 
 def _new_model(args: argparse.Namespace) -> FederatedModel:
@@ -212,6 +181,8 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     chooses = args.alpha == "cv"
     model = getattr(compfed, f"{name}CV" if chooses else name)
     given: dict[str, Any] = {} if chooses else {"alpha": _number(args.alpha, "--alpha")}
+    if args.folds < 2:
+        raise InputError(f"--folds {args.folds} must be at least 2.")
     if chooses:
         given |= {"cv": args.folds, "rule": "one_standard_error" if args.one_standard_error else "best"}
     elif args.one_standard_error:
@@ -301,12 +272,12 @@ def predict(args: argparse.Namespace) -> int:
     from compfed.data.frames import text_columns
     from compfed.data.readers import read_table
 
-    with _as_options(), working("predicting"):
+    with as_options(), working("predicting"):
         model = compfed.load_model(args.model)
         table = read_table(args.path, text=text_columns(getattr(model, "schema_", None)), **_reading(args))
         columns = predictions(model, table)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    as_json = "".join(f"{json.dumps(row)}\n" for row in rows)
+    as_json = "".join(f"{json_text(row)}\n" for row in rows)
     text = as_json if args.json else _csv([list(columns), *(list(row.values()) for row in rows)])
     if args.out is None:
         sys.stdout.write(text)
