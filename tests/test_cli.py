@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import errno
 import html
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -19,7 +22,7 @@ import pytest
 
 import compfed as cf
 from compfed._utils.text import Steps, progress_bar
-from compfed.cli import main
+from compfed.cli import _parser, main
 from compfed.report.figures import Line, Panel, draw
 from compfed.studies import compare_methods as compare
 from compfed.studies.paper import reproduce
@@ -131,6 +134,40 @@ def test_a_disk_that_is_full_in_the_end_is_one_line(capsys, monkeypatch):
     assert capsys.readouterr().err == "compfed list: report.html: No space left on device.\n"
 
 
+def all_parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [parser, *(found for action in below for child in action.choices.values() for found in all_parsers(child))]
+
+
+@pytest.mark.parametrize("parser", all_parsers(_parser()), ids=lambda parser: parser.prog)
+def test_every_command_has_examples_that_can_be_typed(parser):
+    text = parser.format_help()
+    lines = [line.strip() for line in text[text.index("\nexample") :].splitlines()]
+    examples = [line.split("#")[0] for line in lines if line.startswith("compfed ")]
+    assert examples
+    assert any(example.startswith(parser.prog) for example in examples)
+    for example in examples:  # a wrong option would end the process
+        assert callable(_parser().parse_args(shlex.split(example.split(">")[0])[1:]).run)
+
+
+def test_the_help_lists_every_command_once_and_the_exit_codes(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    for name in all_parsers(_parser())[0]._subparsers._group_actions[0].choices:  # pyright: ignore
+        assert len(re.findall(rf"^  {name} ", text, flags=re.MULTILINE)) == 1
+    assert set(map(int, re.findall(r"^  (\d+) ", text, flags=re.MULTILINE))) == {0, 1, 2, 130}
+
+
+def test_list_as_json_has_an_object_for_every_method(capsys):
+    for what, field in (("algorithms", "method"), ("references", "reference")):
+        assert main(["list", what, "--methods", "FISTA,FedDA", "--json"]) == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [one["method"] for one in found] == ["FISTA", "FedDA"]
+        assert all(one[field] for one in found)
+
+
 def test_list_prints_every_algorithm(capsys):
     assert main(["list", "algorithms"]) == 0
     printed = capsys.readouterr().out
@@ -144,6 +181,11 @@ def test_describe_prints_table_one(capsys, tmp_path):
     printed = capsys.readouterr().out
     sites = cf.data.from_arrays([[[50], [61], [40]], [[70]]], [[1, 0, 0], [1]], ["north", "south"], columns=["age"])
     assert printed.split() == str(cf.describe(sites)).replace("label (label)", "ill (label)").split()
+    assert main(["describe", str(tmp_path), "--label", "ill", "--drop", "id", "--json"]) == 0
+    expected = json.dumps(cf.describe(sites).to_dict()).replace("label", "ill").replace("ills", "labels")
+    assert json.loads(capsys.readouterr().out) == json.loads(
+        expected.replace("NaN", "null").replace("Infinity", "null")
+    )
     # the same rows in one file with a column for the site, and as svmlight
     (tmp_path / "all.csv").write_text("age,ill,town\n50,1,north\n61,0,north\n70,1,south\n40,0,north\n")
     assert main(["describe", str(tmp_path / "all.csv"), "--label", "ill", "--site", "town"]) == 0
@@ -162,6 +204,7 @@ def test_describe_prints_table_one(capsys, tmp_path):
         (["a.csv", "--label", "z"], "a has no column 'z'; it has x, y"),
         (["b.csv", "--label", "y"], "there is no file"),
         (["a.csv", "--label", "y", "--site", "town"], "no column 'town'"),
+        (["a.csv", "--drop", "z"], "--drop 'z': no file has this column"),
         (["a.csv", "--label", "y", "--format", "svmlight"], "--label is for CSV and Parquet"),
         (["a.csv", "--format", "svmlight"], "a.csv cannot be read as svmlight"),
     ],

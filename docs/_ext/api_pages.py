@@ -15,6 +15,7 @@ import compfed as cf
 from compfed._utils.text import markdown_table
 from compfed.algorithms import ALGORITHMS
 from compfed.cli import _parser
+from compfed.cli.help_text import EXIT_CODES
 from compfed.federation import QUERIES
 
 
@@ -214,23 +215,16 @@ def table_of(source: str) -> str:
 
 # --- the command line ---
 
-EXIT_CODES = """## Exit codes
-
-| code | meaning |
-| --- | --- |
-| 0 | done |
-| 2 | a mistake in the options, the settings or the data; one line on the error stream says which, and what to do |
-| 130 | interrupted (Ctrl-C); commands that can be continued say how |
-| 141 | the program that read the output has ended, as in a pipe to `head` |
-"""
-
 
 def command_line() -> str:
     """The help of every command."""
+    codes = EXIT_CODES | {141: "the program that read the output has ended, as in a pipe to `head`"}
     parts = [
         "# Command line",
         "After reading this page you know every command with its options. `compfed COMMAND --help` prints the same text.",
-        EXIT_CODES,
+        "## Exit codes",
+        markdown_table(["code", "meaning"], [[str(code), text] for code, text in codes.items()]),
+        f"## compfed\n\n```text\n{_parser().format_help().rstrip()}\n```",
     ]
     for name, parser in commands(_parser()):
         level = "##" if name.count(" ") <= 1 else "###"

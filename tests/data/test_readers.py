@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from hypothesis import example, given
+from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file
 
 import compfed as cf
-from compfed.data import from_csv, from_files, from_svmlight
+from compfed.data import from_csv, from_files, from_svmlight, table_files
 from compfed.data.table_files import read_table
 from compfed.errors import MissingExtra
 
@@ -190,7 +192,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "infinity": ({"a": "x,y\n1,0\ninf,1\n"}, {}, r"column 'x' is infinite on line 3"),
     "a label missing": ({"a": "x,y\n1,\n2,1\n"}, {}, r"column 'y' has 1 missing value\(s\), on line 2\. Drop rows without a label"),
     "a row without a site": ({"a": "x,y,t\n1,0,n\n2,1,\n"}, {"site": "t"}, r"a\.csv: column 't' names no site on line 3"),
-    "no rows": ({"a": A, "b": "x,y\n"}, {}, r"site 'b' is empty"),
+    "no rows": ({"a": A, "b": "x,y\n"}, {}, r"b.csv has a header and no rows"),
     "an empty file": ({"a": ""}, {}, r"a\.csv cannot be read as CSV: it is empty"),
     "bytes": ({"a": "x,y\n\0,1\n"}, {}, r"a\.csv cannot be read as CSV: it holds bytes that are no text"),
     "a broken file": ({"a": "x,y\n1,0\n1,2,3,4\n"}, {}, r"a\.csv: line 3 has 4 field\(s\), the header 2 \(x, y\): which column"),
@@ -430,3 +432,52 @@ def test_what_is_not_installed_is_named(absent, tmp_path, monkeypatch):
     (tmp_path / "a.csv").rename(tmp_path / "a.parquet")
     with pytest.raises(MissingExtra, match=r"needs pandas with pyarrow.*pip install 'compfed\[parquet\]'"):
         from_files(tmp_path, "y")
+
+
+# --- reading in bulk ---
+
+NUMBER_CHARACTERS = st.text("0123456789.-+e", min_size=1, max_size=6)
+
+
+@given(st.lists(st.one_of(NUMBER_CHARACTERS, st.floats().map(repr), st.integers().map(str)), min_size=1, max_size=4))
+@example(["1e400"])
+@example(["1e-400", "4.9e-324"])
+@example(["-.5", "00012", "-0.0"])
+@example(["e-.5"])
+@example(["1-2"])
+@example(["1\n2", "3"])
+@example(["123456789012345678901234567890.5"])
+def test_numbers_read_in_bulk_are_those_that_python_reads(cells):
+    found = table_files._plain_decimals("\n".join(("", *cells, "")), len(cells))
+    if found is not None:  # None: the cells are read one by one
+        np.testing.assert_array_equal(found, [float(cell) for cell in cells])  # to the last bit, but for -0.0
+
+
+def test_usual_numbers_are_read_in_bulk():
+    cells = ["1", "-2.5", "1e-05", "1.5e+300", "0.1"]
+    found = table_files._plain_decimals("\n".join(("", *cells, "")), len(cells))
+    np.testing.assert_array_equal(found, [1, -2.5, 1e-5, 1.5e300, 0.1])
+
+
+@given(st.text("ab1, \t\n\r\x0b\x85.", max_size=40))
+def test_a_file_without_quotes_is_read_as_by_the_csv_module(content):
+    plain = table_files._split_plain(content, ",")
+    if plain is not None:
+        problems = table_files.Problems()
+        lines, header, columns = table_files._split_quoted(Path("t.csv"), content, ",", problems)
+        problems.check()
+        assert (plain[0], plain[1], [list(c) for c in plain[2]]) == (lines, header, [list(c) for c in columns])
+
+
+def test_a_large_file_is_read_as_pandas_reads_it(tmp_path):
+    rng = np.random.default_rng(0)
+    written = pd.DataFrame(
+        {"x": rng.normal(size=3000), "n": rng.integers(-9, 9, 3000), "w": rng.choice(["a", "b"], 3000)}
+    )
+    written.loc[::7, ["x", "w"]] = None
+    for marks in ({}, {"sep": ";", "decimal": ","}):
+        written.to_csv(tmp_path / "t.csv", index=False, **marks)
+        table = read_table(tmp_path / "t.csv")
+        np.testing.assert_array_equal(table.columns["x"].values, written["x"])
+        np.testing.assert_array_equal(table.columns["n"].values, written["n"])
+        assert [w if w is not None else "" for w in table.columns["w"].values] == written["w"].fillna("").tolist()

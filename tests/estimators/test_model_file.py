@@ -125,6 +125,29 @@ def test_a_file_and_a_folder_can_be_named(model, tmp_path):
         np.testing.assert_array_equal(load_model(str(given)).coef_, model.coef_)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_the_table_of_a_cross_validation_is_read_back(tmp_path):
+    model: Any = cf.FederatedLassoCV(**CV).fit_federation(InProcess(sites()))
+    again: Any = load_model(save_model(model, tmp_path))
+    assert list(again.cv_results_) == list(model.cv_results_)
+    for name, values in model.cv_results_.items():
+        np.testing.assert_array_equal(again.cv_results_[name], values)
+
+
+def test_intercepts_of_sites_are_read_back(tmp_path):
+    model: Any = cf.FederatedLasso(alpha=0.1, site_effects="profile").fit_sites(sites())
+    assert set(model.site_intercepts_) == {"north", "south"}
+    assert load_model(save_model(model, tmp_path)).site_intercepts_ == model.site_intercepts_  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_parameters_by_position_and_by_class_are_read_back(tmp_path):
+    given = {"penalty_factors": {0: 0.0, "dose": np.inf}, "bounds": {3: [0.0, None]}, "class_weight": {0: 1.0, 1: 2.0}}
+    model = cf.FederatedLogisticRegression(alpha=0.1, **given).fit_sites(sites("two"))
+    again = load_model(save_model(model, tmp_path))
+    assert {name: again.get_params()[name] for name in given} == given
+    np.testing.assert_array_equal(again.fit_sites(sites("two")).coef_, model.coef_)
+
+
 # --- other programs ---
 
 

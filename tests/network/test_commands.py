@@ -208,6 +208,10 @@ def test_a_superlink_that_does_not_run_is_named_at_once(compfed, federation):
         assert f"the SuperLink cannot be used: nothing listens at {address}" in text
         assert f"compfed federation serve {federation}" in text
     assert (status.status, run.status) == (1, 2)
+    as_json = compfed("federation", "status", federation, "--json")
+    found = json.loads(as_json.out)
+    assert (as_json.status, found["sites"], found["process"]) == (1, {}, None)
+    assert address in found["problem"]
     assert f"There is no run in {federation / 'run'}." in status.out
     assert not (federation / "run" / "write_ahead.log").exists()
 
@@ -445,6 +449,8 @@ def test_the_ledger_as_a_table_and_as_csv(compfed, used):
     (entry,) = csv.DictReader(io.StringIO(compfed("site", "ledger", "--csv", *config(used)).out))
     assert (entry["run"], entry["rows"], entry["models"], entry["bytes out"]) == ("run-1", "24", "7", "3500")
     assert entry["models left"] == "99993"
+    lines = compfed("site", "ledger", "--json", *config(used)).out.splitlines()
+    assert [json.loads(line) for line in lines] == [entry]
 
 
 def test_a_damaged_ledger_is_named_in_one_line(compfed, used):

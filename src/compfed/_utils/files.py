@@ -68,6 +68,16 @@ def read_checked(path: Path) -> bytes | None:
     return content[32:] if hashlib.sha256(content[32:]).digest() == content[:32] else None
 
 
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """Inside, new files and folders are for their owner only, whatever writes them."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 # --- logs ---
 
 

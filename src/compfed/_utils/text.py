@@ -8,8 +8,10 @@ import itertools
 import platform
 import re
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any, TextIO
 
@@ -175,6 +177,36 @@ def progress_bar(
             out.flush()
 
     return show
+
+
+@contextmanager
+def working(label: str, stream: TextIO | None = None) -> Iterator[None]:
+    """Say on the error stream what goes on inside, if it takes longer than two seconds: a line now and then, or one that counts.
+
+    >>> with working("reading"):
+    ...     pass
+    """
+    out, began, finished = sys.stderr if stream is None else stream, time.monotonic(), threading.Event()
+    terminal = out.isatty()
+
+    def report() -> None:
+        wait = QUIET_SECONDS
+        while not finished.wait(wait):
+            wait = 1.0 if terminal else LINE_SECONDS
+            text = f"{label} ... {time.monotonic() - began:.0f} s"
+            out.write(f"\r\033[K{text}" if terminal else f"{text}\n")
+            out.flush()
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        thread.join()
+        if terminal and time.monotonic() - began >= QUIET_SECONDS:
+            out.write("\r\033[K")
+            out.flush()
 
 
 def _bar(done: int, total: int) -> str:

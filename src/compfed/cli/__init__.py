@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 from compfed import __version__
 from compfed.cli import fit, local_commands, network_commands, report_command
+from compfed.cli.help_text import GroupedParser
 from compfed.errors import Divergence, InputError, MissingExtra
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="compfed", description="Composite federated learning.")
+    parser = GroupedParser(
+        prog="compfed", description="Regression models over data that several sites hold and do not share."
+    )
     parser.add_argument("--version", action="version", version=f"compfed {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser
+    )
     fit.add_commands(commands)
     local_commands.add_commands(commands)
     report_command.add_commands(commands)
@@ -53,4 +59,4 @@ def _in_one_line(problem: Exception) -> str:
         return f"{problem.filename or 'the output'}: {problem.strerror}."
     if isinstance(problem, MemoryError):
         return f"there is not enough memory ({str(problem) or 'none left'}); give smaller sizes."
-    return " ".join(str(problem).split("\n"))
+    return re.sub(r"\s*\n\s*", " ", str(problem))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compfed._utils.files import check_writable
+from compfed._utils.files import check_writable, write_private
+from compfed._utils.text import working
+from compfed.cli.help_text import example_text
+from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands, integer
+from compfed.cli.option_text import as_options
 from compfed.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,14 +28,21 @@ MODELS = {
     "ridge": ("FederatedElasticNet", 0.0),
     "logistic": ("FederatedLogisticRegression", None),
     "poisson": ("FederatedPoissonRegressor", None),
+    "negative-binomial": ("FederatedNegativeBinomialRegressor", None),
     "gamma": ("FederatedGammaRegressor", None),
     "huber": ("FederatedHuber", None),
 }
 MOST_SITES = 8  # with a column of their own on the screen
-EXAMPLES = """examples:
-  compfed fit rome.csv oslo.csv lyon.csv --label died --model logistic
-  compfed fit all.csv --site hospital --label cost --model lasso --alpha 0.1 --schema schema.toml
-  compfed predict results/fit new.csv --out predictions.csv"""
+EXAMPLES = (
+    ("one file per hospital, alpha by cross-validation", "compfed fit rome.csv oslo.csv --label died --model logistic"),
+    ("one table, alpha given, sex not penalised",
+     "compfed fit all.csv --site town --label cost --model lasso --alpha 0.1 --penalty-factors sex=0"),
+    ("rates: the log of the time at risk as offset", "compfed fit wards/ --label falls --model poisson --offset log_days"),
+)  # fmt: skip
+PREDICT_EXAMPLES = (
+    ("a CSV file of predictions", "compfed predict results/fit new.csv --out predictions.csv"),
+    ("for another program", "compfed predict results/fit new.csv --json"),
+)
 
 
 def add_commands(commands: Commands) -> None:
@@ -50,31 +60,13 @@ def _add_fit(commands: Commands) -> None:
         help="from CSV or Parquet files to a model: one file per site",
         description="Fit a model to the rows of several sites as if they were pooled. One file per site; with --site, the files "
         "are one table whose column COL names the site. Words, blanks, semicolons and decimal commas are read as they are.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **example_text(EXAMPLES),
     )
-    add = parser.add_argument
-    add("paths", type=Path, nargs="+", metavar="FILE", help="files, or a folder of them")
-    add("--label", required=True, metavar="COL", help="column to predict")
-    add("--model", required=True, choices=list(MODELS), help="what to fit")
-    add("--alpha", default="cv", metavar="cv|NUMBER", help="weight of the penalty (default: by cross-validation)")
-    add("--folds", type=integer, default=5, metavar="K", help="folds of the cross-validation (default: %(default)s)")
-    rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
-    add("--one-standard-error", action="store_true", help=rule)
-    add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
-    add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
-    add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
-    add("--site", metavar="COL", help="column that names the site of each row")
-    add("--features", metavar="A,B,...", help="columns to use (default: all others)")
-    add("--drop", metavar="A,B,...", help="columns to leave out")
-    add(
-        "--penalty-factors",
-        metavar="A=0,B=2,...",
-        help="multiply the penalty of columns; 0: not penalised, inf: left out",
-    )
-    add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
-    add("--relax", action="store_true", help="refit the chosen variables without a penalty")
-    add("--site-effects", action="store_true", help="an intercept of its own for every site")
+    parser.add_argument("paths", type=Path, nargs="+", metavar="FILE", help="files, or a folder of them")
+    _add_table(parser.add_argument_group("the table").add_argument)
+    _add_reading(parser)
+    _add_model(parser.add_argument_group("the model").add_argument)
+    add = parser.add_argument_group("the result").add_argument
     how = "score every row by a model without its fold (cv) or its site, or by the model itself (rows) (default: %(default)s)"
     add("--evaluate", choices=["cv", "leave-one-site-out", "rows", "none"], default="cv", help=how)
     add("--out", type=Path, default=Path("results/fit"), metavar="RUN", help="run folder (default: %(default)s)")
@@ -82,22 +74,74 @@ def _add_fit(commands: Commands) -> None:
     parser.set_defaults(run=fit)
 
 
+def _add_table(add: Callable[..., object]) -> None:
+    add("--label", required=True, metavar="COL", help="column to predict")
+    add("--site", metavar="COL", help="column that names the site of each row")
+    add("--features", metavar="A,B,...", help="columns to use (default: all others)")
+    add("--drop", metavar="A,B,...", help="columns to leave out")
+    add("--weight", metavar="COL", help="column that says how much each row counts")
+    add(
+        "--offset",
+        metavar="COL",
+        help="column that is added to the linear predictor, such as the log of a time at risk",
+    )
+    add("--schema", default="auto", metavar="auto|FILE", help="what the columns are (default: %(default)s)")
+
+
+def _add_model(add: Callable[..., object]) -> None:
+    add("--model", required=True, choices=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
+    add("--alpha", default="cv", metavar="cv|NUMBER", help="weight of the penalty (default: by cross-validation)")
+    add("--folds", type=integer, default=5, metavar="K", help="folds of the cross-validation (default: %(default)s)")
+    rule = "largest alpha within one standard error of the best (glmnet's lambda.1se)"
+    add("--one-standard-error", action="store_true", help=rule)
+    add("--l1-ratio", type=float, metavar="R", help="share of the l1 norm in the penalty, 0 to 1")
+    add("--standardize", action="store_true", help="penalise standardised coefficients, as glmnet does")
+    factors = "multiply the penalty of columns, of all levels of a column of words; 0: not penalised, inf: left out"
+    add("--penalty-factors", metavar="A=0,B=2,...", help=factors)
+    add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
+    add("--relax", action="store_true", help="refit the chosen variables without a penalty")
+    add("--site-effects", action="store_true", help="an intercept of its own for every site")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    """The options of the reader, for files that can be read in two ways."""
+    add = parser.add_argument_group("files that can be read in two ways").add_argument
+    add("--sep", metavar="C", help="separator of CSV files (default: found)")
+    add("--decimal", choices=[".", ","], help="decimal mark of CSV files (default: found)")
+    add("--encoding", metavar="NAME", help="encoding of CSV files (default: UTF-8, or else Windows-1252)")
+    add("--missing", metavar="A,B,...", help="cells without a value, beside empty ones (default: NA, ?, . and others)")
+
+
+def _reading(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of `_add_reading` that were given, for the reader."""
+    found = {name: getattr(args, name) for name in ("sep", "decimal", "encoding")}
+    missing = _words(args.missing)
+    return found if missing is None else found | {"missing": missing}
+
+
 def fit(args: argparse.Namespace) -> int:
     """Run `compfed fit`; return its exit status."""
     from compfed import data
     from compfed.cli.result_text import result_text
-    from compfed.estimators.run_files import write_run
+    from compfed.estimators.run_files import check_run_folder, write_run
 
-    model = _new_model(args)
-    check_writable(args.out, f"--out {args.out}")  # before anything is read
-    sites = data.from_files(
-        args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema
-    )
-    model.fit_sites(sites)
-    evaluation = _evaluate(model, sites, args)
-    write_run(model, args.out, _config(args, model, sites), evaluation, args.label)
+    with as_options():
+        model = _new_model(args)
+        check_run_folder(args.out)
+        check_writable(args.out, f"--out {args.out}")  # before anything is read
+        with working("reading"):
+            sites = data.from_files(
+                args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
+                weight=args.weight, offset=args.offset, **_reading(args),
+            )  # fmt: skip
+        with working("fitting"):
+            model.fit_sites(sites)
+        with working("evaluating"):
+            evaluation = _evaluate(model, sites, args)
+        with working("writing"):
+            write_run(model, args.out, _config(args, model, sites), evaluation, args.label)
     if args.json:
-        sys.stdout.write((args.out / "result.json").read_text())
+        print(json_text(_summary(model, sites, evaluation, args.out)))
         return 0
     print(f"{_rows_text(sites)}\n\n{result_text(model)}\n")
     if evaluation is not None:
@@ -105,6 +149,28 @@ def fit(args: argparse.Namespace) -> int:
     print(f"Run folder: {args.out}, with report.html")
     print(f"Next: compfed predict {args.out} NEW.csv")
     return 0
+
+
+def _summary(model: FederatedModel, sites: Sites, evaluation: Evaluation | None, folder: Path) -> dict[str, Any]:
+    """The result in a few numbers, for another program; result.json of the folder has everything."""
+    from compfed.estimators.export import result_of
+
+    result = result_of(model)
+    measured = {} if evaluation is None else evaluation.to_dict()
+    curves = ("roc", "calibration", "communication")
+    if evaluation is not None:
+        each = measured.pop("per_site", None) or {}
+        measured = {name: value for name, value in measured.items() if name not in curves}
+        measured["per_site"] = {
+            site: {name: value for name, value in found.items() if name not in curves} for site, found in each.items()
+        }
+    found = {
+        "folder": str(folder), "estimator": result["estimator"], "rows": int(sites.sizes.sum()),
+        "sites": dict(zip(sites.names, map(int, sites.sizes), strict=True)), "alpha": result.get("alpha"),
+        "classes": result.get("classes"), "features": result["features"], "coef": result["coef"],
+        "intercept": result["intercept"], "certificate": result["certificate"]["words"], "evaluation": measured or None,
+    }  # fmt: skip
+    return found
 
 
 def _new_model(args: argparse.Namespace) -> FederatedModel:
@@ -115,6 +181,8 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     chooses = args.alpha == "cv"
     model = getattr(compfed, f"{name}CV" if chooses else name)
     given: dict[str, Any] = {} if chooses else {"alpha": _number(args.alpha, "--alpha")}
+    if args.folds < 2:
+        raise InputError(f"--folds {args.folds} must be at least 2.")
     if chooses:
         given |= {"cv": args.folds, "rule": "one_standard_error" if args.one_standard_error else "best"}
     elif args.one_standard_error:
@@ -123,7 +191,7 @@ def _new_model(args: argparse.Namespace) -> FederatedModel:
     options = {
         "l1_ratio": l1_ratio, "standardize": args.standardize or None, "class_weight": args.class_weight,
         "relax": args.relax or None, "site_effects": "profile" if args.site_effects else None,
-        "penalty_factors": _factors(args.penalty_factors), "verbose": sys.stderr.isatty() or None,
+        "penalty_factors": _factors(args.penalty_factors),
     }  # fmt: skip
     known = model().get_params()
     for option, value in options.items():
@@ -143,11 +211,11 @@ def _evaluate(model: FederatedModel, sites: Sites, args: argparse.Namespace) -> 
     return model.evaluate(sites, cv=cv, per_site=len(sites) <= MOST_SITES)
 
 
-def _number(text: str, option: str) -> float:
+def _number(text: str, option: str, way_out: str = "give a number, or cv") -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError(f"{option} {text}: give a number, or cv.") from None
+        raise InputError(f"{option} {text}: {way_out}.") from None
 
 
 def _factors(text: str | None) -> dict[str, float] | None:
@@ -156,7 +224,10 @@ def _factors(text: str | None) -> dict[str, float] | None:
     pairs = [part.rpartition("=") for part in text.split(",")]
     if not all(name and sign for name, sign, _ in pairs):
         raise InputError(f"--penalty-factors {text}: give COLUMN=NUMBER, separated by commas.")
-    return {name.strip(): _number(value, "--penalty-factors") for name, _, value in pairs}
+    return {
+        name.strip(): _number(value, f"--penalty-factors {name}=", "give a number >= 0, or inf")
+        for name, _, value in pairs
+    }
 
 
 def _words(text: str | None) -> list[str] | None:
@@ -183,8 +254,7 @@ def _add_predict(commands: Commands) -> None:
         "predict",
         help="predictions of a fitted model for new rows",
         description="Predict the outcome of every row of a file with the model of a run folder. Columns are found by name.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **example_text(PREDICT_EXAMPLES),
     )
     parser.add_argument(
         "model", type=Path, metavar="RUN", help="run folder of `compfed fit` or `compfed federation run`"
@@ -192,6 +262,7 @@ def _add_predict(commands: Commands) -> None:
     parser.add_argument("path", type=Path, metavar="FILE", help="CSV or Parquet file of new rows")
     parser.add_argument("--out", type=Path, metavar="FILE", help="CSV file to write (default: standard output)")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per row")
+    _add_reading(parser)
     parser.set_defaults(run=predict)
 
 
@@ -201,17 +272,18 @@ def predict(args: argparse.Namespace) -> int:
     from compfed.data.frames import text_columns
     from compfed.data.readers import read_table
 
-    model = compfed.load_model(args.model)
-    columns = predictions(model, read_table(args.path, text=text_columns(getattr(model, "schema_", None))))
+    with as_options(), working("predicting"):
+        model = compfed.load_model(args.model)
+        table = read_table(args.path, text=text_columns(getattr(model, "schema_", None)), **_reading(args))
+        columns = predictions(model, table)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    as_json = "".join(f"{json.dumps(row)}\n" for row in rows)
+    as_json = "".join(f"{json_text(row)}\n" for row in rows)
     text = as_json if args.json else _csv([list(columns), *(list(row.values()) for row in rows)])
     if args.out is None:
         sys.stdout.write(text)
     else:
-        from compfed._utils.files import write_text
-
-        write_text(args.out, text)
+        check_writable(args.out.parent, f"--out {args.out}")
+        write_private(args.out, text.encode())
         print(f"{len(rows)} predictions: {args.out}")
     return 0
 
@@ -221,9 +293,15 @@ def predictions(model: FederatedModel, table: Any) -> dict[str, list[Any]]:
     found = {"prediction": model.predict(table).tolist()}
     if hasattr(model, "predict_proba"):
         probabilities = model.predict_proba(table)  # pyright: ignore[reportAttributeAccessIssue]
-        names = [f"probability of {c}" for c in model.classes_]  # pyright: ignore[reportAttributeAccessIssue]
+        found["prediction"] = [_whole(value) for value in found["prediction"]]
+        names = [f"probability of {_whole(c)}" for c in model.classes_.tolist()]  # pyright: ignore[reportAttributeAccessIssue]
         found |= {name: probabilities[:, k].tolist() for k, name in enumerate(names)}
     return found
+
+
+def _whole(value: Any) -> Any:
+    """A class as it is in a file: 1, not 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _csv(rows: Sequence[Sequence[object]]) -> str:

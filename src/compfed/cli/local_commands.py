@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from compfed._utils.files import check_writable
+from compfed.cli.help_text import example_text
+from compfed.cli.json_text import json_text
+from compfed.cli.option_text import as_options
 from compfed.errors import InputError
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # a command adds its parser to these
@@ -47,7 +50,11 @@ def _method_names(text: str | None) -> list[str] | None:
 def _add_reproduce(commands: Commands) -> None:
     text = "reproduce every figure of the paper and check every claim"
     description = f"{text.capitalize()}. Exit status 1 when a claim fails."
-    parser = commands.add_parser("reproduce", help=text, description=description)
+    examples = (
+        ("smaller data, under a minute", "compfed reproduce --quick"),
+        ("all of it", "compfed reproduce --out paper"),
+    )
+    parser = commands.add_parser("reproduce", help=text, description=description, **example_text(examples))
     add = parser.add_argument
     add("--quick", action="store_true", help="smaller data and fewer rounds, under a minute")
     add("--out", type=Path, default=Path("results/reproduce"), metavar="DIR", help="default: %(default)s")
@@ -76,7 +83,11 @@ def _add_compare(commands: Commands) -> None:
         help="compare methods on one problem with a common budget and fair tuning",
         description="Compare methods on one synthetic problem. Every method gets the same number of candidate step "
         "sizes, each with the whole budget; costs are per client. With --few-rounds, compare five methods as they come.",
-    )
+        **example_text((
+            ("three methods, a small problem", "compfed compare --quick --methods DecoupledProx,FedDA,FISTA"),
+            ("a method of your own, by bytes", "compfed compare --methods my_methods:Mine,FISTA --bytes 1e6"),
+        )),
+    )  # fmt: skip
     add, budget = parser.add_argument, parser.add_mutually_exclusive_group().add_argument
     few_rounds = (
         "instead: rounds and bytes of ProximalNewton, ProximalBFGS, AcceleratedDecoupledProx, FISTA and DecoupledProx, "
@@ -161,8 +172,11 @@ def _few_rounds(args: argparse.Namespace, out: Path) -> None:
 
 
 def _add_list(commands: Commands) -> None:
-    parser = commands.add_parser("list", help="list what there is")
+    text = "the methods: what each sends and computes in a round, what is proved, what our tests check; or their papers"
+    examples = (("all methods", "compfed list algorithms"), ("one of them", "compfed list references --methods FISTA"))
+    parser = commands.add_parser("list", help=text, description=f"List {text}.", **example_text(examples))
     parser.add_argument("what", choices=["algorithms", "references"])
+    parser.add_argument("--json", action="store_true", help="as JSON, one object per method")
     parser.add_argument("--methods", metavar="A,B,...", help="names, or module:Class (default: all)")
     parser.add_argument("--markdown", action="store_true", help="as Markdown")
     parser.set_defaults(run=list_methods)
@@ -177,7 +191,11 @@ def list_methods(args: argparse.Namespace) -> int:
     names = _method_names(args.methods)
     table = markdown_table if args.markdown else text_table
     methods = None if names is None else [find(name) for name in names]
-    if args.what == "references":
+    if args.json:
+        head = ["method", "reference"] if args.what == "references" else HEADER
+        rows = references(methods) if args.what == "references" else [e.cells() for e in entries(methods)]
+        print(*(json_text(dict(zip(head, row, strict=True))) for row in rows), sep="\n")
+    elif args.what == "references":
         print(table(["method", "reference"], references(methods)))
     else:
         print(table(HEADER, [e.cells() for e in entries(methods)]))
@@ -195,12 +213,17 @@ def _add_describe(commands: Commands) -> None:
         help="Table 1 of the sites: counts, missing values, means, quantiles, levels, differences",
         description="Print Table 1: counts, missing values, mean, SD, quantiles and levels of every column, over all rows and "
         "at each site. One file per site; with --site, the files are one table whose column COL names the site.",
-    )
+        **example_text((
+            ("one file per hospital", "compfed describe rome.csv oslo.csv lyon.csv --label died"),
+            ("one table, without two columns", "compfed describe all.csv --site hospital --drop id,note"),
+        )),
+    )  # fmt: skip
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="files, or a folder of them")
     parser.add_argument("--label", metavar="COL", help="column of labels")
     parser.add_argument("--site", metavar="COL", help="column that names the site of each row")
     parser.add_argument("--drop", metavar="A,B,...", help="columns to leave out")
     parser.add_argument("--format", choices=["csv", "parquet", "svmlight"], help="default: by the file's ending")
+    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(run=describe_files)
 
 
@@ -213,10 +236,12 @@ def describe_files(args: argparse.Namespace) -> int:
         named = [option for option in ("label", "site", "drop") if getattr(args, option) is not None]
         if named:
             raise InputError(f"--{named[0]} is for CSV and Parquet; svmlight files have no named columns.")
-        print(describe(from_svmlight(args.paths)))
-        return 0
-    drop = args.drop.split(",") if args.drop else ()
-    print(describe_tables(read_tables(args.paths, site=args.site, drop=drop, format=args.format), args.label))
+        table = describe(from_svmlight(args.paths))
+    else:
+        drop = args.drop.split(",") if args.drop else ()
+        with as_options():
+            table = describe_tables(read_tables(args.paths, site=args.site, drop=drop, format=args.format), args.label)
+    print(json_text(table.to_dict()) if args.json else table)
     return 0
 
 
@@ -230,7 +255,12 @@ def _add_worker(commands: Commands) -> None:
         description="Run SCRIPT as one of several processes. Start it once per process, on any hosts that reach each other; in "
         "the script, simulate(..., mesh=jax.devices()) shares the clients out over the devices of all of them, and "
         "every process gets the whole trace. Nothing that passes is encrypted: use a network of your own.",
-    )
+        **example_text((
+            ("on the first of two hosts, and on the second",
+             "compfed worker --coordinator first:9000 --process-id 0 --processes 2 study.py"),
+            ("", "compfed worker --coordinator first:9000 --process-id 1 --processes 2 study.py"),
+        )),
+    )  # fmt: skip
     add = parser.add_argument
     add("--coordinator", required=True, metavar="HOST:PORT", help="address of process 0; a free port there")
     add("--process-id", required=True, type=integer, metavar="I", help="0, 1, ..., each once")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import os
 import signal
 import time
@@ -10,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from compfed._utils.text import printable, text_table
+from compfed.cli.help_text import ExampleFormatter, example_text
+from compfed.cli.json_text import json_text
 from compfed.cli.local_commands import Commands
 from compfed.cli.result_text import result_text
 from compfed.errors import InputError
@@ -17,12 +21,49 @@ from compfed.errors import InputError
 Command = Callable[[argparse.Namespace], int]
 
 
+FIRST_FEDERATION = (
+    ("all of it on this machine, for a first look", "compfed federation demo"),
+    ("the operator's steps", "compfed federation new ward-study --sites rome,oslo,lyon --superlink fl.example.org:8443"),
+    ("", "compfed federation keys ward-study"), ("", "compfed federation admit ward-study rome rome.key"),
+    ("", "compfed federation roster ward-study"), ("", "compfed federation serve ward-study"),
+    ("", "compfed federation run ward-study"),
+)  # fmt: skip
+FIRST_SITE = (
+    ("the steps of a site", "compfed site init --name rome --superlink fl.example.org:8443"),
+    ("", "compfed site roster"), ("", "compfed site check"), ("", "compfed site run"),
+    ("afterwards: what left this site", "compfed site ledger"), ("", "compfed site explain RUN"),
+)  # fmt: skip
+STEP_EXAMPLES = {
+    "compfed federation new": "compfed federation new ward-study --sites rome,oslo,lyon --superlink fl.example.org:8443",
+    "compfed federation keys": "compfed federation keys ward-study",
+    "compfed federation admit": "compfed federation admit ward-study rome rome.key",
+    "compfed federation roster": "compfed federation roster ward-study",
+    "compfed federation serve": "compfed federation serve ward-study",
+    "compfed federation run": "compfed federation run ward-study --out ward-study/second",
+    "compfed federation schema": "compfed federation schema ward-study",
+    "compfed federation describe": "compfed federation describe ward-study",
+    "compfed federation status": "compfed federation status ward-study --json",
+    "compfed federation stop": "compfed federation stop ward-study",
+    "compfed federation demo": "compfed federation demo --out results/federation",
+    "compfed site init": "compfed site init --name rome --superlink fl.example.org:8443",
+    "compfed site check": "compfed site check --config study/site.toml",
+    "compfed site roster": "compfed site roster",
+    "compfed site run": "compfed site run --config study/site.toml",
+    "compfed site ledger": "compfed site ledger --csv > ledger.csv",
+    "compfed site allow": "compfed site allow",
+    "compfed site explain": "compfed site explain RUN  # a name that `compfed site ledger` lists",
+}
+
+
 def add_commands(commands: Commands) -> None:
     """Add the commands of this file."""
     operator = "a federation across a network, for its operator (compfed[flower])"
     site = "take part in a federation across a network, as a site (compfed[flower])"
-    for name, text, add in (("federation", operator, _add_federation), ("site", site, _add_site)):
-        add(commands.add_parser(name, help=text).add_subparsers(metavar="COMMAND", required=True))
+    for name, text, add, examples in (
+        ("federation", operator, _add_federation, FIRST_FEDERATION), ("site", site, _add_site, FIRST_SITE),
+    ):  # fmt: skip
+        parser = commands.add_parser(name, help=text, description=f"{text}.".capitalize(), **example_text(examples))
+        add(parser.add_subparsers(metavar="COMMAND", required=True))
 
 
 def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.ArgumentParser:
@@ -35,7 +76,8 @@ def _add_step(steps: Commands, name: str, run: Command, text: str) -> argparse.A
         check_installed()
         return run(args)
 
-    parser = steps.add_parser(name, help=text, description=text)
+    parser = steps.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.epilog, parser.formatter_class = f"example:\n  {STEP_EXAMPLES[parser.prog]}", ExampleFormatter
     parser.set_defaults(run=checked)
     return parser
 
@@ -58,6 +100,8 @@ def _add_federation(steps: Commands) -> None:
         parser.add_argument("folder", type=Path, metavar="DIR", help="the folder of `compfed federation new`")
     for parser in (run, status, stop):
         parser.add_argument("--out", type=Path, metavar="RUN", help="run folder (default: DIR/run)")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    describe.add_argument("--json", action="store_true", help="as JSON")
     schema.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/schema.toml")
     roster.add_argument("--out", type=Path, metavar="FILE", help="default: DIR/roster.txt")
     demo.add_argument("--out", type=Path, default="results/federation", metavar="DIR", help="default: %(default)s")
@@ -86,7 +130,9 @@ def _add_site(steps: Commands) -> None:
         steps, "allow", _allow, "allow another roster than before, after saying whose totals become known"
     )
     explain = _add_step(steps, "explain", _explain, "what left this site in a run, message by message, in words")
-    ledger.add_argument("--csv", action="store_true", help="as CSV")
+    as_table = ledger.add_mutually_exclusive_group()
+    as_table.add_argument("--csv", action="store_true", help="as CSV")
+    as_table.add_argument("--json", action="store_true", help="as JSON, one object per run")
     allow.add_argument("--yes", action="store_true", help="do not ask")
     explain.add_argument("run_name", metavar="RUN", help="the name of the run, as `compfed site ledger` lists it")
     for parser in (check, roster, run, ledger, allow, explain):
@@ -215,7 +261,8 @@ def _describe(args: argparse.Namespace) -> int:
     from compfed.network.operator import connect
 
     with connect(args.folder) as federation:
-        print(describe(federation))
+        table = describe(federation)
+    print(json_text(table.to_dict()) if args.json else table)
     return 0
 
 
@@ -225,21 +272,26 @@ def _status(args: argparse.Namespace) -> int:
     from compfed.network.settings import FederationSettings
 
     settings, folder = FederationSettings.read(args.folder, check_estimator=False), _run_folder(args)
-    exit_status = 0
+    sites: dict[str, str] = {}
+    problem = ""
     try:
-        print(text_table(["site", "state"], [[name, words] for name, words in site_states(settings).items()]))
-    except InputError as problem:
-        print(problem)
-        exit_status = 1
+        sites = site_states(settings)
+    except InputError as unreachable:
+        problem = str(unreachable)
     status, process = read_status(folder), is_alive(folder)
     if not status:
-        print(f"There is no run in {folder}.")
+        run = f"There is no run in {folder}."
     elif process is not None:
-        print(f"Run in {folder}, process {process}: {happening(status)}")
+        run = f"Run in {folder}, process {process}: {happening(status)}"
     else:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(float(str(status.get("updated", 0.0)))))
-        print(f"{when}: the run in {folder} {_how_it_ended(status, (folder / 'config.json').exists())}.")
-    return exit_status
+        run = f"{when}: the run in {folder} {_how_it_ended(status, (folder / 'config.json').exists())}."
+    if args.json:
+        print(json_text({"sites": sites, "problem": problem, "run": run, "process": process, "status": status}))
+    else:
+        print(problem or text_table(["site", "state"], [list(pair) for pair in sites.items()]))
+        print(run)
+    return 1 if problem else 0
 
 
 def _how_it_ended(status: dict[str, object], by_command: bool) -> str:
@@ -320,7 +372,11 @@ def _ledger(args: argparse.Namespace) -> int:
     from compfed.network.site_settings import SiteSettings
 
     settings = SiteSettings.read(args.config)
-    print(settings.ledger().to_csv() if args.csv else f"{ledger_text(settings)}\n", end="")
+    if args.json:
+        rows = csv.DictReader(io.StringIO(settings.ledger().to_csv()))
+        print("".join(f"{json_text(row)}\n" for row in rows), end="")
+    else:
+        print(settings.ledger().to_csv() if args.csv else f"{ledger_text(settings)}\n", end="")
     return 0
 
 

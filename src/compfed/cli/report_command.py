@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from compfed._utils.files import owner_only
+from compfed.cli.help_text import example_text
 from compfed.cli.local_commands import Commands
 
 
@@ -15,7 +17,9 @@ def add_commands(commands: Commands) -> None:
         help="write the result of a run as one HTML page",
         description="Write the result of a run as one HTML page that works offline, on a phone and in print. RUN is the folder of a "
         "fit, of a run over a network, of `compfed compare` or of `compfed reproduce`.",
-        epilog="example: compfed report results/compare --out compare.html",
+        **example_text(
+            (("the page of a fit, again, under another name", "compfed report results/fit --out for-the-board.html"),)
+        ),
     )
     parser.add_argument("folder", type=Path, metavar="RUN", help="the folder of a run, or its result.json")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the page to write (default: RUN/report.html)")
@@ -26,5 +30,6 @@ def report(args: argparse.Namespace) -> int:
     """Run `compfed report`; return its exit status."""
     from compfed.report.page import write_report
 
-    print(f"Report: {write_report(args.folder, args.out)}")
+    with owner_only():
+        print(f"Report: {write_report(args.folder, args.out)}")
     return 0

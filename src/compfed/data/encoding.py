@@ -396,7 +396,12 @@ def _is_free_text(name: str, parts: Parts, problems: Problems) -> bool:
     levels = set(values)
     numbers = {value for value in levels if as_numbers([value]) is not None}
     table, raw = parts[0]
-    if len(numbers) > FEW_LEVELS and sum(v in numbers for v in values) > len(values) / 2:
+    if len(numbers) > FEW_LEVELS and numbers == levels:
+        problems.add(
+            f"{table.name}: column {name!r} has numbers with a decimal point, such as {quoted([raw.values[~raw.missing][0]])}, and "
+            "was read with a decimal comma", WORDS, name, "Say decimal='.', or mend these values.",
+        )  # fmt: skip
+    elif len(numbers) > FEW_LEVELS and sum(v in numbers for v in values) > len(values) / 2:
         table, raw = next((t, r) for t, r in parts if any(v is not None and v not in numbers for v in r.values))
         rows = np.flatnonzero([v is not None and v not in numbers for v in raw.values])
         problems.add(

@@ -126,6 +126,8 @@ def from_files(
     text = (*text_columns(given), *((site,) if site else ()))
     reading: Any = {"missing": missing, "sep": sep, "decimal": decimal, "encoding": encoding, "format": format}
     tables = _read_all(files, text=text, **reading)
+    if empty := [table.name for table in tables if not table.rows]:
+        raise InputError(f"{join_names(empty)} has a header and no rows. Leave the file out, or export it again.")
     parts = [(k, table, None) for k, table in enumerate(tables)] if site is None else _by_site(tables, site)
     columns: dict[str, Any] = {"features": chosen, "drop": dropped, "weight": weight, "offset": offset}
     used = _chosen_schema(schema, given, [part for _, part, _ in parts], label, [site] if site else [], columns)

@@ -704,7 +704,8 @@ class RelaxedModel(FederatedModel):
     Parameters
     ----------
     penalty_factors : array of shape (n_features,) or dict, optional
-        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. 0: not penalised.
+        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. With a schema, the name
+        of a column of words stands for all its levels, and "sex=male" for one. 0: not penalised.
         inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
         they are.
     relax : bool, default=False
@@ -754,8 +755,8 @@ class BoundedModel(RelaxedModel):
     ----------
     bounds : pair or dict, optional
         (lower, upper), each a number, an array of shape (n_features,), or None for none; or a dict from column name (or
-        position) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`, also with `standardize`. With several
-        classes they hold for the coefficients of each class.
+        position, or a column of words for all its levels) to such a pair of numbers. lower <= 0 <= upper, in the units of `coef_`,
+        also with `standardize`. With several classes they hold for the coefficients of each class.
     """
 
     bounds: Any = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,16 @@ def save_model(model: FederatedModel, path: str | Path) -> Path:
     for name, value in vars(model).items():
         if not name.endswith("_") or name.startswith("_"):
             continue
-        if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        if isinstance(value, dict) and all(isinstance(key, str) for key in value):  # cv_results_, site_intercepts_
+            plain[name] = {
+                "entries": {k: each for k, each in value.items() if not _keep_array(arrays, f"{name}.{k}", each)}
+            }
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "OU":
             plain[name] = {"words": value.tolist(), "object": value.dtype == object}
-        elif isinstance(value, np.ndarray):
-            arrays[name] = value.astype(value.dtype.newbyteorder("<"), copy=False)
-            if arrays[name].dtype not in NAMES:
-                raise InputError(f"{name} is of dtype {value.dtype}, which a model file cannot hold.")
-        elif isinstance(value, (bool, int, float, str, np.generic)):
+        elif not _keep_array(arrays, name, value) and isinstance(value, (bool, int, float, str, np.generic)):
             plain[name] = value.item() if isinstance(value, np.generic) else value
-    facts = {"estimator": type(model).__name__, "parameters": model.get_params(), "attributes": plain}
+    parameters = {name: _with_pairs(value) for name, value in model.get_params().items()}
+    facts = {"estimator": type(model).__name__, "parameters": parameters, "attributes": plain}
     schema = getattr(model, "schema_", None)
     facts |= {} if schema is None else {"schema": schema.to_toml()}
     write_private(path, _tensors(arrays, json.dumps(facts, default=_plain)))
@@ -112,17 +114,19 @@ def _loaded(data: bytes) -> FederatedModel:
     estimators = importlib.import_module("compfed.estimators")  # which imports this module
     if facts["estimator"] not in estimators.__all__ or not facts["estimator"].startswith("Federated"):
         raise InputError(f"{facts['estimator']!r} is not an estimator of compfed.")
-    model = getattr(estimators, facts["estimator"])(**facts["parameters"])
-    attributes: dict[str, Any] = {}
-    for name, value in facts["attributes"].items():
-        words = isinstance(value, dict)
-        attributes[name] = np.array(value["words"], object if value["object"] else str) if words else value
+    parameters = {name: _without_pairs(value) for name, value in facts["parameters"].items()}
+    model = getattr(estimators, facts["estimator"])(**parameters)
+    attributes = {name: _attribute(value) for name, value in facts["attributes"].items()}
     for name, described in head.items():
         start, stop = (end + int(offset) for offset in described["data_offsets"])
         if not end <= start <= stop <= len(data):
             raise InputError("an array lies outside the file; it is damaged.")
         array = np.frombuffer(data[start:stop], DTYPES[described["dtype"]]).reshape(described["shape"])
-        attributes[name] = array.copy()
+        of, _, entry = name.partition(".")
+        if entry:
+            attributes[of][entry] = array.copy()
+        else:
+            attributes[name] = array.copy()
     for name, value in attributes.items():
         if not name.endswith("_") or name.startswith("_"):
             raise InputError(f"{name!r} is not a fitted attribute.")
@@ -130,6 +134,38 @@ def _loaded(data: bytes) -> FederatedModel:
     if "schema" in facts:
         model.schema_ = Schema.from_toml(facts["schema"], "its schema")
     return model
+
+
+def _keep_array(arrays: dict[str, np.ndarray], name: str, value: object) -> bool:
+    """Whether a value is an array of numbers; it is kept for the file then."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
+        return False
+    arrays[name] = value.astype(value.dtype.newbyteorder("<"), copy=False)
+    if arrays[name].dtype not in NAMES:
+        raise InputError(f"{name} is of dtype {value.dtype}, which a model file cannot hold.")
+    return True
+
+
+def _attribute(value: Any) -> Any:
+    """A fitted attribute that is no array of numbers, as `save_model` wrote it."""
+    if not isinstance(value, dict):
+        return value
+    if "entries" in value:
+        return dict(value["entries"])
+    return np.array(value["words"], object if value["object"] else str)
+
+
+def _with_pairs(value: Any) -> Any:
+    """A parameter without dicts and Series: JSON would make text of keys that are positions or classes."""
+    if hasattr(value, "index") and hasattr(value, "items"):  # a Series of pandas
+        value = dict(value.items())
+    if isinstance(value, Mapping):
+        return {"pairs": [[key, _with_pairs(each)] for key, each in value.items()]}
+    return value
+
+
+def _without_pairs(value: Any) -> Any:
+    return {key: _without_pairs(each) for key, each in value["pairs"]} if isinstance(value, dict) else value
 
 
 def _file(path: str | Path) -> Path:

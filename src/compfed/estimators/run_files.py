@@ -7,7 +7,10 @@ FOLDER/evaluation.json     how well the model predicts, where it was evaluated
 FOLDER/config.json         the settings that the run was started with
 FOLDER/trace.npz           objective and costs, one row per evaluation
 FOLDER/result.json         all of these as plain data, for `compfed report` (`report.run_result`)
+FOLDER/result.npz          its long arrays
 FOLDER/report.html         the page of the run
+
+All of them are for their owner only.
 """
 
 from __future__ import annotations
@@ -22,13 +25,28 @@ from typing import Any
 
 import numpy as np
 
-from compfed._utils.files import make_folder, write_private
+from compfed._utils.files import make_folder, owner_only, write_private
+from compfed._utils.text import join_names, printable
+from compfed.errors import InputError
 from compfed.estimators.base import FederatedModel
 from compfed.estimators.evaluation import Evaluation
 from compfed.estimators.export import evaluation_of, result_of
+from compfed.estimators.model_file import NAME as MODEL
 from compfed.estimators.model_file import save_model
 from compfed.report.page import write_run_report
-from compfed.report.run_result import write_result
+from compfed.report.run_result import ARRAYS, write_result
+from compfed.report.run_result import NAME as RESULT
+
+FILES = (
+    "config.json",
+    "schema.toml",
+    "coefficients.csv",
+    "evaluation.json",
+    "trace.npz",
+    ARRAYS,
+    RESULT,
+    "report.html",
+)
 
 
 def write_run(
@@ -37,18 +55,29 @@ def write_run(
 ) -> None:  # fmt: skip
     """Write the files of a fit into a folder, the model first."""
     make_folder(folder)
+    for name in ("schema.toml", "evaluation.json", "trace.npz"):  # of an earlier fit; this one may have none
+        (folder / name).unlink(missing_ok=True)
     save_model(model, folder)
     write_private(folder / "config.json", json.dumps(config, indent=2, default=str).encode())
     schema = getattr(model, "schema_", None)
     if schema is not None:
         write_private(folder / "schema.toml", schema.to_toml().encode())
     write_private(folder / "coefficients.csv", coefficients_csv(model).encode())
-    with contextlib.suppress(AttributeError):  # of a model that was read from a file
-        model.trace_.save(folder / "trace.npz")
     if evaluation is not None:
-        write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), indent=2, default=str).encode())
-    write_result(folder, result_of(model, evaluation, label))
-    write_run_report(folder)
+        write_private(folder / "evaluation.json", json.dumps(evaluation_of(evaluation), default=str).encode())
+    with owner_only():
+        with contextlib.suppress(AttributeError):  # of a model that was read from a file
+            model.trace_.save(folder / "trace.npz")
+        write_result(folder, result_of(model, evaluation, label))
+        write_run_report(folder)
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder with other files than those of an earlier fit, which a new fit replaces."""
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if others := sorted(there - {*FILES, MODEL}):
+        named = join_names([repr(printable(name, 40)) for name in others], most=3)
+        raise InputError(f"--out {folder} holds other files than those of a fit ({named}). Give a new folder (--out).")
 
 
 def coefficients_csv(model: FederatedModel) -> str:

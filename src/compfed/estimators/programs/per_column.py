@@ -25,8 +25,8 @@ def read_factors(
     given = _as_mapping(given, "penalty_factors")
     if isinstance(given, Mapping):
         factors = np.ones(width)
-        for key, value in given.items():
-            factors[_place(key, names, width, "penalty_factors", what, by_place)] = _as_number(value, key)
+        for key, value in _levels_last(given, names):
+            factors[_places(key, names, width, "penalty_factors", what, by_place)] = _as_number(value, key)
     else:
         factors = check_numbers(given, "penalty_factors")
         _check_length(factors, width, "penalty_factors", what)
@@ -46,8 +46,8 @@ def read_bounds(given: Any, names: Sequence[str] | None, width: int) -> tuple[np
         return None
     lower, upper = np.full(width, -np.inf), np.full(width, np.inf)
     if isinstance(given, Mapping):
-        for key, pair in given.items():
-            j = _place(key, names, width, "bounds", "column", by_place=True)
+        for key, pair in _levels_last(given, names):
+            j = _places(key, names, width, "bounds", "column", by_place=True)
             low, high = _as_pair(pair, f"bounds[{key!r}]")
             lower[j], upper[j] = (
                 _side(side, least, 1, f"bounds[{key!r}]")[0] for side, least in ((low, -np.inf), (high, np.inf))
@@ -79,12 +79,23 @@ def _as_mapping(given: Any, what: str) -> Any:
     return dict(zip(keys, given.tolist(), strict=True))
 
 
-def _place(key: object, names: Sequence[str] | None, width: int, option: str, what: str, by_place: bool) -> int:
-    """Where a column is that is given by its name, or by its position."""
+def _levels_last(given: Mapping[Any, Any], names: Sequence[str] | None) -> list[tuple[Any, Any]]:
+    """The entries, those of a whole column of words before those of its single levels."""
+    known = set(names or ())
+    return sorted(given.items(), key=lambda entry: not isinstance(entry[0], str) or entry[0] in known)
+
+
+def _places(
+    key: object, names: Sequence[str] | None, width: int, option: str, what: str, by_place: bool
+) -> int | list[int]:
+    """Where a column is that is given by its name or position; all levels of a column of words that a schema encoded."""
     called = {name: j for j, name in enumerate(names or ())}
     if isinstance(key, str) or not by_place:
         if str(key) in called:
             return called[str(key)]
+        levels = [j for name, j in called.items() if what == "column" and name.startswith(f"{key}=")]
+        if levels:
+            return levels
         near = difflib.get_close_matches(str(key), called, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         there = (

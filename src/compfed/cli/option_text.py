@@ -1,0 +1,36 @@
+"""Messages of the library in the words of the command line: an argument becomes the option of that name."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import warnings
+from collections.abc import Iterator
+
+from compfed.errors import InputError
+
+OPTIONS = "alpha|decimal|drop|encoding|features|label|l1_ratio|missing|offset|penalty_factors|schema|sep|site|weight"
+
+
+@contextlib.contextmanager
+def as_options() -> Iterator[None]:
+    """Errors and warnings that name an argument of the library name the option instead."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"Warning: {option_text(str(message))}", file=sys.stderr)
+        try:
+            yield
+        except InputError as problem:
+            raise InputError(option_text(str(problem))) from None
+
+
+def option_text(text: str) -> str:
+    """A message of the library in the words of the command line.
+
+    >>> option_text("Leave it out with drop='note', or name the columns with features=.")
+    "Leave it out with --drop 'note', or name the columns with --features."
+    """
+    text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=['\"\[\w+-])", lambda found: f"--{found[1].replace('_', '-')} ", text)
+    text = re.sub(rf"(?<![\w\[])({OPTIONS})=(?=\W)", lambda found: f"--{found[1].replace('_', '-')}", text)
+    text = re.sub(r"\bcv=(?=\d)", "--folds ", text)
+    return text.replace("Take FederatedLogisticRegression", "Take --model logistic")

@@ -1,0 +1,505 @@
+"""`compfed fit` and `compfed predict`: files as hospitals have them, to a model and back, with one command each."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.linear_model import (
+    ElasticNet,
+    GammaRegressor,
+    Lasso,
+    LinearRegression,
+    LogisticRegression,
+    PoissonRegressor,
+    Ridge,
+)
+from sklearn.metrics import accuracy_score, brier_score_loss, log_loss, mean_absolute_error, r2_score, roc_auc_score
+
+import compfed as cf
+from compfed.cli import main
+from compfed.estimators import run_files
+
+ALPHA = 0.02
+NAMES = ("01", "1", "oslo")
+
+
+def hospital(seed: int, rows: int = 70) -> pd.DataFrame:
+    """Rows with words, blanks and a yes/no outcome."""
+    rng = np.random.default_rng(seed)
+    table = pd.DataFrame({"age": rng.normal(60, 10, rows).round(1), "bmi": rng.normal(25, 3, rows).round(2)})
+    table["sex"], table["smoker"] = rng.choice(["female", "male"], rows), rng.choice(["no", "yes", ""], rows)
+    table["ward"] = rng.choice(["müde", "day; short", "night"], rows)
+    risk = 0.08 * (table["age"] - 60) + (table["sex"] == "male") + (table["ward"] == "müde")
+    table["died"] = np.where(rng.random(rows) < 1 / (1 + np.exp(-risk)), "yes", "no")
+    table["days"] = rng.poisson(np.exp(0.02 * (table["age"] - 60) + 1.0)) + 1
+    table.loc[rng.random(rows) < 0.1, "bmi"] = np.nan
+    return table
+
+
+FRAMES = {name: hospital(seed) for seed, name in enumerate(NAMES)}
+ALL = pd.concat(FRAMES.values(), ignore_index=True)
+SITE = np.repeat(NAMES, [len(frame) for frame in FRAMES.values()])
+
+
+def dummies(frame: pd.DataFrame = ALL) -> pd.DataFrame:
+    """The features as a statistician would encode them by hand, in the order of the table."""
+    smoker = pd.Categorical(frame["smoker"].replace("", "(missing)"), ["no", "yes", "(missing)"])
+    made = frame[["age", "bmi", "sex", "ward"]].assign(bmi=frame["bmi"].fillna(ALL["bmi"].mean()), smoker=smoker)
+    return pd.get_dummies(made, prefix_sep="=", drop_first=True).astype(float)
+
+
+@pytest.fixture(autouse=True)
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of a run has its own tests, and takes a second."""
+    monkeypatch.setattr(run_files, "write_run_report", lambda folder: None)
+
+
+def fit(argv: Sequence[object], out: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The result of a fit, as JSON from the command."""
+    status = main(["fit", *map(str, argv), "--out", str(out), "--json"])
+    text, error = capsys.readouterr()
+    assert status == 0, error
+    return json.loads(text)
+
+
+def coefficients(found: dict[str, Any], X: pd.DataFrame) -> np.ndarray:
+    """The coefficients in the order of the columns of X."""
+    return np.array([found["coef"][0][found["features"].index(name)] for name in X.columns])
+
+
+# --- files as hospitals have them ---
+
+
+def european(folder: Path) -> list[object]:
+    for name, frame in FRAMES.items():
+        frame.to_csv(folder / f"{name}.csv", index=False, sep=";", decimal=",", encoding="latin-1")
+    return [folder]
+
+
+def words_and_blanks(folder: Path) -> list[object]:
+    for blank, (name, frame) in zip(("NA", "", "?"), FRAMES.items(), strict=True):
+        frame.replace("", blank).to_csv(folder / f"{name}.csv", index=False, na_rep=blank)
+    return [folder]
+
+
+def other_order_and_byte_order_mark(folder: Path) -> list[object]:
+    for k, (name, frame) in enumerate(FRAMES.items()):
+        columns = list(np.roll(frame.columns, k))
+        frame[columns].to_csv(folder / f"{name}.csv", index=False, encoding="utf-8-sig")
+    return [folder]
+
+
+def index_and_newlines(folder: Path) -> list[object]:
+    for name, frame in FRAMES.items():
+        frame.assign(note="two\nlines, and a comma").to_csv(folder / f"{name}.csv")
+    return [folder, "--drop", "note"]
+
+
+def site_column(folder: Path) -> list[object]:
+    ALL.assign(clinic=SITE).to_csv(folder / "all.csv", index=False)
+    return [folder / "all.csv", "--site", "clinic"]
+
+
+def parquet(folder: Path) -> list[object]:
+    pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    for name, frame in FRAMES.items():
+        frame.to_parquet(folder / f"{name}.parquet")
+    return [folder]
+
+
+DIRT: list[Callable[[Path], list[object]]] = [
+    european, words_and_blanks, other_order_and_byte_order_mark, index_and_newlines, site_column, parquet
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("write", DIRT, ids=lambda write: write.__name__)
+def test_from_files_to_a_model_with_one_command(write, tmp_path, capsys):
+    (tmp_path / "in").mkdir()
+    argv = ["--label", "died", "--model", "logistic", "--alpha", ALPHA, "--l1-ratio", 0, "--evaluate", "rows"]
+    drop = ["days", *(["note"] if write is index_and_newlines else [])]
+    files = [given for given in write(tmp_path / "in") if given not in ("--drop", "note")]
+    found = fit([*files, *argv, "--drop", ",".join(drop)], tmp_path / "run", capsys)
+    X = dummies()
+    oracle = LogisticRegression(C=1 / (ALPHA * len(X)), tol=1e-12, solver="newton-cholesky").fit(X, ALL["died"])
+    np.testing.assert_allclose(coefficients(found, X), oracle.coef_[0], atol=1e-8)
+    assert found["sites"] == {name: len(frame) for name, frame in FRAMES.items()}
+    measured, p, died = found["evaluation"], oracle.predict_proba(X)[:, 1], ALL["died"] == "yes"
+    assert measured["auc_low"] - 1e-12 <= roc_auc_score(died, p) <= measured["auc_high"] + 1e-12
+    assert measured["auc_high"] - measured["auc_low"] <= 0.002
+    assert measured["brier"] == pytest.approx(brier_score_loss(died, p), abs=1e-8)
+    assert measured["log_loss"] == pytest.approx(log_loss(died, p), abs=1e-8)
+    assert measured["accuracy"] == pytest.approx(accuracy_score(died, p > 0.5))
+    part = SITE == "1"
+    assert measured["per_site"]["1"]["brier"] == pytest.approx(brier_score_loss(died[part], p[part]), abs=1e-8)
+    _check_predictions(tmp_path, oracle, capsys)
+
+
+def _check_predictions(folder: Path, oracle: LogisticRegression, capsys: pytest.CaptureFixture[str]) -> None:
+    """`compfed predict` of new rows in another form, against scikit-learn."""
+    new = hospital(9, 20)
+    new[["smoker", "ward", "sex", "bmi", "age"]].to_csv(folder / "new.csv", index=False, sep=";", decimal=",")
+    assert main(["predict", str(folder / "run"), str(folder / "new.csv"), "--out", str(folder / "p.csv")]) == 0
+    capsys.readouterr()
+    predicted = pd.read_csv(folder / "p.csv")
+    np.testing.assert_allclose(predicted["probability of yes"], oracle.predict_proba(dummies(new))[:, 1], atol=1e-8)
+    assert predicted["prediction"].tolist() == oracle.predict(dummies(new)).tolist()
+
+
+# --- models and options ---
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("numbers")
+    for name, frame in FRAMES.items():
+        frame.assign(log_age=np.log(frame["age"]), times=1 + np.arange(len(frame)) % 3).to_csv(
+            folder / f"{name}.csv", index=False
+        )
+    return folder
+
+
+BESIDE = "died,log_age,times"
+REGRESSIONS: dict[str, tuple[Any, list[object]]] = {
+    "lasso": (Lasso(ALPHA, tol=1e-14, max_iter=100_000), []),
+    "elastic-net": (ElasticNet(ALPHA, l1_ratio=0.3, tol=1e-14, max_iter=100_000), ["--l1-ratio", 0.3]),
+    "ridge": (Ridge(ALPHA * len(ALL)), []),
+    "poisson": (PoissonRegressor(alpha=ALPHA, tol=1e-12, solver="newton-cholesky"), ["--l1-ratio", 0]),
+    "gamma": (GammaRegressor(alpha=ALPHA, tol=1e-12, solver="newton-cholesky"), ["--l1-ratio", 0]),
+    "huber": (cf.FederatedHuber(alpha=ALPHA), []),  # of the table encoded by hand
+    "negative-binomial": (cf.FederatedNegativeBinomialRegressor(alpha=ALPHA), []),
+}
+
+
+@pytest.mark.parametrize("model", REGRESSIONS)
+def test_every_regression_is_the_pooled_one(model, files, tmp_path, capsys):
+    oracle, options = REGRESSIONS[model]
+    given = [files, "--label", "days", "--model", model, "--alpha", ALPHA, "--drop", BESIDE, "--evaluate", "rows"]
+    found = fit([*given, *options], tmp_path / "run", capsys)
+    X, y = dummies(), ALL["days"].to_numpy(float)
+    federated = isinstance(oracle, cf.FederatedHuber | cf.FederatedNegativeBinomialRegressor)
+    oracle = oracle.fit(X, y, sites=None) if federated else oracle.fit(X, y)
+    np.testing.assert_allclose(coefficients(found, X), oracle.coef_, atol=1e-8)
+    predicted = oracle.predict(X)
+    assert found["evaluation"]["r2"] == pytest.approx(r2_score(y, predicted), abs=1e-8)
+    assert found["evaluation"]["mae"] == pytest.approx(mean_absolute_error(y, predicted), abs=1e-8)
+
+
+def test_cross_validation_and_the_one_standard_error_rule(files, tmp_path, capsys):
+    given = [
+        files,
+        "--label",
+        "died",
+        "--model",
+        "logistic",
+        "--drop",
+        "days,log_age,times",
+        "--folds",
+        3,
+        "--evaluate",
+        "none",
+    ]
+    sites = cf.data.from_files(files, "died", drop=["days", "log_age", "times"], schema="auto")
+    for options, rule in (([], "best"), (["--one-standard-error"], "one_standard_error")):
+        found = fit([*given, *options], tmp_path / "run", capsys)
+        same: Any = cf.FederatedLogisticRegressionCV(cv=3, rule=rule).fit_sites(sites)
+        assert found["alpha"] == same.alpha_
+        assert found["coef"] == same.coef_.tolist()
+        assert found["evaluation"] is None
+    assert not (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_offset_and_weight_are_those_of_statsmodels(files, tmp_path, capsys):
+    sm = pytest.importorskip("statsmodels.api")
+    given = [files, "--label", "days", "--model", "poisson", "--alpha", 0, "--drop", "died"]
+    found = fit([*given, "--offset", "log_age", "--weight", "times", "--evaluate", "none"], tmp_path / "run", capsys)
+    times = np.concatenate([1 + np.arange(len(frame)) % 3 for frame in FRAMES.values()])
+    X, offset = dummies(), np.log(ALL["age"])
+    oracle = sm.GLM(ALL["days"], sm.add_constant(X), sm.families.Poisson(), offset=offset, freq_weights=times).fit(
+        tol=1e-14
+    )
+    np.testing.assert_allclose(coefficients(found, X), oracle.params.iloc[1:], atol=1e-8)
+    assert main(["predict", str(tmp_path / "run"), str(files / "oslo.csv"), "--json"]) == 0
+    predicted = [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()]
+    np.testing.assert_allclose(predicted, oracle.fittedvalues[SITE == "oslo"], rtol=1e-7)
+    FRAMES["oslo"].to_csv(tmp_path / "new.csv", index=False)
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 2
+    assert "new.csv has no column 'log_age'" in capsys.readouterr().err
+
+
+def test_a_column_of_words_has_one_factor_for_all_its_levels(files, tmp_path, capsys):
+    """Columns that are not penalised can be regressed out of the others first (Frisch, Waugh, Lovell)."""
+    given = [files, "--label", "days", "--model", "lasso", "--alpha", ALPHA, "--drop", BESIDE, "--evaluate", "none"]
+    found = fit([*given, "--penalty-factors", "smoker=0,ward=inf"], tmp_path / "run", capsys)
+    X = dummies()
+    free = [name for name in X.columns if name.startswith("smoker=")]
+    used = [name for name in X.columns if name not in free and not name.startswith("ward=")]
+    rest = X[used] - LinearRegression().fit(X[free], X[used]).predict(X[free])
+    y = ALL["days"] - LinearRegression().fit(X[free], ALL["days"]).predict(X[free])
+    oracle = Lasso(ALPHA, fit_intercept=False, tol=1e-14, max_iter=100_000).fit(rest, y)
+    np.testing.assert_allclose(coefficients(found, X[used]), oracle.coef_, atol=1e-8)
+    assert not coefficients(found, X[[name for name in X.columns if name.startswith("ward=")]]).any()
+
+
+def test_bounds_take_the_name_of_a_column_of_words():
+    given: Any = {"bounds": {"ward": (0, None), "ward=night": (0, 0)}}
+    sites = ALL.drop(columns=["died"]).assign(town=SITE)
+    model = cf.FederatedLasso(0.0, **given).fit(sites, "days", sites="town", schema="auto")
+    named = dict(zip(model.feature_names_in_, model.coef_, strict=True))
+    assert named["ward=night"] == 0.0
+    assert named["ward=müde"] >= 0.0
+    X = dummies().drop(columns="ward=night")
+    oracle = cf.FederatedLasso(0.0, bounds={"ward=müde": (0, None)}).fit(X, ALL["days"], sites=None)
+    np.testing.assert_allclose([named[name] for name in X.columns], oracle.coef_, atol=1e-8)
+
+
+def test_site_effects_are_dummies_of_the_sites(files, tmp_path, capsys):
+    given = [files, "--label", "days", "--model", "lasso", "--alpha", ALPHA, "--drop", BESIDE, "--evaluate", "none"]
+    found = fit([*given, "--site-effects"], tmp_path / "run", capsys)
+    X, y = dummies(), ALL["days"].astype(float)
+    oracle = Lasso(ALPHA, fit_intercept=False, tol=1e-14, max_iter=100_000)
+    oracle.fit(X - X.groupby(SITE).transform("mean"), y - y.groupby(SITE).transform("mean"))
+    np.testing.assert_allclose(coefficients(found, X), oracle.coef_, atol=1e-8)
+
+
+def test_class_weights_and_a_refit_are_those_of_scikit_learn(files, tmp_path, capsys):
+    given = [files, "--label", "died", "--model", "logistic", "--drop", "days,log_age,times", "--evaluate", "none"]
+    found = fit([*given, "--alpha", ALPHA, "--l1-ratio", 0, "--class-weight", "balanced"], tmp_path / "run", capsys)
+    X = dummies()
+    options: Any = {"tol": 1e-12, "solver": "newton-cholesky"}
+    oracle = LogisticRegression(C=1 / (ALPHA * len(X)), class_weight="balanced", **options).fit(X, ALL["died"])
+    np.testing.assert_allclose(coefficients(found, X), oracle.coef_[0], atol=1e-8)
+    found = fit([*given, "--alpha", 0.05, "--relax"], tmp_path / "run", capsys)
+    used = [name for name, value in zip(X.columns, coefficients(found, X), strict=True) if value]
+    assert 0 < len(used) < X.shape[1]
+    oracle = LogisticRegression(C=np.inf, **options).fit(X[used], ALL["died"])
+    np.testing.assert_allclose(coefficients(found, X[used]), oracle.coef_[0], atol=1e-6)
+
+
+def test_a_schema_file_and_leave_one_site_out(files, tmp_path, capsys):
+    schema = tmp_path / "schema.toml"
+    schema.write_text('[columns.age]\n[columns.sex]\nlevels = ["male", "female"]\n[label]\ncolumn = "days"\n')
+    given = [files, "--label", "days", "--model", "ridge", "--alpha", ALPHA, "--schema", schema]
+    found = fit([*given, "--evaluate", "leave-one-site-out"], tmp_path / "run", capsys)
+    X = pd.DataFrame({"age": ALL["age"], "sex=female": (ALL["sex"] == "female").astype(float)})
+    np.testing.assert_allclose(coefficients(found, X), Ridge(ALPHA * len(X)).fit(X, ALL["days"]).coef_, atol=1e-8)
+    for name in NAMES:
+        train, test = name != SITE, name == SITE
+        left = Ridge(ALPHA * train.sum()).fit(X[train], ALL["days"][train])
+        r2 = r2_score(ALL["days"][test], left.predict(X[test]))
+        assert found["evaluation"]["per_site"][name]["r2"] == pytest.approx(r2, abs=1e-7)
+
+
+# --- the run folder and the screen ---
+
+
+def test_the_run_folder_is_for_its_owner_and_only_an_earlier_fit_is_replaced(files, tmp_path, capsys):
+    run = tmp_path / "run"
+    argv = [
+        "fit",
+        str(files),
+        "--label",
+        "days",
+        "--model",
+        "ridge",
+        "--alpha",
+        "1",
+        "--drop",
+        BESIDE,
+        "--out",
+        str(run),
+    ]
+    before = os.umask(0o022)
+    try:
+        assert main([*argv, "--evaluate", "rows"]) == 0
+        assert main([*argv, "--evaluate", "none"]) == 0
+    finally:
+        os.umask(before)
+    text = capsys.readouterr().out
+    assert "210 rows at 3 site(s), 7 features" in text
+    assert "ward=müde" in text
+    assert f"Next: compfed predict {run} NEW.csv" in text
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in run.iterdir()} == dict.fromkeys(
+        [
+            "coefficients.csv",
+            "config.json",
+            "model.safetensors",
+            "result.json",
+            "result.npz",
+            "schema.toml",
+            "trace.npz",
+        ],
+        0o600,
+    )
+    assert cf.load_model(run).schema_.label.column == "days"  # pyright: ignore[reportAttributeAccessIssue]
+    (run / "thesis.doc").write_text("")
+    assert main(argv) == 2
+    assert "holds other files than those of a fit ('thesis.doc'). Give a new folder" in capsys.readouterr().err
+    assert main(["predict", str(run), str(files / "01.csv"), "--out", str(tmp_path / "p.csv")]) == 0
+    assert stat.S_IMODE((tmp_path / "p.csv").stat().st_mode) == 0o600
+
+
+def test_classes_that_are_numbers_are_printed_as_in_the_file(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2)).round(2)
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "ill": (X[:, 0] + rng.standard_normal(60) > 0).astype(int)})
+    frame.to_csv(tmp_path / "all.csv", index=False)
+    given = [tmp_path / "all.csv", "--label", "ill", "--model", "logistic", "--alpha", 0.1, "--evaluate", "none"]
+    fit(given, tmp_path / "run", capsys)
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path / "all.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "prediction,probability of 0,probability of 1"
+    assert {line.split(",")[0] for line in lines[1:]} == {"0", "1"}
+
+
+def test_slow_work_says_what_it_does_in_plain_lines(files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("compfed._utils.text.QUIET_SECONDS", 0.0)
+    argv = ["fit", str(files), "--label", "days", "--model", "ridge", "--alpha", "1", "--drop", BESIDE]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert {line.split(" ...")[0] for line in lines} == {"reading", "fitting", "evaluating", "writing"}
+    assert not any("\r" in line or "\033" in line for line in lines)
+
+
+# --- a user's mistakes ---
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--alpha", "-1"], "--alpha -1.0 must be a finite number >= 0"),
+        (["--alpha", "nan"], "must be a finite number >= 0"),
+        (["--alpha", "much"], "--alpha much: give a number, or cv."),
+        (["--alpha", "1", "--one-standard-error"], "Leave out --alpha"),
+        (["--label", "wrong"], "has no column 'wrong'"),
+        (["--model", "lasso", "--label", "died"], "Take --model logistic, or labels that are numbers"),
+        (["--model", "ridge", "--class-weight", "balanced"], "--class-weight is not for --model ridge"),
+        (["--drop", "nothing"], "--drop 'nothing': no file has this column"),
+        (["--site", "town"], "has no column 'town'"),
+        (["--penalty-factors", "sexx=0", "--alpha", "1"], "there is no column 'sexx'"),
+        (["--penalty-factors", "sex"], "give COLUMN=NUMBER"),
+        (["--penalty-factors", "sex=no"], "give a number >= 0, or inf"),
+        (["--l1-ratio", "2", "--alpha", "1"], "between 0 and 1"),
+        (["--schema", "none.toml"], "none.toml"),
+        (["--offset", "sex"], "column 'sex' must be numbers"),
+        (["--weight", "w"], "has no column 'w'"),
+        (["--folds", "1"], "--folds 1 must be at least 2"),
+        (["--folds", "300"], "--folds 300 folds need at least 300 rows"),
+        (["--decimal", ","], "column 'age' has numbers with a decimal point"),
+        (["--sep", ";;"], "--sep ';;' must be one character"),
+        (["--encoding", "klingon"], "--encoding 'klingon' is not known"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_a_mistake_is_one_line_and_status_2(change, message, files, tmp_path, capsys):
+    argv = ["fit", str(files), "--label", "days", "--model", "ridge", "--out", str(tmp_path / "run"), *change]
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def bad_file(name: str, folder: Path) -> Path:
+    path = folder / f"{name}.csv"
+    content = {
+        "empty": b"",
+        "binary": bytes(range(256)) * 20,
+        "header": b"a,died\n",
+        "one": b"a,died\n1,yes\n2,yes\n3,yes\n",
+    }
+    if name == "folder":
+        (folder / "sub").mkdir()
+        return folder / "sub"
+    if name != "absent":
+        path.write_bytes(content.get(name, b"a,died\n1,yes\n2,no\n"))
+    if name == "forbidden":
+        path.chmod(0)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent", "there is no file"),
+        ("empty", "it is empty"),
+        ("binary", "bytes that are no text"),
+        ("header", "header.csv has a header and no rows"),
+        ("one", "class"),
+        ("folder", "has no .csv, .csv.gz or .parquet file"),
+        ("forbidden", "ermission"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_and_status_2(name, message, tmp_path, capsys):
+    path = bad_file(name, tmp_path)
+    if name == "forbidden" and os.access(path, os.R_OK):
+        pytest.skip("this user may read everything")
+    argv = ["fit", str(path), "--label", "died", "--model", "logistic", "--alpha", "1", "--out", str(tmp_path / "run")]
+    assert main(argv) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_disk_that_is_full_in_the_end_is_one_line_and_status_2(files, tmp_path, capsys, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.safetensors")
+
+    monkeypatch.setattr(run_files, "save_model", full)
+    argv = [
+        "fit",
+        str(files),
+        "--label",
+        "days",
+        "--model",
+        "ridge",
+        "--alpha",
+        "1",
+        "--drop",
+        BESIDE,
+        "--evaluate",
+        "none",
+    ]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err == "compfed fit: model.safetensors: No space left on device.\n"
+
+
+def test_rows_that_cannot_be_predicted_are_one_line_and_status_2(files, tmp_path, capsys):
+    argv = [
+        "fit",
+        str(files),
+        "--label",
+        "days",
+        "--model",
+        "ridge",
+        "--alpha",
+        "1",
+        "--drop",
+        BESIDE,
+        "--evaluate",
+        "none",
+    ]
+    assert main([*argv, "--out", str(tmp_path / "run")]) == 0
+    new = hospital(3, 3)
+    new.assign(sex="other").to_csv(tmp_path / "level.csv", index=False)
+    new.drop(columns="age").to_csv(tmp_path / "column.csv", index=False)
+    for name, message in (
+        ("level", "has 'other' on lines 2, 3, 4, not one of its levels ('female', 'male')"),
+        ("column", "has no column 'age'"),
+        ("absent", "absent.csv"),
+    ):
+        capsys.readouterr()
+        assert main(["predict", str(tmp_path / "run"), str(tmp_path / f"{name}.csv")]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert main(["predict", str(tmp_path / "nowhere"), str(files / "01.csv")]) == 2
+    assert "holds no model" in capsys.readouterr().err
