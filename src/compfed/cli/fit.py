@@ -32,6 +32,7 @@ MOST_SITES = 8  # with a column of their own on the screen
 EXAMPLES = """examples:
   compfed fit rome.csv oslo.csv lyon.csv --label died --model logistic
   compfed fit all.csv --site hospital --label cost --model lasso --alpha 0.1 --schema schema.toml
+  compfed fit rome.csv oslo.csv --label falls --model poisson --offset log_years --drop years
   compfed predict results/fit new.csv --out predictions.csv"""
 
 
@@ -72,6 +73,8 @@ def _add_fit(commands: Commands) -> None:
         metavar="A=0,B=2,...",
         help="multiply the penalty of columns; 0: not penalised, inf: left out",
     )
+    add("--offset", metavar="COL", help="column that is added to the linear predictor, such as the log of the exposure")
+    add("--weight", metavar="COL", help="column with the weight of each row")
     add("--class-weight", choices=["balanced"], help="let every class count the same (logistic)")
     add("--relax", action="store_true", help="refit the chosen variables without a penalty")
     add("--site-effects", action="store_true", help="an intercept of its own for every site")
@@ -91,8 +94,9 @@ def fit(args: argparse.Namespace) -> int:
     model = _new_model(args)
     check_writable(args.out, f"--out {args.out}")  # before anything is read
     sites = data.from_files(
-        args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema
-    )
+        args.paths, args.label, _words(args.features), _words(args.drop) or (), site=args.site, schema=args.schema,
+        weight=args.weight, offset=args.offset,
+    )  # fmt: skip
     model.fit_sites(sites)
     evaluation = _evaluate(model, sites, args)
     write_run(model, args.out, _config(args, model, sites), evaluation, args.label)

@@ -704,9 +704,9 @@ class RelaxedModel(FederatedModel):
     Parameters
     ----------
     penalty_factors : array of shape (n_features,) or dict, optional
-        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others. 0: not penalised.
-        inf: left out, its coefficient is 0. glmnet rescales its factors to sum to the number of features; these are taken as
-        they are.
+        Factor of alpha for each feature; a dict from column name (or position) to factor, 1 for all others; the name of a column
+        of words stands for all its levels. 0: not penalised. inf: left out, its coefficient is 0. glmnet rescales its factors
+        to sum to the number of features; these are taken as they are.
     relax : bool, default=False
         Whether to refit without the penalty (its ridge included) the coefficients that the penalised fit uses, and those of
         factor 0. Bounds still hold. `certificate_` and `trace_` are then those of the refit.

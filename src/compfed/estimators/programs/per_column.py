@@ -26,7 +26,7 @@ def read_factors(
     if isinstance(given, Mapping):
         factors = np.ones(width)
         for key, value in given.items():
-            factors[_place(key, names, width, "penalty_factors", what, by_place)] = _as_number(value, key)
+            factors[_places(key, names, width, "penalty_factors", what, by_place)] = _as_number(value, key)
     else:
         factors = check_numbers(given, "penalty_factors")
         _check_length(factors, width, "penalty_factors", what)
@@ -47,7 +47,7 @@ def read_bounds(given: Any, names: Sequence[str] | None, width: int) -> tuple[np
     lower, upper = np.full(width, -np.inf), np.full(width, np.inf)
     if isinstance(given, Mapping):
         for key, pair in given.items():
-            j = _place(key, names, width, "bounds", "column", by_place=True)
+            j = _places(key, names, width, "bounds", "column", by_place=True)
             low, high = _as_pair(pair, f"bounds[{key!r}]")
             lower[j], upper[j] = (
                 _side(side, least, 1, f"bounds[{key!r}]")[0] for side, least in ((low, -np.inf), (high, np.inf))
@@ -79,12 +79,15 @@ def _as_mapping(given: Any, what: str) -> Any:
     return dict(zip(keys, given.tolist(), strict=True))
 
 
-def _place(key: object, names: Sequence[str] | None, width: int, option: str, what: str, by_place: bool) -> int:
-    """Where a column is that is given by its name, or by its position."""
+def _places(key: object, names: Sequence[str] | None, width: int, option: str, what: str, by_place: bool) -> list[int]:
+    """Where a column is that is given by its name, or by its position; of a column of words, all its levels."""
     called = {name: j for j, name in enumerate(names or ())}
     if isinstance(key, str) or not by_place:
         if str(key) in called:
-            return called[str(key)]
+            return [called[str(key)]]
+        levels = [j for name, j in called.items() if name.startswith(f"{key}=")]  # "sex" is "sex=male"
+        if levels and what == "column":
+            return levels
         near = difflib.get_close_matches(str(key), called, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         there = (
@@ -100,7 +103,7 @@ def _place(key: object, names: Sequence[str] | None, width: int, option: str, wh
             f"{option}: {key} may be the column called {key} (number {called[str(key)]}) or column number {key}. Give its "
             f"name as text, '{key}', to match by name; give X.to_numpy() to match by place."
         )
-    return int(key)
+    return [int(key)]
 
 
 def _as_number(value: object, key: object) -> float:
