@@ -35,7 +35,7 @@ def test_the_first_model_is_x0_or_its_prox(method):
 
 
 def test_the_documentation_lists_those_that_start_before_their_prox():
-    text = (ROOT / "docs" / "problems.md").read_text()
+    text = (ROOT / "docs" / "howto" / "problems.md").read_text()
     section = text[text.index("## Where a run starts") : text.index("## Sites")]
     listed = {method.__name__ for method in ALGORITHMS.values() if method.__name__ in section.replace(",", " ").split()}
     assert listed == {method.__name__ for method in ALGORITHMS.values() if shrunk_by(method) > 0}

@@ -29,7 +29,7 @@ PRIVATE = {
     r"\bdealt\b": "assigned",
     r"\bunheard\b": "pending",
     r"\bmemories\b": "client states",
-    r"\bodds\b(?! ratio)(?<!log-odds)": "inclusion probabilities",
+    r"\bodds\b(?! ratio| of)(?<!log-odds)": "inclusion probabilities",
     r"\"ratio\"": "self-normalised",
     r"\bblown\b": "diverged",
     r"\bjudged\b": "compared, evaluated",
@@ -112,4 +112,4 @@ def test_messages_use_the_words_of_the_field():
 
 def test_the_list_finds_what_it_is_for():
     assert private_words("rows are dealt, for else the least_rows of a cohort") != []
-    assert private_words("log-odds and an odds ratio") == []
+    assert private_words("log-odds, an odds ratio and the odds of a class") == []
