@@ -432,3 +432,14 @@ def test_fit_takes_offset_and_weight_columns(tmp_path, capsys):
     assert main(["predict", run, files[0]]) == 0
     printed = [float(line) for line in capsys.readouterr().out.splitlines()[1:]]
     np.testing.assert_allclose(printed, pooled.fittedvalues[:50], rtol=1e-8)
+
+
+def test_several_problems_of_files_have_a_line_each(tmp_path, capsys):
+    for name, rows in {"oslo": "61,x\n", "rome": "old,1\n"}.items():
+        (tmp_path / f"{name}.csv").write_text("age,id\n" + rows)
+    assert main(["fit", str(tmp_path), "--label", "died", "--model", "logistic", "--out", str(tmp_path / "run")]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("compfed fit: ")
+    assert first.endswith("4 problems:")
+    assert len(others) >= 4
+    assert sum("no column 'died'" in line for line in others) == 2

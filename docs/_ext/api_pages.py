@@ -58,7 +58,7 @@ TOPICS = {
         homes=("simulation", "trace", "_utils"), more=("compfed.simulation.run_plain", "compfed.simulation.Simulated"),
     ),
     "data": Topic(
-        "Data", "Rows at their sites: readers, schemas, tables that come with the package, splits. :doc:`/howto/tables` shows a schema at work.",
+        "Data", "Rows at their sites: readers, schemas, bundled tables, splits. :doc:`/howto/tables` shows a schema at work.",
         homes=("data", "schema", "splits"), packages=("data", "data.bundled", "data.partition"),
     ),
     "federation": Topic(
@@ -219,7 +219,7 @@ EXIT_CODES = """## Exit codes
 | code | meaning |
 | --- | --- |
 | 0 | done |
-| 2 | a mistake in the options, the settings or the data; one line on the error stream says which, and what to do |
+| 2 | a mistake in the options, the settings or the data; the error stream says which, and what to do, in a line for each problem |
 | 130 | interrupted (Ctrl-C); commands that can be continued say how |
 | 141 | the program that read the output has ended, as in a pipe to `head` |
 """
