@@ -31,7 +31,12 @@ class Topic:
     leave_out: frozenset[str] = field(default_factory=frozenset)
 
 
-BASES = ("FederatedModel", "Evaluation", "Loss", "Regulariser")  # whose methods are listed on pages that leave methods out
+BASES = (
+    "FederatedModel",
+    "Evaluation",
+    "Loss",
+    "Regulariser",
+)  # whose methods are listed on pages that leave methods out
 
 TOPICS = {
     "estimators": Topic(
