@@ -8,7 +8,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
-QUICK = os.environ.get("COMPFED_DOCS_QUICK") == "1"  # no figures of methods, no examples run
+QUICK = os.environ.get("COMPFED_DOCS_QUICK") == "1"  # no figures, no examples run
 
 sys.path[:0] = [str(DOCS / "_ext"), str(ROOT / "src")]
 
@@ -58,7 +58,8 @@ autosummary_generate = False  # _ext/generated_pages.py writes the pages
 napoleon_google_docstring = False
 napoleon_use_param = False
 napoleon_use_rtype = False
-napoleon_custom_sections = [("Attributes", "params_style")]  # types in words are not names to link
+# Types in words are not names to link.
+napoleon_custom_sections = [("Attributes", "params_style")]
 
 # The gallery
 sphinx_gallery_conf = {
@@ -91,7 +92,8 @@ html_css_files = ["compfed.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_show_sphinx = False
-html_show_search_summary = False  # summaries are fetched, which a browser refuses for files on the disk
+# Summaries are fetched, which a browser refuses for files on the disk.
+html_show_search_summary = False
 html_theme_options = {
     "logo": {"text": "compfed", "alt_text": "compfed, the start page"},
     "header_links_before_dropdown": 5,

@@ -448,3 +448,41 @@ def test_progress_is_silent_when_quick_and_plain_without_a_terminal(monkeypatch)
     show(3, 4)
     show(4, 4)
     assert out.getvalue().splitlines()[1:] == ["work: 4/4, 40 s"]
+
+
+def test_fit_takes_offset_and_weight_columns(tmp_path, capsys):
+    """Rates with weights, from two files to predictions of a third: the coefficients of statsmodels on the pooled rows."""
+    pd, sm = pytest.importorskip("pandas"), pytest.importorskip("statsmodels.api")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"age": rng.normal(0, 1, 120), "years": rng.uniform(0.5, 4, 120), "w": rng.integers(1, 4, 120)}
+    )
+    table["falls"] = rng.poisson(table["years"] * np.exp(0.4 * table["age"] - 1))
+    table["log_years"] = np.log(table["years"])
+    files = [str(tmp_path / f"{town}.csv") for town in ("oslo", "rome")]
+    for file, rows in zip(files, (table[:50], table[50:]), strict=True):
+        rows.to_csv(file, index=False)
+    run = str(tmp_path / "run")
+    options = ["--label", "falls", "--drop", "years", "--offset", "log_years", "--weight", "w", "--out", run]
+    assert main(["fit", *files, "--model", "poisson", "--alpha", "0", "--evaluate", "none", *options]) == 0
+    X = sm.add_constant(table[["age"]])
+    pooled = sm.GLM(
+        table["falls"], X, family=sm.families.Poisson(), offset=table["log_years"], freq_weights=table["w"]
+    ).fit(tol=1e-14)
+    fitted = cf.load_model(run)
+    np.testing.assert_allclose([fitted.intercept_, *fitted.coef_], pooled.params, rtol=1e-8)
+    capsys.readouterr()
+    assert main(["predict", run, files[0]]) == 0
+    printed = [float(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    np.testing.assert_allclose(printed, pooled.fittedvalues[:50], rtol=1e-8)
+
+
+def test_several_problems_of_files_have_a_line_each(tmp_path, capsys):
+    for name, rows in {"oslo": "61,x\n", "rome": "old,1\n"}.items():
+        (tmp_path / f"{name}.csv").write_text("age,id\n" + rows)
+    assert main(["fit", str(tmp_path), "--label", "died", "--model", "logistic", "--out", str(tmp_path / "run")]) == 2
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("compfed fit: ")
+    assert first.endswith("4 problems:")
+    assert len(others) >= 4
+    assert sum("no column 'died'" in line for line in others) == 2

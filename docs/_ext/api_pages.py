@@ -32,7 +32,12 @@ class Topic:
     leave_out: frozenset[str] = field(default_factory=frozenset)
 
 
-BASES = ("FederatedModel", "Loss", "Regulariser")  # whose methods are listed on pages that leave methods out
+BASES = (
+    "FederatedModel",
+    "Evaluation",
+    "Loss",
+    "Regulariser",
+)  # whose methods are listed on pages that leave methods out
 
 TOPICS = {
     "estimators": Topic(
@@ -59,11 +64,11 @@ TOPICS = {
         homes=("simulation", "trace", "_utils"), more=("compfed.simulation.run_plain", "compfed.simulation.Simulated"),
     ),
     "data": Topic(
-        "Data", "Rows at their sites: readers, tables that come with the package, splits.",
-        homes=("data", "schema", "site_summary", "splits"), packages=("data", "data.bundled", "data.partition"),
+        "Data", "Rows at their sites: readers, schemas, bundled tables, splits. :doc:`/howto/tables` shows a schema at work.",
+        homes=("data", "schema", "splits"), packages=("data", "data.bundled", "data.partition"),
     ),
     "federation": Topic(
-        "Federation", "Queries, rules and programs. :doc:`../queries` lists the queries with their replies.",
+        "Federation", "Queries, rules and programs, and Table 1. :doc:`../queries` lists the queries with their replies.",
         homes=("federation",), packages=("federation",)
     ),
     "network": Topic(
@@ -71,7 +76,7 @@ TOPICS = {
         homes=("network",), packages=("network",),
     ),
     "studies": Topic(
-        "Comparisons, figures and checks", "Compare methods or sites, draw, and hold a method to its claims.",
+        "Comparisons, figures and checks", "Compare methods or sites, draw, write reports, and hold a method to its claims.",
         homes=("studies", "report"), packages=("testing",),
     ),
     "errors": Topic("Errors and warnings", "What compfed raises.", homes=("errors",)),

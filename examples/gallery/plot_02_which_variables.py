@@ -15,11 +15,20 @@ import numpy as np
 import compfed as cf
 
 table = cf.data.bundled.diabetes()
-names = np.array([
-    "age", "sex", "body mass index", "blood pressure",
-    "total cholesterol", "LDL", "HDL", "cholesterol / HDL",
-    "log triglycerides", "glucose",
-])  # fmt: skip
+names = np.array(
+    [
+        "age",
+        "sex",
+        "body mass index",
+        "blood pressure",
+        "total cholesterol",
+        "LDL",
+        "HDL",
+        "cholesterol / HDL",
+        "log triglycerides",
+        "glucose",
+    ]
+)
 assert table.feature_names[:4] == ("age", "sex", "bmi", "bp")
 assert len(table.feature_names) == len(names)  # then s1 to s6
 

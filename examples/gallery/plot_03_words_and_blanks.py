@@ -21,13 +21,15 @@ hospitals, smoking = (
     ["Ash", "Birch", "Cedar"],
     ["never", "former", "current"],
 )
-frame = pd.DataFrame({
-    "hospital": rng.choice(hospitals, n, p=[0.5, 0.3, 0.2]),
-    "age": rng.normal(68, 10, n).round(),
-    "sex": rng.choice(["female", "male"], n),
-    "smoking": rng.choice(smoking, n, p=[0.5, 0.3, 0.2]),
-    "creatinine": rng.lognormal(0.1, 0.3, n).round(2),
-})  # fmt: skip
+frame = pd.DataFrame(
+    {
+        "hospital": rng.choice(hospitals, n, p=[0.5, 0.3, 0.2]),
+        "age": rng.normal(68, 10, n).round(),
+        "sex": rng.choice(["female", "male"], n),
+        "smoking": rng.choice(smoking, n, p=[0.5, 0.3, 0.2]),
+        "creatinine": rng.lognormal(0.1, 0.3, n).round(2),
+    }
+)
 score = (
     0.06 * (frame["age"] - 68)
     + 0.9 * (frame["smoking"] == "current")
@@ -89,12 +91,14 @@ assert np.allclose(model.coef_[0] * spread, pooled.coef_[0], atol=1e-6)
 # -----------------------------
 # ``predict_proba`` reads a table with the same columns, words and blanks included.
 
-new = pd.DataFrame({
-    "age": [55.0, 82.0],
-    "sex": ["female", "male"],
-    "smoking": ["never", "current"],
-    "creatinine": [0.9, np.nan],
-})  # fmt: skip
+new = pd.DataFrame(
+    {
+        "age": [55.0, 82.0],
+        "sex": ["female", "male"],
+        "smoking": ["never", "current"],
+        "creatinine": [0.9, np.nan],
+    }
+)
 risk = model.predict_proba(new)[:, list(model.classes_).index("yes")]
 print([f"{r:.0%}" for r in risk])
 

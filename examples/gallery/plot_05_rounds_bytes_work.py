@@ -26,9 +26,13 @@ problem = cf.Problem(logistic, cf.regularisers.L1(1e-3), sites)
 
 exact = ["ProximalNewton", "ProximalBFGS", "FISTA", "DecoupledProx"]
 compared = cf.compare_methods(
-    problem, [*exact, "FedDA"], rounds=300, candidates=5,
-    accuracies=[1e-2, 1e-4, 1e-8], stream=io.StringIO(),
-)  # fmt: skip
+    problem,
+    [*exact, "FedDA"],
+    rounds=300,
+    candidates=5,
+    accuracies=[1e-2, 1e-4, 1e-8],
+    stream=io.StringIO(),
+)
 print("rounds to an error ‖x - x*‖ / ‖x*‖ of ...\n")
 print(compared.table("rounds"))
 

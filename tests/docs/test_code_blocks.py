@@ -41,7 +41,7 @@ COMMANDS = [
     pytest.param(line, id=f"{name_of(path)}: {line[:60]}")
     for path in written_pages()
     for block in blocks(path, "sh")
-    for line in block.splitlines()
+    for line in block.replace("\\\n", " ").splitlines()  # a command may go on in the next line
     if line.startswith("compfed ") and "--version" not in line
 ]
 

@@ -111,4 +111,4 @@ def test_messages_use_the_words_of_the_field():
 
 def test_the_list_finds_what_it_is_for():
     assert private_words("rows are dealt, for else the least_rows of a cohort") != []
-    assert private_words("log-odds and an odds ratio") == []
+    assert private_words("log-odds, an odds ratio and the odds of a class") == []

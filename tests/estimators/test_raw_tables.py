@@ -303,3 +303,20 @@ def test_heart_as_it_is_published(tmp_path):
     pooled = pd.concat(frames)[list(sites.columns or ())]
     np.testing.assert_allclose(sites.pooled()[0], pooled.fillna(pooled.mean()), rtol=1e-12)
     assert sites.sizes.sum() == 920
+
+
+def test_the_name_of_a_column_of_words_stands_for_all_its_levels():
+    """penalty_factors and bounds by the column of the file: those of its levels, one by one."""
+    levels = [name for name in dummies(ALL).columns if name.startswith("ward=")]
+    assert len(levels) == 2
+    by_column = model(penalty_factors={"ward": 0}, bounds={"smoker": (0, None)})
+    by_level = model(
+        penalty_factors=dict.fromkeys(levels, 0), bounds=dict.fromkeys(["smoker=yes", "smoker=(missing)"], (0, None))
+    )
+    found, same = (m.fit(ALL, "died", sites="town", schema="auto") for m in (by_column, by_level))
+    np.testing.assert_array_equal(found.coef_, same.coef_)
+    free = model().fit(ALL, "died", sites="town", schema="auto")
+    smoker = list(found.feature_names_in_).index("smoker=yes")
+    assert free.coef_[0][smoker] < 0 == found.coef_[0][smoker]
+    with pytest.raises(cf.InputError, match="there is no column 'war'"):
+        model(penalty_factors={"war": 0}).fit(ALL, "died", sites="town", schema="auto")

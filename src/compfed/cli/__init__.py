@@ -31,7 +31,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of `compfed`; a user's mistake ends with one line on stderr and status 2."""
+    """Entry point of `compfed`; a user's mistake ends with a message on stderr and status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the locale does not have is written as its number
             stream.reconfigure(errors="backslashreplace")
@@ -46,17 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + 13  # as a program that SIGPIPE ended
     except (InputError, MissingExtra, Divergence, OSError, MemoryError) as problem:
-        print(f"compfed {args.command}: {_in_one_line(problem)}", file=sys.stderr)
+        print(f"compfed {args.command}: {_in_words(problem)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stopped:
         print(f"\ncompfed {args.command}: interrupted. {stopped}".rstrip(), file=sys.stderr)
         return 130
 
 
-def _in_one_line(problem: Exception) -> str:
-    """A problem in one line, whether the user, the disk or the memory caused it."""
+def _in_words(problem: Exception) -> str:
+    """A problem in one line, whether the user, the disk or the memory caused it; several problems of files in a line each."""
     if isinstance(problem, OSError) and problem.strerror:
         return f"{problem.filename or 'the output'}: {problem.strerror}."
     if isinstance(problem, MemoryError):
         return f"there is not enough memory ({str(problem) or 'none left'}); give smaller sizes."
-    return re.sub(r"\s*\n\s*", " ", str(problem))
+    several = isinstance(problem, InputError) and "problems:\n" in str(problem)
+    return str(problem) if several else re.sub(r"\s*\n\s*", " ", str(problem))

@@ -111,7 +111,7 @@ def _places(
             f"{option}: {key} may be the column called {key} (number {called[str(key)]}) or column number {key}. Give its "
             f"name as text, '{key}', to match by name; give X.to_numpy() to match by place."
         )
-    return int(key)
+    return [int(key)]
 
 
 def _as_number(value: object, key: object) -> float:
