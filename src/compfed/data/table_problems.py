@@ -53,7 +53,7 @@ class Problems:
     @property
     def reason(self) -> str:
         """All problems, and the ways out."""
-        sentences = [sentence for sentence, _, _ in self.found]
+        sentences = list(dict.fromkeys(sentence for sentence, _, _ in self.found))  # each once, of several files
         ways_out = "".join(f" {text}" for text in list(self.ways_out)[:MOST_WAYS_OUT])
         if len(sentences) == 1:
             return f"{sentences[0]}.{ways_out}"
