@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,9 @@ import pandas as pd
 from compfed.data.table_files import read_table
 
 ROWS, NUMBERS, REPEATS = 50_000, 36, 3
+FILES: Any = (
+    ("3 digits", 3, {}), ("3 digits, ; and decimal comma", 3, {"sep": ";", "decimal": ","}), ("all digits", None, {}),
+)  # fmt: skip
 
 
 def make_frame(digits: int | None) -> pd.DataFrame:
@@ -43,9 +47,7 @@ def main() -> None:
     """Print one line per file."""
     print("| file | compfed, s | pandas, s | ratio |\n|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        for name, digits, marks in (
-            ("3 digits", 3, {}), ("3 digits, ; and decimal comma", 3, {"sep": ";", "decimal": ","}), ("all digits", None, {}),
-        ):  # fmt: skip
+        for name, digits, marks in FILES:
             path = Path(folder, "table.csv")
             make_frame(digits).to_csv(path, index=False, **marks)
             readers = (partial(read_table, path), partial(pd.read_csv, path, **marks))

@@ -48,7 +48,7 @@ def hospital(seed: int, rows: int = 70) -> pd.DataFrame:
 
 FRAMES = {name: hospital(seed) for seed, name in enumerate(NAMES)}
 ALL = pd.concat(FRAMES.values(), ignore_index=True)
-SITE = np.repeat(NAMES, [len(frame) for frame in FRAMES.values()])
+SITE: Any = np.repeat(NAMES, [len(frame) for frame in FRAMES.values()])
 
 
 def dummies(frame: pd.DataFrame = ALL) -> pd.DataFrame:
@@ -72,7 +72,7 @@ def fit(argv: Sequence[object], out: Path, capsys: pytest.CaptureFixture[str]) -
     return json.loads(text)
 
 
-def coefficients(found: dict[str, Any], X: pd.DataFrame) -> np.ndarray:
+def coefficients(found: dict[str, Any], X: Any) -> np.ndarray:
     """The coefficients in the order of the columns of X."""
     return np.array([found["coef"][0][found["features"].index(name)] for name in X.columns])
 
@@ -144,7 +144,7 @@ def test_from_files_to_a_model_with_one_command(write, tmp_path, capsys):
     _check_predictions(tmp_path, oracle, capsys)
 
 
-def _check_predictions(folder: Path, oracle: LogisticRegression, capsys: pytest.CaptureFixture[str]) -> None:
+def _check_predictions(folder: Path, oracle: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """`compfed predict` of new rows in another form, against scikit-learn."""
     new = hospital(9, 20)
     new[["smoker", "ward", "sex", "bmi", "age"]].to_csv(folder / "new.csv", index=False, sep=";", decimal=",")

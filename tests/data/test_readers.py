@@ -475,7 +475,8 @@ def test_a_large_file_is_read_as_pandas_reads_it(tmp_path):
         {"x": rng.normal(size=3000), "n": rng.integers(-9, 9, 3000), "w": rng.choice(["a", "b"], 3000)}
     )
     written.loc[::7, ["x", "w"]] = None
-    for marks in ({}, {"sep": ";", "decimal": ","}):
+    several: Any = ({}, {"sep": ";", "decimal": ","})
+    for marks in several:
         written.to_csv(tmp_path / "t.csv", index=False, **marks)
         table = read_table(tmp_path / "t.csv")
         np.testing.assert_array_equal(table.columns["x"].values, written["x"])

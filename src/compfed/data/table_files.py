@@ -367,7 +367,7 @@ def as_numbers(cells: Sequence[str], decimal: str = ".") -> np.ndarray | None:
     """
     if cells and TRUTHS.issuperset(cells):
         return np.array([cell.lower() == "true" for cell in cells], float)
-    text = "\n".join(("", *cells, ""))
+    text = "\n" + "\n".join(cells) + "\n"
     if "_" in text or not text.isascii():  # Python reads 1_000, and digits of other scripts
         return None
     if decimal == ",":
@@ -409,7 +409,7 @@ def _plain_decimals(text: str, rows: int) -> np.ndarray | None:
 
     head = b"%%%%MatrixMarket matrix array real general\n%d 1" % rows
     try:
-        return mmread(io.BytesIO(head + data)).reshape(-1)
+        return np.asarray(mmread(io.BytesIO(head + data)), float).reshape(-1)
     except (ValueError, OverflowError):  # beyond the largest float
         return None
 
