@@ -1,4 +1,4 @@
-"""Attacks by `Score` with few models: sums of absolute errors, and the largest scores along the columns."""
+"""Attacks by `Score` with few models: sums of absolute errors, the largest prediction, the extreme scores of columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from attacks.target import Target, unscaled
 
 from compfed.federation import Refusal, Score
 from compfed.federation.spec import ObjectiveSpec
-from compfed.losses import Logistic, Squared
+from compfed.losses import Logistic, NegativeBinomial, Squared
 
 LARGE = 1e7  # so large that labels are lost beside predictions
 COLUMNS = 5  # of a row: more than luck knows
@@ -50,6 +50,27 @@ def absolute_errors(target: Target, rows: int = 8) -> np.ndarray:
             break
         found.append(unscaled(scaling, row))
     return np.reshape(found, (-1, target.width))
+
+
+def largest_prediction(target: Target, rows: int = 8) -> np.ndarray:
+    """sum u^2 / sum u of predictions u = exp(z) is the largest of them, where the curvature of the loss rests on all rows.
+
+    The same for directions w + 0.05 e_j gives the columns of that row: six scores for each.
+    """
+    scaling = target.scaling()
+    objective, rng, found = ObjectiveSpec(NegativeBinomial(1.0), scaling), np.random.default_rng(2), []
+
+    def largest(w: np.ndarray) -> float:
+        (reply,) = target.ask(Score(objective, np.append(w, 0.0), np.zeros((0, 0)), np.zeros(1), NO_LINES))
+        return np.nan if isinstance(reply, Refusal) else float(np.log(reply.moments[2, 0] / reply.moments[0, 0]))
+
+    for _ in range(rows):
+        w = 10 * rng.normal(size=target.width) / np.sqrt(target.width)
+        first, row = largest(w), np.full(target.width, np.nan)
+        for j in range(COLUMNS):
+            row[j] = (largest(w + 0.05 * np.eye(target.width)[j]) - first) / 0.05
+        found.append(unscaled(scaling, row))
+    return np.reshape([row for row in found if np.isfinite(row).any()], (-1, target.width))
 
 
 def extreme_scores(target: Target) -> np.ndarray:

@@ -55,6 +55,9 @@ ATTACKS: dict[str, Attack] = {
         "models", "Score of linear models: sum |u| + sum u is that of the rows above a threshold", by_scores.absolute_errors
     ),
     "extreme scores": _attack("models", "the least and the largest score of a class along every column", by_scores.extreme_scores),
+    "largest prediction": _attack(
+        "models", "Score of NegativeBinomial: sum u^2 / sum u of steep models", by_scores.largest_prediction
+    ),
     "conjugate": _attack(
         "models", "Evaluate.dual is infinite or not: vertices of the hull of the rows", by_models.conjugate_vertices,
         vertices=40,

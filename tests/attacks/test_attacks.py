@@ -36,6 +36,7 @@ LEAST |= {
     "conjugate": 8,
     "absolute errors": 3,
     "extreme scores": 1,
+    "largest prediction": 1,
 }
 both = pytest.mark.parametrize("policy", [None, POLICY], ids=["none", "policy"])
 

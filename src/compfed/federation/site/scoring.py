@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from compfed._utils.array_namespace import logsumexp, product
+from compfed.errors import InputError
 from compfed.federation.queries import Score
-from compfed.federation.site.disclosure import EffectiveRows
+from compfed.federation.site.disclosure import TRAINING, DisclosurePolicy, EffectiveRows
 from compfed.losses import Softmax, WithOffset
 from compfed.problem.padded_dataset import LocalDataset
 
@@ -101,12 +102,28 @@ def score(query: Score, site: Site) -> Score.Reply:
     shapes = query.shapes()
     found: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
     if query.objective.classes is None:
-        found["moments"] = _moments(loss.inverse_link(z), y, q, query.centre, walled=site.policy is not None)
+        mean = loss.inverse_link(z)
+        if site.policy is not None and mean is not z:
+            _check_predictions(site.policy, mean, q, site.name)
+        found["moments"] = _moments(mean, y, q, query.centre, walled=site.policy is not None)
     else:
         found |= _counted(query, loss, site, z, y, q)
     sums = [q.sum(), np.sum(q * loss.value(z, y)), np.sum(q * loss.saturated(y)), found.pop("brier", 0.0)]
     numbers: list[Any] = [float(value) for value in sums]
     return Score.Reply(*numbers, **found)
+
+
+def _check_predictions(policy: DisclosurePolicy, mean: np.ndarray, q: np.ndarray, name: str) -> None:
+    """Refuse predictions exp(z) whose sum, or sum of squares, is that of a few rows: the curvature of a loss does not tell."""
+    for power, least in ((1, TRAINING * policy.min_rows), (2, policy.min_level_rows)):
+        h = q * mean**power
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, squares = h.sum() ** 2, (h * h).sum()
+        if not (len(h) == 0 or (total >= (1 - 1e-6) * least * squares and squares < np.inf)):
+            raise InputError(
+                f"site {name!r} refuses Score: the predictions of a few rows are most of their sum; use a stronger penalty, or "
+                "evaluate on more rows at once."
+            )
 
 
 def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray, walled: bool) -> np.ndarray:
