@@ -235,7 +235,8 @@ class Schema:
         labels = (labels,) if isinstance(labels, str) else labels
         used = [*self.columns, *labels, *(name for name in (self.weight, self.offset) if name is not None)]
         for names, what in ((used, "column"), (self.feature_names, "feature")):
-            twice = next((name for k, name in enumerate(names) if name in names[:k]), None)
+            seen = set[str]()
+            twice = next((name for name in names if name in seen or seen.add(name)), None)
             if twice is not None:
                 raise InputError(f"{where} uses the {what} {twice!r} twice. Leave one of them out, or rename it.")
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from attacks import by_federation, by_models, by_subsets
+from attacks import by_federation, by_models, by_scores, by_subsets
 from attacks.measure import recovered
 from attacks.target import POLICY, Target, breast_cancer, make_site
 
@@ -50,6 +50,13 @@ ATTACKS: dict[str, Attack] = {
     ),
     "steps of scores": _attack(
         "models", "thresholds or intercepts of Score bisected, at w = u and u + 1e-6 e_j", by_models.score_steps
+    ),
+    "absolute errors": _attack(
+        "models", "Score of linear models: sum |u| + sum u is that of the rows above a threshold", by_scores.absolute_errors
+    ),
+    "extreme scores": _attack("models", "the least and the largest score of a class along every column", by_scores.extreme_scores),
+    "largest prediction": _attack(
+        "models", "Score of NegativeBinomial: sum u^2 / sum u of steep models", by_scores.largest_prediction
     ),
     "conjugate": _attack(
         "models", "Evaluate.dual is infinite or not: vertices of the hull of the rows", by_models.conjugate_vertices,

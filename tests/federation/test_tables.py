@@ -347,8 +347,12 @@ def test_schema_files_must_be_equal():
 GOOD = sites(policy=POLICY)[0].enrol()
 FAULTS: dict[str, Any] = {
     "huge": ({"schema": "#" * (2**20 + 1)}, "schema is not a text of at most"),
-    "not TOML": ({"schema": "[columns"}, "not TOML"),
-    "not a schema": ({"schema": "[columns.age]\nimpute = []\n"}, "impute"),
+    "not a line of ours": ({"schema": "[columns"}, "a line that no site writes"),
+    "dotted, which takes hours to read": ({"schema": "a" + ".a" * 200_000 + " = 1"}, "a line that no site writes"),
+    "deep": ({"schema": "levels = " + "[" * 100_000 + "]" * 100_000}, "a line that no site writes"),
+    "not TOML": ({"schema": "impute = 1-x\n"}, "not TOML"),
+    "not a schema": ({"schema": '[columns."age"]\nimpute = []\n'}, "impute"),
+    "row columns": ({"schema": GOOD.schema + '[rows]\nweight = "\\u001b[2J"\n'}, "printable"),
     "control characters": ({"schema": GOOD.schema + "# \x1b[2J"}, "cannot be printed"),
     "escaped": ({"schema": '[columns."\\u001b[2J"]\n'}, "has shape|printable"),
     "bytes": ({"schema": b""}, "schema is not a text"),

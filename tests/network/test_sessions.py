@@ -725,6 +725,10 @@ ONE_SITE = {
         Weighted(Score(OBJECTIVE, X[0], np.empty((0, 0)), np.zeros(1), np.empty((0, 2)), SiteFold(0, held_out=True)), "once"),
         "leaving out one site",
     ),
+    "trained on one": (
+        Weighted(HeldOut(replace(OBJECTIVE, subset=SiteFold(0, held_out=True)), Holdout(0.5, 0, False, True), X), "rows"),
+        "leaving out one site",
+    ),
     "participants": (Weighted(LocalUpdate(RUN, 0, 0, {"y": np.zeros(4)}), "rows"), "rounds of some of the sites"),
     "end": (Weighted(FinishRound(RUN, 0, {"y": np.zeros(4)}), "once"), "rounds of some of the sites"),
     "folds": (Weighted(Moments(Fold(0, 4, 0, np.arange(3), False, held_out=True)), "rows"), "4 folds would leave out sites"),

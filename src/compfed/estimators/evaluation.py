@@ -47,7 +47,8 @@ class Evaluation:
     """How well a model predicts rows that stay at their sites. Fields that do not apply to the model are None.
 
     Every sum is over rows, with their weights. Where sites have a disclosure policy, counts are known to whole blocks of rows:
-    what follows from them has a certain interval, and its value is the middle. Everything else is exact.
+    what follows from them has a certain interval, and its value is the middle. The MAE is off by at most the largest error over
+    the mean number of rows of a site. Everything else is exact.
 
     Attributes
     ----------

@@ -14,6 +14,7 @@ from compfed.losses.base import Loss, OneOutput, ignore_overflow
 from compfed.losses.linear import Squared
 
 FAR = 1e4  # a shift beyond all predictions, where no finite one is best
+FARTHEST = 2.0**1020  # of a shift that there is
 SHIFT_STEPS = 200  # at most, to find a shift: a bisection of doubles takes 64
 
 
@@ -120,35 +121,35 @@ def shifted(loss: OneOutput, y: np.ndarray, shift: float) -> tuple[WithOffset, n
 def best_shift(loss: OneOutput, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> tuple[float, bool]:
     """The b that minimises sum_l q_l loss(z_l + b, y_l), to rounding, and whether there is one.
 
-    The derivative in b grows with b. An interval in which it changes sign is doubled until there is one; then Newton steps
+    The derivative in b grows with b. An interval grows, faster and faster, until it changes sign there; then Newton steps
     find the zero, and halve the interval where they leave it or are slow. Without a finite b (rows of a single class, say)
     a shift beyond all predictions stands for the limit: the loss and its derivatives there are those of the limit.
     """
     offset = y[:, 1] if isinstance(loss, WithOffset) else 0.0
-    far = np.inf if loss.attained else FAR + float(np.abs(z + offset).max(initial=0.0))
+    far = FARTHEST if loss.attained else FAR + float(np.abs(z + offset).max(initial=0.0))
     if isinstance(unwrapped(loss), Squared):
         return float(-(q @ loss.derivative(z, y)) / q.sum()), True
 
     def slope(b: float) -> float:
-        return float(q @ loss.derivative(z + b, y))
+        return float(np.sum(q * loss.derivative(z + b, y)))  # a dot product starts threads
 
     rise = slope(0.0)
     if rise == 0 or np.isnan(rise):  # NaN: the model itself is far out
         return 0.0, True
 
     def second(b: float) -> float:
-        return float(q @ loss.second_derivative(z + b, y))
+        return float(np.sum(q * loss.second_derivative(z + b, y)))
 
     def falls(b: float) -> bool:  # a derivative of 0 without curvature is one that underflows
         at = sign * slope(b)
         return at < 0 or (at == 0 and not loss.attained and second(b) == 0)
 
-    sign, reach = -float(np.sign(rise)), 1.0
+    sign, before, reach, growth = -float(np.sign(rise)), 0.0, 1.0, 2.0
     while falls(sign * reach):
-        reach *= 2
-        if reach >= far:
+        if reach == far:
             return sign * far, False
-    return _zero(slope, second, *sorted((sign * reach / 2 if reach > 1 else 0.0, sign * reach))), True
+        before, reach, growth = reach, min(reach * growth, far), 2 * growth
+    return _zero(slope, second, *sorted((sign * before, sign * reach))), True
 
 
 def _zero(slope: Callable[[float], float], second: Callable[[float], float], low: float, high: float) -> float:

@@ -25,7 +25,7 @@ from compfed.federation.server.replies import enrolment_fault
 from compfed.network.envelope import NEW_RUN, Header, read_enrolment
 from compfed.network.keys import Roster
 from compfed.network.roster import MIN_MASKED
-from compfed.splits import Fold, Holdout, SiteFold
+from compfed.splits import Fold, Holdout, RowSubset, SiteFold
 
 
 @dataclass(frozen=True)
@@ -109,18 +109,28 @@ def check_roster(header: Header, roster: Roster) -> None:
 
 def reason_under_masks(weighted: Weighted, agreement: Agreement) -> str | None:
     """Why a site that masks its sums refuses a query; None if it does not."""
-    query, subset = weighted.query, row_subset(weighted.query)
-    buckets = [enrolment.buckets for enrolment in agreement.enrolments]
+    query = weighted.query
     if weighted.weighting == "given":
         return "a factor that the server chooses would show it one site's part"
+    trained = getattr(
+        getattr(query, "objective", None), "subset", None
+    )  # the intercept of a site is that of these rows
+    for subset in (row_subset(query), trained):
+        if (problem := _subset_under_masks(subset, agreement)) is not None:
+            return problem
+    if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:
+        return "rounds of some of the sites would show single sites' parts, by subtraction (participants)"
+    return None
+
+
+def _subset_under_masks(subset: RowSubset | None, agreement: Agreement) -> str | None:
+    buckets = [enrolment.buckets for enrolment in agreement.enrolments]
     if isinstance(subset, Fold) and subset.folds > min(buckets):
         return f"{subset.folds} folds would leave out sites with fewer buckets; use cv = {min(buckets)} or less"
     if isinstance(subset, Holdout) and 0 < sum(b > 1 for b in buckets) < MIN_MASKED:
         return "fewer than three sites have rows to hold out; their part of the sum would be known by subtraction"
     if isinstance(subset, SiteFold) and subset.number >= 0:
         return "leaving out one site would show its part of the sum, by subtraction (leave-one-site-out)"
-    if isinstance(query, (LocalUpdate, FinishRound)) and not query.run_spec.everyone:
-        return "rounds of some of the sites would show single sites' parts, by subtraction (participants)"
     return None
 
 

@@ -82,6 +82,13 @@ class _Merge:
     def __init__(self, names: Sequence[str], enrolments: Sequence[Enrolment]):
         self.names, self.enrolments = names, enrolments
         self.proposals = [e.table_schema for e in enrolments]
+        self.flagged = {
+            field: [
+                {name for name, flag in zip(e.table_columns, getattr(e, field), strict=False) if flag}
+                for e in enrolments
+            ]
+            for field in ("has_missing", "has_rare")
+        }
         self.problems: list[str] = []
         self.notes: list[str] = []
 
@@ -112,11 +119,7 @@ class _Merge:
 
     def _flags(self, field: str, name: str) -> list[str]:
         """The sites whose enrolment says so of a column."""
-        return [
-            site
-            for site, e in zip(self.names, self.enrolments, strict=True)
-            if e.schema and name in e.table_columns and getattr(e, field)[e.table_columns.index(name)]
-        ]
+        return [site for site, flagged in zip(self.names, self.flagged[field], strict=True) if name in flagged]
 
     def _column(self, name: str) -> Column | None:
         every = [(site, schema.columns[name]) for site, schema in zip(self.names, self.proposals, strict=True)]

@@ -6,6 +6,7 @@ is checked before it enters any sum, so that the site which is at fault is the o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,6 +120,7 @@ def _table_facts(e: Enrolment) -> None:
             raise InputError(f"{name} is not a text of at most {most} characters")
         if not is_printable(value.replace("\n", " ")):
             raise InputError(f"{name} has characters that cannot be printed")
+    _schema_lines(e.schema)
     width = len(e.table_columns) if e.schema else 0
     _array("table_bits", e.table_bits, (width,), ("int32",))
     if ((e.table_bits > MAX_BITS) | (e.table_bits < -MAX_BITS)).any():
@@ -132,9 +134,24 @@ def _table_facts(e: Enrolment) -> None:
         words += column.levels if isinstance(column, CategoricalColumn) else ()
     label = e.table_schema.label
     words += [c for c in (label.classes or () if e.schema and label is not None else ()) if type(c) is str]
-    for word in words:
+    rows = (e.table_schema.weight, e.table_schema.offset, e.table_schema.stratum) if e.schema else ()
+    for word in [*words, *(name for name in rows if name is not None)]:
         if not 1 <= len(word) <= MAX_NAME or not is_printable(word):
             raise InputError(f"its schema names {_shown(word)}; a name has 1 to {MAX_NAME} printable characters")
+
+
+STRING, NUMBER = r'"(?:[^"\\]|\\.){0,2000}"', r"[-+.\w]{1,40}"
+ITEM = f"(?:{STRING}|{NUMBER})"
+SCHEMA_LINE = re.compile(
+    rf"(?:|#.*|\[(?:columns\.{STRING}|label|rows)\]|\w{{1,20}} = (?:{ITEM}|\[(?:{ITEM}(?:, {ITEM})*)?\]))"
+)
+
+
+def _schema_lines(schema: str) -> None:
+    """Only lines as `Schema.to_toml` writes them: nested and dotted keys take time without end to read as TOML."""
+    for line in schema.split("\n"):
+        if SCHEMA_LINE.fullmatch(line) is None:
+            raise InputError("schema has a line that no site writes")
 
 
 def _fault(queries: Sequence[Query], replies: object, weighted: bool, width: int | None) -> str | None:

@@ -84,8 +84,8 @@ class Layout:
 def layout_of(enrolments: Sequence[Enrolment]) -> tuple[Layout, list[str]]:
     """The columns that all sites have, of one kind, with the union of their levels; and notes about those left out."""
     first = enrolments[0].table_columns
-    numeric, levels, notes = list[str](), dict[str, tuple[str, ...]](), list[str]()
-    shared = [name for name in first if all(name in e.bits_by_column for e in enrolments)]
+    numeric, levels, notes = dict[str, None](), dict[str, tuple[str, ...]](), list[str]()
+    shared = dict.fromkeys(name for name in first if all(name in e.bits_by_column for e in enrolments))
     everything = dict.fromkeys(name for e in enrolments for name in e.table_columns)
     if left := [name for name in everything if name not in shared]:
         notes.append(f"left out, as a site has no such column: {', '.join(left)}")
@@ -94,13 +94,14 @@ def layout_of(enrolments: Sequence[Enrolment]) -> tuple[Layout, list[str]]:
         kinds = [kind for kind in kinds if kind != (EMPTY_COLUMN,)] or [()]
         if all(kind is None for kind in kinds):
             if all(e.label_kind not in "UO" or e.schema or name in e.table_schema.columns for e in enrolments):
-                numeric.append(name)
+                numeric[name] = None
         elif any(kind is None for kind in kinds) and name not in label_columns(enrolments[0]):
             notes.append(f"left out, as it holds numbers at one site and words at another: {name}")
         else:
             found = {level for kind in kinds for level in kind or ()} - {RARE_LEVELS}
             levels[name] = tuple(sorted_levels(found))
-    rare = [name for name in levels if any(name in e.rare_columns for e in enrolments)]
+    flagged = set[str]().union(*(e.rare_columns for e in enrolments))
+    rare = [name for name in levels if name in flagged]
     notes += [f"levels of too few rows at a site are not listed: {', '.join(rare)}"] if rare else []
     order = tuple(name for name in shared if name in numeric or name in levels)
     return Layout(tuple(numeric), levels, order), notes

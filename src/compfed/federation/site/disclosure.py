@@ -298,7 +298,10 @@ def _check_run(policy: DisclosurePolicy, run: RunSpec, site: Site) -> None:
 def _check_scored(policy: DisclosurePolicy, query: Score, site: Site) -> None:
     """Count the scores: each tells where rows are along one direction, to the step of `scoring.ScoreRounding`."""
     site.models += len(query.lines)
-    site.scored_models += query.edges.shape[1] > 0 or not len(query.lines)
+    if query.edges.shape[1] > 0 or not len(query.lines):
+        # a model of several classes has a score for each: no more of them for one than there are classes here
+        mine = len(np.unique(site.labels[site.row_weights > 0])) if len(query.edges) > 1 else 1
+        site.scored_models += -(-max(len(query.edges), 1) // mine)
     if site.scored_models > policy.max_scored_models:
         raise _Broken("the models scored on this table have reached its max_scored_models")
     if query.edges.shape[1] > POLICY_EDGES:

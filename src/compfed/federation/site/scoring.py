@@ -2,7 +2,9 @@
 
 Under a disclosure policy a threshold is moved to a grid of the site, and a count to whole blocks of `min_rows` rows of its
 class: down for a lower bound, up for an upper bound. So bounds of the sites add up to bounds of the total, and every
-difference of two counts is of no row or of at least `min_rows` rows.
+difference of two counts is of no row or of at least `min_rows` rows. The outer ends of the first and of the last block, the
+least and the largest score of a class, show at a grid of a standard deviation only. Sums of probabilities in blocks are
+withheld, and the sum of absolute errors is rounded to the size of one error: many models of either tell single rows.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from compfed._utils.array_namespace import logsumexp, product
+from compfed.errors import InputError
 from compfed.federation.queries import Score
-from compfed.federation.site.disclosure import EffectiveRows
+from compfed.federation.site.disclosure import TRAINING, DisclosurePolicy, EffectiveRows
 from compfed.losses import Softmax, WithOffset
 from compfed.problem.padded_dataset import LocalDataset
 
@@ -21,41 +24,65 @@ if TYPE_CHECKING:
     from compfed.federation.site.site import Site
 
 
+EXTREME = 1.0  # standard deviations of a score between the thresholds at which its least and its largest value may show
+
+
 class ScoreRounding(NamedTuple):
-    """How far a site rounds thresholds and counts; (1, 0) rounds nothing."""
+    """How far a site rounds thresholds and counts; (1, 0) rounds nothing.
+
+    Thresholds are moved to a grid around the mean of the scores, in steps of their standard deviation. So the intercept and
+    the length of a model move the grid with the rows: shifting them tells nothing new.
+    """
 
     min_rows: int = 1
     step: float = 0.0  # of the grid of thresholds
+    centre: float = 0.0
+    wide: float = 0.0  # the step at which it shows that no row, or every row, is below; 0 for never
 
     @classmethod
     def of(cls, min_rows: int, z: np.ndarray) -> ScoreRounding:
-        """A grid on which `min_rows` rows are about four steps: a power of two, so that it tells little of the scores."""
-        spread = float(np.std(z)) if len(z) else 0.0
-        step = np.exp2(np.ceil(np.log2(spread * min_rows / len(z)))) if 0 < spread < np.inf else 0.0
-        return cls(min_rows, float(step))
+        """A grid on which `min_rows` rows are about four steps."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            spread, centre = (float(np.std(z)), float(np.mean(z))) if len(z) else (0.0, 0.0)
+        if not 0 < spread < np.inf:
+            return cls(min_rows)
+        step = spread * min_rows / len(z)
+        return cls(min_rows, step, centre, max(EXTREME * spread, 8 * step))
 
-    def thresholds(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest points of the grid at or below each threshold, and at or above."""
-        if self.step == 0:
+    def thresholds(self, edges: np.ndarray, step: float) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest points of a grid at or below each threshold, and at or above."""
+        if step == 0:
             return edges, edges
-        return np.floor(edges / self.step) * self.step, np.ceil(edges / self.step) * self.step
+        away = (edges - self.centre) / step
+        return np.floor(away) * step + self.centre, np.ceil(away) * step + self.centre
 
     def down(self, count: np.ndarray, rows: int) -> np.ndarray:
-        """Counts of `rows` rows at whole blocks: multiples of `min_rows`, the last of which ends with the last row."""
+        """Counts of `rows` rows at whole blocks: multiples of `min_rows`, at most where the last block begins."""
         last = max(rows // self.min_rows - 1, 0) * self.min_rows
-        return np.where(count >= rows, rows, np.minimum(count // self.min_rows * self.min_rows, last))
+        return np.minimum(count // self.min_rows * self.min_rows, last)
 
     def up(self, count: np.ndarray, rows: int) -> np.ndarray:
+        """The same upwards, at least where the first block ends."""
         last = max(rows // self.min_rows - 1, 0) * self.min_rows
-        above = -(-count // self.min_rows) * self.min_rows
+        above = np.maximum(-(-count // self.min_rows), 1) * self.min_rows
         return np.where(above > last, rows, above)
 
     def bounds(self, z: np.ndarray, values: np.ndarray, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds of the sums of values (kinds, rows) over the rows with z at most each edge."""
-        order = np.argsort(z, kind="stable")
+        order, rows = np.argsort(z, kind="stable"), len(z)
         sums = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values[:, order], axis=1)], axis=1)
-        below, above = (np.searchsorted(z[order], at, side="right") for at in self.thresholds(edges))
-        return sums[:, self.down(below, len(z))], sums[:, self.up(above, len(z))]
+
+        def counts(step: float) -> list[np.ndarray]:
+            return [np.searchsorted(z[order], at, side="right") for at in self.thresholds(edges, step)]
+
+        below, above = counts(self.step)
+        if self.min_rows > 1:
+            none, every = (
+                (False, False) if self.wide == 0 else (counts(self.wide)[1] == 0, counts(self.wide)[0] == rows)
+            )
+            below = np.where(every, rows, self.down(below, rows))
+            above = np.where(none, 0, self.up(above, rows))
+        return sums[:, below], sums[:, above]
 
 
 def linear_predictor(loss: Any, x: np.ndarray, data: LocalDataset) -> tuple[Any, np.ndarray, np.ndarray]:
@@ -75,7 +102,10 @@ def score(query: Score, site: Site) -> Score.Reply:
     shapes = query.shapes()
     found: dict[str, Any] = {name: np.zeros(shape) for name, shape in shapes.items()}
     if query.objective.classes is None:
-        found["moments"] = _moments(loss.inverse_link(z), y, q, query.centre)
+        mean = loss.inverse_link(z)
+        if site.policy is not None and mean is not z:
+            _check_predictions(site.policy, mean, q, site.name)
+        found["moments"] = _moments(mean, y, q, query.centre, walled=site.policy is not None)
     else:
         found |= _counted(query, loss, site, z, y, q)
     sums = [q.sum(), np.sum(q * loss.value(z, y)), np.sum(q * loss.saturated(y)), found.pop("brier", 0.0)]
@@ -83,10 +113,35 @@ def score(query: Score, site: Site) -> Score.Reply:
     return Score.Reply(*numbers, **found)
 
 
-def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray) -> np.ndarray:
+def _check_predictions(policy: DisclosurePolicy, mean: np.ndarray, q: np.ndarray, name: str) -> None:
+    """Refuse predictions exp(z) whose sum, or sum of squares, is that of a few rows: the curvature of a loss does not tell."""
+    for power, least in ((1, TRAINING * policy.min_rows), (2, policy.min_level_rows)):
+        h = q * mean**power
+        with np.errstate(over="ignore", invalid="ignore"):
+            total, squares = h.sum() ** 2, (h * h).sum()
+        if not (len(h) == 0 or (total >= (1 - 1e-6) * least * squares and squares < np.inf)):
+            raise InputError(
+                f"site {name!r} refuses Score: the predictions of a few rows are most of their sum; use a stronger penalty, or "
+                "evaluate on more rows at once."
+            )
+
+
+def _moments(mean: np.ndarray, y: np.ndarray, q: np.ndarray, centre: np.ndarray, walled: bool) -> np.ndarray:
     u, v = mean.reshape(len(q), len(centre)) - centre, y.reshape(len(q), len(centre)) - centre
-    found = np.array([q @ u, q @ v, q @ u**2, q @ v**2, q @ (u * v), q @ (u - v) ** 2, q @ np.abs(u - v)])
+    errors = q[:, None] * np.abs(u - v)
+    absolute = _to_one_row(errors) if walled else errors.sum(axis=0)
+    found = np.array([q @ u, q @ v, q @ u**2, q @ v**2, q @ (u * v), q @ (u - v) ** 2, absolute])
     return np.where(np.isnan(found), np.inf, found)  # of a prediction that is infinite
+
+
+def _to_one_row(terms: np.ndarray) -> np.ndarray:
+    """Sums of columns, to multiples of a power of two that is at least the largest term.
+
+    Exact, sum |u| + sum u would be twice the sum over the rows with u > 0, of which a server could make one row.
+    """
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        unit = np.exp2(np.ceil(np.log2(terms.max(axis=0, initial=0.0))))
+        return np.where(unit > 0, np.rint(terms.sum(axis=0) / unit) * unit, 0.0)
 
 
 def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, q: np.ndarray) -> dict[str, Any]:
@@ -105,6 +160,8 @@ def _counted(query: Score, loss: Any, site: Site, z: np.ndarray, y: np.ndarray, 
             rows = is_class[:, k] == bool(group)
             values = np.stack([q[rows], q[rows] * p[rows, k]])
             low[k, group], high[k, group] = rounding.bounds(log_odds[rows], values, query.edges[k])
+    if site.policy is not None:  # of probabilities, no more than that they are from 0 to 1
+        low[:, :, 1], high[:, :, 1] = 0.0, high[:, :, 0]
     found = {
         "low": low,
         "high": high,

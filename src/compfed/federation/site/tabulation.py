@@ -4,7 +4,8 @@ Under a policy the reply about a column or a level never depends on what else is
 beside whatever, a server asks for it. So nothing is learnt from the difference of two replies.
 
     missing values    to multiples of `min_level_rows`
-    a level           the same; a level of fewer rows looks like one that no row has
+    a level           the same; a level of fewer rows looks like one that no row has. Nothing (0 to all rows) of a column of
+                      numbers, or of one that looks like free text: a guessed name would be confirmed
     values <= t       to multiples of `min_rows`, at the two points of a grid around t. The step of the grid is a power of two
                       that is at least an eighth of the standard deviation of the column at the site
     mean, square      withheld (NaN) of fewer than `min_rows` values, of a column with one value in all but a few rows, and of
@@ -69,10 +70,11 @@ def tabulated(query: Tabulate, site: Site) -> Tabulate.Reply:
         moments.append((weight, *_moments(present, policy)))
         below.append(_below(present, np.asarray(thresholds, float), weight, policy))
     for name, asked in zip(query.categorical, query.levels, strict=True):
-        words = _column(site, name).words()[used]
-        counts = Counter(word for word in words if word is not None)
+        counts = _counted(site, name)
         missing.append(_missing_bounds(rows - counts.total(), policy))
-        levels.append(np.reshape([_level_bounds(counts[level], policy) for level in asked], (-1, 2)))
+        told = policy is None or _has_levels(site, name, counts)
+        bounds = [_level_bounds(counts[level], policy) if told else (0, rows) for level in asked]
+        levels.append(np.reshape(bounds, (-1, 2)))
     values, mean, mean_low, square, square_low = np.reshape(moments, (-1, 5)).T.astype(float)
     bounds, counts = np.reshape(missing, (-1, 2)).astype(float), np.concatenate(levels).astype(float)
     return query.Reply(rows, bounds, values, mean, mean_low, square, square_low, np.concatenate(below), counts)
@@ -83,6 +85,33 @@ def _column(site: Site, name: str) -> RawColumn:
     if column is None:
         raise InputError(f"site {site.name!r} has no column {name!r}. Its enrolment names those that it has.")
     return column
+
+
+def _counted(site: Site, name: str) -> Counter[str]:
+    words = _column(site, name).words()[site.row_weights > 0]
+    return Counter(word for word in words if word is not None)
+
+
+def _has_levels(site: Site, name: str, counts: Counter[str]) -> bool:
+    """Whether the values of a column are levels or classes, of which counts are told, and not numbers or free text."""
+    column, given = _column(site, name), site.proposal
+    if _free_text(counts, FREE_TEXT):
+        return False
+    if not column.is_numeric or isinstance(given and given.columns.get(name), CategoricalColumn):
+        return True
+    labels = label_names(given) if given is not None else tuple(site.table.columns)[site.width :]
+    return name in labels and _public_classes(column, site.row_weights > 0, 1)[0] is not None
+
+
+def label_names(schema: Schema) -> tuple[str, ...]:
+    """The columns of labels."""
+    labels = () if schema.label is None else schema.label.column
+    return (labels,) if isinstance(labels, str) else labels
+
+
+def _free_text(counts: Counter[str], share: float) -> bool:
+    """Whether so many values are different ones that they are names rather than levels."""
+    return len(counts) > max(FEW_LEVELS, share * counts.total())
 
 
 def _present(site: Site, name: str) -> np.ndarray:
@@ -177,8 +206,7 @@ def table_facts(site: Site) -> TableFacts:
     if site.raw is None or site.proposal is None:
         return TableFacts("", None, np.empty(0, np.int32), np.empty(0, bool), np.empty(0, bool))
     schema, classes, rare = public_schema(site)
-    labels = () if schema.label is None else schema.label.column
-    names = [*schema.columns, *((labels,) if isinstance(labels, str) else labels)]
+    names = [*schema.columns, *label_names(schema)]
     columns = [site.raw.columns[name] for name in names]
     used = site.row_weights > 0
     largest = [float(np.nanmax(np.abs(c.values[used]), initial=0.0)) if c.is_numeric else 0.0 for c in columns]
@@ -219,7 +247,7 @@ def _named_levels(words: Iterable[str | None], policy: DisclosurePolicy | None) 
     """The levels that enough rows have, sorted; and whether there are others. Free text, such as names, has none."""
     counts = Counter(word for word in words if word is not None)
     least, share = (1, 0.5) if policy is None else (policy.min_level_rows, FREE_TEXT)
-    if len(counts) > max(FEW_LEVELS, share * counts.total()):
+    if _free_text(counts, share):
         return (), True
     named = sorted(word for word, count in counts.items() if count >= least)[:MAX_NAMED_LEVELS]
     return tuple(named), len(named) < len(counts)
