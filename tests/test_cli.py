@@ -470,7 +470,7 @@ def test_fit_takes_offset_and_weight_columns(tmp_path, capsys):
         table["falls"], X, family=sm.families.Poisson(), offset=table["log_years"], freq_weights=table["w"]
     ).fit(tol=1e-14)
     fitted = cf.load_model(run)
-    np.testing.assert_allclose([fitted.intercept_, *fitted.coef_], pooled.params, rtol=1e-8)
+    np.testing.assert_allclose(np.append(fitted.intercept_, fitted.coef_), pooled.params, rtol=1e-8)
     capsys.readouterr()
     assert main(["predict", run, files[0]]) == 0
     printed = [float(line) for line in capsys.readouterr().out.splitlines()[1:]]
