@@ -17,6 +17,7 @@ from compfed.estimators.base import FederatedModel
 from compfed.federation.queries import LEAVES
 
 FORMAT = 1
+MOST_POINTS = 200
 
 
 def result_of(model: FederatedModel, evaluation: Any = None, label: str | None = None) -> dict[str, Any]:
@@ -139,8 +140,22 @@ def evaluation_of(evaluation: Any) -> dict[str, Any] | None:
         return evaluation if evaluation is None else dict(evaluation)
     to_dict = getattr(evaluation, "to_dict", None)
     if callable(to_dict):
-        return _plain(to_dict())
+        return _thinned(_plain(to_dict()))
     return _plain(asdict(evaluation)) if is_dataclass(evaluation) and not isinstance(evaluation, type) else None
+
+
+def _thinned(evaluation: dict[str, Any]) -> dict[str, Any]:
+    """With at most MOST_POINTS points of each ROC curve: as many as a figure shows."""
+    found = dict(evaluation)
+    if roc := found.get("roc"):
+        every = np.array(list(roc.values()), float)  # thresholds, then rates
+        moves = np.append(True, (np.diff(every[1:], axis=1) != 0).any(axis=0))
+        kept = np.flatnonzero(moves)
+        kept = kept[np.unique(np.linspace(0, len(kept) - 1, min(len(kept), MOST_POINTS)).round().astype(int))]
+        found["roc"] = {name: row[kept].tolist() for name, row in zip(roc, every, strict=True)}
+    if sites := found.get("per_site"):
+        found["per_site"] = {name: _thinned(one) for name, one in sites.items()}
+    return found
 
 
 def _text(schema: Any) -> str:
