@@ -88,4 +88,4 @@ def extreme_scores(target: Target) -> np.ndarray:
                 found[k, j] = t[none[k]][-1] + (t[1] - t[0]) / 2
             if every[k].any() and not every[k].all():
                 found[2 + k, j] = t[every[k]][0] - (t[1] - t[0]) / 2
-    return unscaled(scaling, found)
+    return unscaled(scaling, found[np.isfinite(found).any(axis=1)])

@@ -593,7 +593,8 @@ def test_thresholds_of_a_score_are_moved_to_the_grid_of_the_site():
     """Thresholds between two points of the grid say nothing: a row's score is not found by bisection."""
     z = np.random.default_rng(0).standard_normal(200)
     rounding = ScoreRounding.of(10, z)
-    assert 0.05 <= rounding.step / z.std() <= 0.1
-    between = (np.floor(z[0] / rounding.step) + np.array([0.1, 0.5, 0.9])) * rounding.step
+    assert rounding.step / z.std() == pytest.approx(10 / 200)
+    away = np.floor((z[0] - z.mean()) / rounding.step) + np.array([0.1, 0.5, 0.9])
+    between = away * rounding.step + z.mean()
     low, high = rounding.bounds(z, np.ones((1, 200)), between)
     assert len(np.unique(low)) == len(np.unique(high)) == 1

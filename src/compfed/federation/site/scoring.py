@@ -54,15 +54,20 @@ class ScoreRounding(NamedTuple):
         if step == 0:
             return edges, edges
         away = (edges - self.centre) / step
-        return np.floor(away) * step + self.centre, np.ceil(away) * step + self.centre
+        low, high = np.floor(away) * step + self.centre, np.ceil(away) * step + self.centre
+        return np.minimum(low, edges), np.maximum(high, edges)  # whatever rounding did
 
     def down(self, count: np.ndarray, rows: int) -> np.ndarray:
         """Counts of `rows` rows at whole blocks: multiples of `min_rows`, at most where the last block begins."""
+        if self.min_rows == 1:
+            return count
         last = max(rows // self.min_rows - 1, 0) * self.min_rows
         return np.minimum(count // self.min_rows * self.min_rows, last)
 
     def up(self, count: np.ndarray, rows: int) -> np.ndarray:
         """The same upwards, at least where the first block ends."""
+        if self.min_rows == 1:
+            return count
         last = max(rows // self.min_rows - 1, 0) * self.min_rows
         above = np.maximum(-(-count // self.min_rows), 1) * self.min_rows
         return np.where(above > last, rows, above)
@@ -76,13 +81,11 @@ class ScoreRounding(NamedTuple):
             return [np.searchsorted(z[order], at, side="right") for at in self.thresholds(edges, step)]
 
         below, above = counts(self.step)
-        if self.min_rows > 1:
-            none, every = (
-                (False, False) if self.wide == 0 else (counts(self.wide)[1] == 0, counts(self.wide)[0] == rows)
-            )
-            below = np.where(every, rows, self.down(below, rows))
-            above = np.where(none, 0, self.up(above, rows))
-        return sums[:, below], sums[:, above]
+        none = every = np.array(False)
+        if self.wide > 0:
+            outer = counts(self.wide)
+            none, every = outer[1] == 0, outer[0] == rows
+        return sums[:, np.where(every, rows, self.down(below, rows))], sums[:, np.where(none, 0, self.up(above, rows))]
 
 
 def linear_predictor(loss: Any, x: np.ndarray, data: LocalDataset) -> tuple[Any, np.ndarray, np.ndarray]:
