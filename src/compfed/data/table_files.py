@@ -292,7 +292,7 @@ def _without_row_numbers(
     path: Path, names: list[str], columns: Sequence[Sequence[str]], problems: Problems
 ) -> tuple[list[Sequence[str]], list[str], tuple[str, ...]]:
     """Columns without those that have no name: empty ones, and a first one of row numbers; others are refused."""
-    kept, notes = [], ()
+    kept, notes = list[int](), tuple[str, ...]()
     for j, (name, cells) in enumerate(zip(names, columns, strict=True)):
         if not UNNAMED.fullmatch(name):
             kept.append(j)
