@@ -505,3 +505,5 @@ def test_rows_that_cannot_be_predicted_are_one_line_and_status_2(files, tmp_path
         assert error.count("\n") == 1
     assert main(["predict", str(tmp_path / "nowhere"), str(files / "01.csv")]) == 2
     assert "holds no model" in capsys.readouterr().err
+    assert main(["predict", str(tmp_path / "run"), str(tmp_path)]) == 2
+    assert "is a folder; name one CSV or Parquet file" in capsys.readouterr().err

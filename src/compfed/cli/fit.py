@@ -272,6 +272,8 @@ def predict(args: argparse.Namespace) -> int:
     from compfed.data.frames import text_columns
     from compfed.data.readers import read_table
 
+    if args.path.is_dir():
+        raise InputError(f"{args.path} is a folder; name one CSV or Parquet file.")
     with as_options(), working("predicting"):
         model = compfed.load_model(args.model)
         table = read_table(args.path, text=text_columns(getattr(model, "schema_", None)), **_reading(args))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from compfed._utils.files import owner_only
+from compfed._utils.files import check_writable, owner_only
 from compfed.cli.help_text import example_text
 from compfed.cli.local_commands import Commands
 
@@ -30,6 +30,8 @@ def report(args: argparse.Namespace) -> int:
     """Run `compfed report`; return its exit status."""
     from compfed.report.page import write_report
 
+    if args.out is not None:
+        check_writable(args.out.parent, f"--out {args.out}")
     with owner_only():
         print(f"Report: {write_report(args.folder, args.out)}")
     return 0
