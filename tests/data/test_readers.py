@@ -18,6 +18,7 @@ from sklearn.datasets import dump_svmlight_file
 import compfed as cf
 from compfed.data import from_csv, from_files, from_svmlight, table_files
 from compfed.data.table_files import read_table
+from compfed.data.table_problems import Problems
 from compfed.errors import MissingExtra
 
 
@@ -466,7 +467,7 @@ def test_usual_numbers_are_read_in_bulk():
 def test_a_file_without_quotes_is_read_as_by_the_csv_module(content):
     plain = table_files._split_plain(content, ",")
     if plain is not None:
-        problems = table_files.Problems()
+        problems = Problems()
         lines, header, columns = table_files._split_quoted(Path("t.csv"), content, ",", problems)
         problems.check()
         assert (plain[0], plain[1], [list(c) for c in plain[2]]) == (lines, header, [list(c) for c in columns])

@@ -10,8 +10,8 @@ import pytest
 from sklearn.linear_model import Lasso
 
 import compfed as cf
-from compfed.estimators.export import LEAVES, result_of
-from compfed.federation.queries import QUERIES
+from compfed.estimators.export import result_of
+from compfed.federation.queries import LEAVES, QUERIES
 from compfed.report.page import page_text
 from compfed.report.run_result import read_result, write_result
 

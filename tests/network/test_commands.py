@@ -28,11 +28,12 @@ import compfed as cf
 from compfed import network
 from compfed.cli import main
 from compfed.cli.demo import free_port
+from compfed.federation.queries import LEAVES
 from compfed.federation.site.ledger import Roster
 from compfed.network import keys
 from compfed.network.roster import roster_fingerprint
 from compfed.network.settings import FederationSettings
-from compfed.network.site_settings import LEAVES, SiteSettings
+from compfed.network.site_settings import SiteSettings
 
 
 class Done(NamedTuple):

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="a federation across a network: pip install '
 from network.memory_link import NOW, furnish, remote
 
 import compfed as cf
-from compfed.cli.network_commands import result_text
+from compfed.cli.result_text import result_text
 from compfed.estimators.base import FederatedModel
 from compfed.federation import Describe, InProcess, Moments, ask
 from compfed.network import operator

@@ -34,10 +34,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 import compfed as cf
 from compfed.federation import QUERIES
+from compfed.federation.queries import LEAVES
 from compfed.federation.site.disclosure import DisclosurePolicy
 from compfed.network import keys
 from compfed.network.settings import FederationSettings, admit, new_federation, parse_address, template
-from compfed.network.site_settings import LEAVES, SiteSettings, disclosure_text, init
+from compfed.network.site_settings import SiteSettings, disclosure_text, init
 
 SITES = ("north", "south")
 

@@ -270,7 +270,7 @@ def predict(args: argparse.Namespace) -> int:
     """Run `compfed predict`; return its exit status."""
     import compfed
     from compfed.data.frames import text_columns
-    from compfed.data.readers import read_table
+    from compfed.data.table_files import read_table
 
     if args.path.is_dir():
         raise InputError(f"{args.path} is a folder; name one CSV or Parquet file.")

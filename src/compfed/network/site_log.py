@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from compfed._utils.text import join_names, printable, text_table
 from compfed.errors import InputError
+from compfed.federation.queries import LEAVES
 from compfed.federation.site.ledger import HEADER, Ledger, Roster
 from compfed.network import keys
 from compfed.network.roster import revealed, roster_fingerprint
-from compfed.network.site_settings import ENROLMENT, LEAVES, SiteSettings
+from compfed.network.site_settings import ENROLMENT, SiteSettings
 
 WORDS = {"Enrol": ENROLMENT, **LEAVES}
 LONGEST_LINE = 2**20  # bytes of a line of the log; longer ones are not the site's own

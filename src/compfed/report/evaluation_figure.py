@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compfed.errors import InputError
-from compfed.report.figures import blank
-from compfed.report.style import COLOURS, styled
+from compfed.report.style import COLOURS, blank, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
