@@ -80,6 +80,7 @@ kinds = {
     "Lipschitz": ("#E69F00", "first gradients, Lipschitz bounds"),
     "Evaluate": ("#0072B2", "losses, gradients, second derivatives"),
     "HeldOut": ("#D55E00", "losses on rows held out"),
+    "Score": ("#009E73", "counts below thresholds, to evaluate the model"),
 }
 first = [next(k for k in kinds if k in m["queries"]) for m in replies]
 number = np.array([m["number"] for m in replies])
