@@ -184,7 +184,8 @@ def _evaluate_parts(
     scored, *found = yield from gather(programs)
     lines = [(*found[2 * g], *found[2 * g + 1]) if recalibrated else (np.nan,) * 3 for g in range(len(groups))]
     return [
-        _evaluation(parts[0].model, one, line, centre, threshold, how) for one, line in zip(scored, lines, strict=True)
+        _evaluation(parts[0].model, one, line, centre, threshold, how, walled)
+        for one, line in zip(scored, lines, strict=True)
     ]
 
 
@@ -392,12 +393,19 @@ def _lines(parts: Sequence[Part], lines: np.ndarray) -> Program[np.ndarray]:
 
 
 def _evaluation(
-    model: LinearModel, scored: Scored, line: Sequence[float], centre: np.ndarray, threshold: float, how: str
+    model: LinearModel,
+    scored: Scored,
+    line: Sequence[float],
+    centre: np.ndarray,
+    threshold: float,
+    how: str,
+    walled: bool,
 ) -> Evaluation:
     sums, classes = scored.sums, model.classes
     weight = float(sums.weight)
     if classes is None:
-        return _regression(model.loss, model.offset, sums, centre, how)
+        numbers = _regression(model.loss, model.offset, sums, centre, how)
+        return replace(numbers, mae=None) if walled else numbers  # under a policy sites round their sums of absolute errors
     each = np.asarray(sums.class_weights)
     shares = each[each > 0]
     null = float(-shares @ np.log(shares / weight))
