@@ -405,7 +405,9 @@ def _evaluation(
     weight = float(sums.weight)
     if classes is None:
         numbers = _regression(model.loss, model.offset, sums, centre, how)
-        return replace(numbers, mae=None) if walled else numbers  # under a policy sites round their sums of absolute errors
+        return (
+            replace(numbers, mae=None) if walled else numbers
+        )  # under a policy sites round their sums of absolute errors
     each = np.asarray(sums.class_weights)
     shares = each[each > 0]
     null = float(-shares @ np.log(shares / weight))
